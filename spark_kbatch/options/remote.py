@@ -2,7 +2,8 @@
 
     parse_cluster_options({"kafka.bootstrap.servers": "host:9092", "kafka.client.id": "reports"})
 
-Keys are Kafka's, with or without the prefix `kafka.`, in any case; defaults are Kafka's. The result is hashable
+Keys are Kafka's, with or without the prefix `kafka.`, in any case; defaults are Kafka's, but for
+max.partition.fetch.bytes: a task reads one partition, and larger answers cost less for each record. The result is hashable
 and can be pickled: it travels to Spark's tasks, where clients are shared by it. Its `repr` has no secrets.
 
 Source: Kafka clients/.../clients/CommonClientConfigs.java, ClientUtils.java, consumer/ConsumerConfig.java,
@@ -49,7 +50,7 @@ _SERVERS_ACCEPTED = (
 
 @dataclass(frozen=True, repr=False)
 class ClusterOptions:
-    """The parsed options of a client of a real cluster; the defaults are Kafka's."""
+    """The parsed options of a client of a real cluster."""
 
     bootstrap_servers: tuple[str, ...]  # HOST:PORT each
     client_id: str = "spark-kbatch"
@@ -68,7 +69,7 @@ class ClusterOptions:
     fetch_max_bytes: int = 50 * MiB
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
-    max_partition_fetch_bytes: int = 1 * MiB
+    max_partition_fetch_bytes: int = 4 * MiB
     check_crcs: bool = True
     security: Security = field(default_factory=Security)
 
@@ -139,7 +140,7 @@ CLUSTER_OPTIONS = (
     Option("fetch.max.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_max_bytes, "Maximum bytes of records in one answer to a fetch. The first batch is sent even if it is larger."),
     Option("fetch.min.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_min_bytes, "Bytes that a broker waits for before it answers a fetch."),
     Option("fetch.max.wait.ms", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_max_wait_ms, "How long a broker waits for fetch.min.bytes."),
-    Option("max.partition.fetch.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.max_partition_fetch_bytes, "Maximum bytes of one partition in an answer to a fetch. The first batch is sent even if it is larger."),
+    Option("max.partition.fetch.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.max_partition_fetch_bytes, "Maximum bytes of one partition in an answer to a fetch. The first batch is sent even if it is larger. A task holds two answers. Kafka's default is 1 MiB."),
     Option("check.crcs", parse_boolean, "true, false", ClusterOptions.check_crcs, "Whether to check the CRC of each batch."),
     *SECURITY_OPTIONS,
 )

@@ -27,6 +27,7 @@ from typing import Any
 
 from spark_kbatch.clock import monotonic_ms as clock_monotonic_ms
 from spark_kbatch.errors import (
+    ApiError,
     CorruptRecordError,
     DisconnectedError,
     KBatchError,
@@ -34,6 +35,7 @@ from spark_kbatch.errors import (
     ProtocolError,
     RequestTimedOutError,
     RetriableError,
+    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import INT_MAX, LogOffsets, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.record.header import NO_LEADER_EPOCH, BatchHeader, LogRead, walk, whole_size
@@ -59,6 +61,7 @@ _FIRST_BYTES_MAX = 1 << 20
 _BYTES_MIN = 64 << 10
 _SPARE = 1.25  # of what the rest of a range should take
 _NO_REPLICA = -1
+_BELIEVED_MIN_MS = 1000  # so that a replica that the leader names is asked at all
 _CONSUMER = -1  # in place of a follower's id
 
 
@@ -131,22 +134,18 @@ class PartitionFetcher:
         assert topic_partition == self._topic_partition
         deadline_ms = self._monotonic_ms() + self._timeout_ms
         attempts = 0
-        last: KBatchError | None = None
+        why: KBatchError | None = None
         while True:
             try:
                 found = self._try(asked, deadline_ms)
                 if found is not None:
                     return found
-            except _PassingError as error:
-                last = error.cause
-            except (RetriableError, ProtocolError) as error:
-                last = error
-            if last is not None:
+            except (_PassingError, RetriableError) as error:
+                why = error.cause if isinstance(error, _PassingError) else error
                 self._forget()
-            self._ensure_time_left(asked.offset, deadline_ms, last)
-            if last is not None:
                 self._pause(attempts, deadline_ms)
                 attempts += 1
+            self._ensure_time_left(asked.offset, deadline_ms, why)
 
     def _try(self, asked: ReadRange, deadline_ms: int) -> tuple[LogRead, LogOffsets] | None:
         """Return what one request finds; None if it is to be repeated at once."""
@@ -221,7 +220,8 @@ class PartitionFetcher:
 
     def _ask_ahead(self, asked: ReadRange, node: Node) -> None:
         """Send the next request, if that is possible now; otherwise it is sent when it is needed."""
-        if self._connections.can_send(node):
+        is_believed = node != self._replica or self._monotonic_ms() < self._replica_until_ms
+        if is_believed and self._connections.can_send(node):
             self._coming = self._send(asked, node)
 
     def _send(self, asked: ReadRange, node: Node) -> _Coming:
@@ -293,7 +293,8 @@ class PartitionFetcher:
                 DisconnectedError(f"node {replica}", "it is the nearest replica, and not known")
             )
         self._replica = nodes[replica]
-        self._replica_until_ms = self._monotonic_ms() + self._client.options.metadata_max_age_ms
+        believed_ms = max(self._client.options.metadata_max_age_ms, _BELIEVED_MIN_MS)
+        self._replica_until_ms = self._monotonic_ms() + believed_ms
 
     def _out_of_range(self, coming: _Coming) -> None:
         """Return if the offset is to be asked for again; raise if the log does not hold it."""
@@ -388,12 +389,12 @@ class PartitionFetcher:
         while (left_ms := until_ms - self._monotonic_ms()) > 0:
             self._connections.poll(left_ms)
 
-    def _ensure_time_left(self, offset: int, deadline_ms: int, last: KBatchError | None) -> None:
+    def _ensure_time_left(self, offset: int, deadline_ms: int, why: KBatchError | None) -> None:
         if self._monotonic_ms() < deadline_ms:
             return
         raise RequestTimedOutError(
             f"{self._topic_partition} of {self._client.options} could not be read from offset {offset} "
-            f"on within {self._timeout_ms} ms: {last or 'no records came'}"
+            f"on within {self._timeout_ms} ms: {why or 'no records came'}"
         )
 
 
@@ -405,16 +406,18 @@ class _PassingError(Exception):
         self.cause = cause
 
 
-# Kafka's consumers fail at the first, which others may retry, and go on after the second.
-_FATAL = {ErrorCode.CORRUPT_MESSAGE}
-_PASSING = {ErrorCode.UNKNOWN_SERVER_ERROR}
-
-
 def _passing(code: int, text: str) -> Exception:
-    """Return the exception for an error code."""
+    """Return the exception for an error code: a `_PassingError`, or one that `fetch` raises.
+
+    As Kafka's consumers do, it goes on after an unknown error, and not after a batch that the broker
+    finds damaged on its disk, though producers may send one again.
+    """
     error = error_of(code, text)
-    known = code in ErrorCode._value2member_map_ and ErrorCode(code)
-    passes = known and (known in _PASSING or (known.is_retriable and known not in _FATAL))
+    if code == ErrorCode.CORRUPT_MESSAGE:
+        return ApiError(code, ErrorCode.CORRUPT_MESSAGE.name, text)
+    passes = code == ErrorCode.UNKNOWN_SERVER_ERROR or isinstance(
+        error, (RetriableError, UnknownTopicOrPartitionError)
+    )
     return _PassingError(error) if passes else error
 
 

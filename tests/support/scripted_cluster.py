@@ -1,0 +1,210 @@
+"""Brokers in memory that serve one partition of one topic, and do what a test says.
+
+with ScriptedCluster([batch, batch]) as cluster:
+    cluster.lead(2, epoch=5)                        # of nodes 1 and 2, which know the same log
+    cluster.on_fetch = lambda fetch: answer         # None for what a broker would answer
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.remote import ClusterOptions, parse_cluster_options
+from spark_kbatch.record.header import walk
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.fetch import (
+    EpochEndOffset,
+    FetchPartitionResponse,
+    FetchTopicResponse,
+)
+from spark_kbatch.wire.protocol import (
+    SUPPORTED,
+    ApiKey,
+    FetchResponse,
+    ListOffsetsResponse,
+    MetadataResponse,
+    OffsetForLeaderEpochResponse,
+    Request,
+    Versions,
+)
+from tests.support.wire_servers import LoopbackServer
+
+TOPIC = "events"
+EVENTS_0 = TopicPartition(TOPIC, 0)
+EARLIEST = -2
+
+
+class Fetch(NamedTuple):
+    """A fetch that a broker received."""
+
+    node: int
+    version: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+    rack: str
+    isolation: int
+
+
+class ScriptedCluster:
+    """A cluster of nodes 1, 2, ...; all of them have the same log."""
+
+    def __init__(
+        self,
+        batches: Sequence[bytes],
+        *,
+        nodes: int = 2,
+        offered: Mapping[int, Versions] = SUPPORTED,
+    ) -> None:
+        self.batches = list(batches)
+        self.log_start = 0
+        self.log_end = max((h.next_offset for b in batches for _, h in walk(b)), default=0)
+        self.leader, self.epoch = 1, 0
+        self.epoch_ends: dict[int, int] = {}  # of earlier epochs, where a leader knows them
+        self.fetches: list[Fetch] = []
+        self.on_fetch: Callable[[Fetch], Any] = lambda fetch: None
+        self._servers = [
+            LoopbackServer(lambda request, node=node: self._answer(node, request), offered=offered)  # type: ignore[misc]
+            for node in range(1, nodes + 1)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for server in self._servers:
+            server.close()
+
+    def options(self, **more: str) -> ClusterOptions:
+        """Return a client's options."""
+        servers = ",".join(str(server.node) for server in self._servers)
+        return parse_cluster_options({"bootstrap_servers": servers} | more, alone=True)
+
+    def lead(self, node: int, *, epoch: int) -> None:
+        """Make another node the leader."""
+        self.epoch_ends.setdefault(self.epoch, self.log_end)
+        self.leader, self.epoch = node, epoch
+
+    @property
+    def accepted(self) -> int:
+        """Number of connections that were made."""
+        return sum(server.accepted for server in self._servers)
+
+    def asked(self, api_key: int) -> int:
+        """Return the number of requests of a kind."""
+        return sum(one.api_key == api_key for server in self._servers for one in server.requests)
+
+    def wait_for_fetches(self, count: int) -> None:
+        """Wait until so many were received."""
+        deadline = time.monotonic() + 10
+        while len(self.fetches) < count:
+            assert time.monotonic() < deadline, self.fetches
+            time.sleep(0.001)
+
+    # Answers.
+
+    def _answer(self, node: int, request: Request) -> Any:
+        answers: dict[int, Callable[[int, Request], Any]] = {
+            ApiKey.METADATA: self._metadata,
+            ApiKey.LIST_OFFSETS: self._list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self._end_of_epoch,
+            ApiKey.FETCH: self._fetch,
+        }
+        return answers[request.api_key](node, request)
+
+    def _metadata(self, _node: int, _request: Request) -> Any:
+        topic, broker = (
+            MetadataResponse.MetadataResponseTopic,
+            MetadataResponse.MetadataResponseBroker,
+        )
+        partition = topic.MetadataResponsePartition(
+            error_code=0, partition_index=0, leader_id=self.leader, leader_epoch=self.epoch,
+            replica_nodes=[1, 2], isr_nodes=[1, 2],
+        )  # fmt: skip
+        return MetadataResponse(
+            brokers=[
+                broker(node_id=number, host=one.node.host, port=one.node.port)
+                for number, one in enumerate(self._servers, 1)
+            ],
+            cluster_id="scripted",
+            controller_id=1,
+            topics=[topic(error_code=0, name=TOPIC, partitions=[partition])],
+        )
+
+    def _list_offsets(self, node: int, request: Request) -> Any:
+        topic = ListOffsetsResponse.ListOffsetsTopicResponse
+        ((asked,),) = ([one.timestamp for one in each.partitions] for each in request.body.topics)
+        led = node == self.leader
+        one = topic.ListOffsetsPartitionResponse(
+            partition_index=0,
+            error_code=ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            timestamp=-1,
+            offset=self.log_start if asked == EARLIEST else self.log_end,
+            leader_epoch=self.epoch,
+        )
+        return ListOffsetsResponse(topics=[topic(name=TOPIC, partitions=[one])])
+
+    def _end_of_epoch(self, node: int, request: Request) -> Any:
+        topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+        ((asked,),) = (
+            [one.leader_epoch for one in each.partitions] for each in request.body.topics
+        )
+        led = node == self.leader
+        end = self.log_end if asked == self.epoch else self.epoch_ends.get(asked, -1)
+        one = topic.EpochEndOffset(
+            partition=0,
+            error_code=ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            leader_epoch=asked if end >= 0 else -1,
+            end_offset=end,
+        )
+        return OffsetForLeaderEpochResponse(topics=[topic(topic=TOPIC, partitions=[one])])
+
+    def _fetch(self, node: int, request: Request) -> Any:
+        ((one,),) = (each.partitions for each in request.body.topics)
+        fetch = Fetch(
+            node, request.version, one.fetch_offset, one.partition_max_bytes,
+            one.current_leader_epoch, request.body.rack_id, request.body.isolation_level,
+        )  # fmt: skip
+        self.fetches.append(fetch)
+        given = self.on_fetch(fetch)
+        if given is not None:
+            return given
+        if node != self.leader:
+            return self.error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.records(fetch)
+
+    def records(self, fetch: Fetch, **fields: Any) -> FetchResponse:
+        """Return the answer of a broker that has the log: one batch, as there is no limit below one."""
+        if not self.log_start <= fetch.offset <= self.log_end:
+            return self.error(ErrorCode.OFFSET_OUT_OF_RANGE)
+        found = [b for b in self.batches if any(h.next_offset > fetch.offset for _, h in walk(b))]
+        told = {
+            "records": b"".join(found[:1]),
+            "high_watermark": self.log_end,
+            "last_stable_offset": self.log_end,
+            "log_start_offset": self.log_start,
+        }
+        return answer_of(**told | fields)
+
+    def error(self, code: int, **fields: Any) -> FetchResponse:
+        """Return an answer with an error of the partition."""
+        return answer_of(error_code=code, **fields)
+
+
+def answer_of(**fields: Any) -> FetchResponse:
+    """Return an answer about the partition."""
+    return FetchResponse([FetchTopicResponse(TOPIC, [FetchPartitionResponse(0, **fields)])])
+
+
+def diverging(epoch: int, end_offset: int) -> EpochEndOffset:
+    """Return where an epoch ends, as a broker says when a client's log differs."""
+    return EpochEndOffset(epoch, end_offset)
