@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from spark_kbatch.errors import LockTimeoutError, RequestTimedOutError
+from spark_kbatch.errors import KBatchError, LockTimeoutError, RequestTimedOutError
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.server.backend import Backend
@@ -136,6 +136,8 @@ class Appends:
                 return False
         except LockTimeoutError:
             return True
+        except (OSError, KBatchError):
+            return False  # The append meets it again, and answers with it.
 
     def _timed_out(self, append: Append) -> bool:
         if time.monotonic() < append.deadline_s:

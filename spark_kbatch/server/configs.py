@@ -68,7 +68,9 @@ class ConfigsHandler:
         """Answer DescribeConfigs."""
         response = protocol.DescribeConfigsResponse
         results = []
-        for resource in received.body.resources:
+        # Each is described once: otherwise a small request could have an answer of any size.
+        asked = {(one.resource_type, one.resource_name): one for one in received.body.resources}
+        for resource in asked.values():
             describe = functools.partial(self._described, received, resource)
             found, outcome = self._outcomes.attempt(describe)
             results.append(

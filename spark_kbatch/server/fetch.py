@@ -33,6 +33,9 @@ from spark_kbatch.wire.fetch import (
 from spark_kbatch.wire.protocol import FetchRequest, FetchResponse
 
 _MIN_BYTES_MAX = 1 << 20  # an answer of this size is sent even if the client wants to wait for more
+# A fetch waits on when its client is gone. Clients wait for half a second by default, and no longer than
+# their request.timeout.ms, 30 s.
+_MAX_WAIT_MS = 60_000
 
 
 class FetchHandler:
@@ -61,7 +64,11 @@ class FetchHandler:
             if waits:
                 self._waiting[answer] = functools.partial(fetch, 0)
         answer.on_given = self._forget
-        fetch(request.max_wait_ms if waits else 0)
+        try:
+            fetch(min(request.max_wait_ms, _MAX_WAIT_MS) if waits else 0)
+        except BaseException:
+            self._forget(answer)
+            raise
 
     def end(self) -> None:
         """Answer all waiting fetches with what there is, and let no fetch wait from now on."""
@@ -122,12 +129,16 @@ class _Answer:
                 return
             self._is_given = True
         self.on_given(self)
+        # A partition that is named twice is answered once, as in Kafka: otherwise a small request could
+        # have an answer of any size.
+        left = dict(results)
         topics = [
             FetchTopicResponse(
                 topic.topic,
                 [
-                    self._part(one.partition, results[TopicPartition(topic.topic, one.partition)])
+                    self._part(one.partition, result)
                     for one in topic.partitions
+                    if (result := left.pop(TopicPartition(topic.topic, one.partition), None))
                 ],
             )
             for topic in self._request.topics

@@ -49,11 +49,15 @@ def listening_socket(host: str, port: int) -> socket.socket:
             sock.close()
             raise
     except OSError as error:
-        raise ConfigError(
-            f"the server cannot listen at {host}:{port}: {error.strerror or error}; choose another "
-            "address, or port 0 for any free port"
-        ) from error
+        raise _cannot_listen(host, port, error) from error
     return sock
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the server cannot listen at {host}:{port}: {error.strerror or error}; choose another "
+        "address, or port 0 for any free port"
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -85,9 +89,17 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="kbatch-server", daemon=True)
 
     def start(self, on_request: Callable[[Connection, memoryview], None]) -> None:
-        """Listen, and call the function with each request."""
+        """Listen, and call the function with each request.
+
+        Raises:
+            ConfigError: someone else listens there, since the socket was bound.
+        """
         self._on_request = on_request
-        self._socket.listen(_BACKLOG)
+        try:
+            self._socket.listen(_BACKLOG)
+        except OSError as error:
+            host, port = self._socket.getsockname()[:2]
+            raise _cannot_listen(host, port, error) from error
         self._loop.add_reader(self._socket, self._accept)
         self._loop.call_soon(self._close_idle)
         self._thread.start()

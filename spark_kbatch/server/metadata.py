@@ -69,10 +69,9 @@ class MetadataHandler:
         """Answer Metadata."""
         body = received.body
         may_make = received.version < 4 or body.allow_auto_topic_creation
+        names = dict.fromkeys(topic.name for topic in body.topics or ())
         missing = [
-            topic.name
-            for topic in body.topics or ()
-            if topic.name and self._may_be_made(topic.name) and self._find(topic.name) is None
+            name for name in names if name and self._may_be_made(name) and self._find(name) is None
         ]
         if missing and may_make and self._new_topics.are_made:
 
@@ -118,7 +117,10 @@ class MetadataHandler:
         if asks_all:
             topics = [self._topic(topic) for topic in self._all_topics()]
         else:
-            topics = [self._asked(one.name, one.topic_id, late) for one in body.topics]
+            # Each is shown once, as in Kafka: otherwise a small request could have an answer of any size.
+            asked = dict.fromkeys((one.name, one.topic_id) for one in body.topics)
+            named = [self._asked(name, late) for name, _ in asked if name is not None]
+            topics = named + self._of_ids({topic_id for name, topic_id in asked if name is None})
         return response(
             version=received.version,
             brokers=[response.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
@@ -140,15 +142,23 @@ class MetadataHandler:
             logger.warning("topic %r is not shown: %s", name, error)
             return None
 
-    def _asked(self, name: str | None, topic_id: uuid.UUID | None, late: Collection[str]) -> Any:
+    def _of_ids(self, topic_ids: Collection[uuid.UUID | None]) -> list[Any]:
+        """Return the answers for topics that are asked for by id."""
+        if not topic_ids:
+            return []
         response = protocol.MetadataResponse.MetadataResponseTopic
-        if name is None:
-            for topic in self._all_topics():
-                if uuid_of(topic.topic_id) == topic_id:
-                    return self._topic(topic)
-            return response(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id, partitions=[]
+        known = {uuid_of(topic.topic_id): topic for topic in self._all_topics()}
+        return [
+            self._topic(known[one])
+            if one in known
+            else response(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=one, partitions=[]
             )
+            for one in topic_ids
+        ]
+
+    def _asked(self, name: str, late: Collection[str]) -> Any:
+        response = protocol.MetadataResponse.MetadataResponseTopic
         try:
             found = self._backend.metadata.topics.find(name)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

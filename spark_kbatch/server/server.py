@@ -53,6 +53,7 @@ class _Pools:
     def __init__(self) -> None:
         self.produce = Pool("produce", 1)
         self.appends = Pool("appends", _THREADS)
+        self.producer_ids = Pool("producer-ids", _THREADS)
         self.fetches = Pool("fetches", _THREADS)
         self.lookups = Pool("lookups", _THREADS)
         self.groups = Pool("groups", 1)
@@ -122,8 +123,8 @@ class Server:
             )
             self._register_handlers()
             self._ownership.announce(self.host, self.port, now_ms())
+            self._listener.start(self._dispatch.request)
             undo.pop_all()
-        self._listener.start(self._dispatch.request)
         self._groups_tick()
         self._housekeeping.start()
         _servers.add(self)
@@ -169,8 +170,10 @@ class Server:
                 ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
                 ApiKey.LIST_OFFSETS: offsets.list_offsets,
                 ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
-                ApiKey.INIT_PRODUCER_ID: ProducerIdsHandler(backend).init_producer_id,
                 ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+            },
+            pools.producer_ids: {
+                ApiKey.INIT_PRODUCER_ID: ProducerIdsHandler(backend).init_producer_id,
             },
             pools.administration: {
                 ApiKey.CREATE_TOPICS: topics.create_topics,
@@ -200,8 +203,10 @@ class Server:
         """Let the groups do their periodic work from now on."""
 
         def tick() -> None:
-            self._groups.tick()
-            self._listener.call_later(_GROUPS_TICK_S, self._groups_tick)
+            try:
+                self._groups.tick()
+            finally:
+                self._listener.call_later(_GROUPS_TICK_S, self._groups_tick)
 
         self._pools.groups.submit(tick)
 

@@ -186,6 +186,17 @@ def test_a_partition_that_cannot_be_fetched_is_answered_at_once(
     assert answer.topics[1].partitions[0].error_code == 0
 
 
+def test_a_partition_that_is_named_often_is_fetched_once(
+    cluster: Cluster, client: RawClient
+) -> None:
+    builders.append_records(cluster, {("events", 0): BATCH})
+    asked = fetch(0)
+    asked.topics[0].partitions *= 1000
+    answer = client.ask(ApiKey.FETCH, 12, asked)
+
+    assert [bytes(one.records) for one in answer.topics[0].partitions] == [STORED]
+
+
 def test_fetch_fences_an_unknown_leader_epoch(client: RawClient) -> None:
     asked = fetch(0)
     asked.topics[0].partitions[0].current_leader_epoch = 7
@@ -392,6 +403,16 @@ def test_metadata_finds_topics_by_id(cluster: Cluster, client: RawClient) -> Non
     assert asked_for(client, name=None, topic_id=topic_id).name == "events"
     unknown = asked_for(client, name=None, topic_id=uuid.UUID(int=5))
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_topic_that_is_named_often_is_shown_once(cluster: Cluster, client: RawClient) -> None:
+    one_of = MetadataRequest.MetadataRequestTopic
+    topic_id = uuid_of(cluster.topic("events").topic_id)
+    topics = [one_of(version=12, name="events")] * 1000
+    topics += [one_of(version=12, name=None, topic_id=topic_id)] * 1000
+    answer = client.ask(ApiKey.METADATA, 12, MetadataRequest(version=12, topics=topics))
+
+    assert [one.name for one in answer.topics] == ["events", "events"]  # by its name, and by its id
 
 
 def test_a_topic_is_created_only_if_the_request_allows_it(

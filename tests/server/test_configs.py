@@ -98,6 +98,15 @@ def alter(
     return result
 
 
+def test_a_resource_that_is_named_often_is_described_once(handler: ConfigsHandler) -> None:
+    named = RESOURCE(
+        resource_type=ResourceType.TOPIC, resource_name="events", configuration_keys=None
+    )
+    answer = ask(handler.describe_configs, ApiKey.DESCRIBE_CONFIGS, resources=[named] * 1000)
+
+    assert [one.resource_name for one in answer.results] == ["events"]
+
+
 @pytest.mark.parametrize("version", range(1, 5))
 def test_all_settings_of_a_topic_are_shown(handler: ConfigsHandler, version: int) -> None:
     found = by_name(describe(handler, ResourceType.TOPIC, "events", version=version))

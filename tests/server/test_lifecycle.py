@@ -19,14 +19,17 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError, ServerRunningError
+from spark_kbatch.server.groups.coordinator import GroupCoordinator
+from spark_kbatch.server.groups.membership import Memberships
 from spark_kbatch.server.housekeeping import Housekeeping
 from spark_kbatch.server.intercepts import InterceptedRequest
-from spark_kbatch.server.ownership import running_server
+from spark_kbatch.server.ownership import Ownership, running_server
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.protocol import ApiKey, MetadataRequest
+from spark_kbatch.wire.protocol import ApiKey, HeartbeatRequest, MetadataRequest
 from tests.support import builders
 from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
+from tests.support.waiting import until
 
 BATCH = builders.batch(n=1)
 METADATA = MetadataRequest(version=9, topics=[])
@@ -110,6 +113,21 @@ def test_a_port_in_use_is_refused_and_leaves_the_path_free(cluster: Cluster) -> 
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{port}"):
             cluster.serve(port=port)
+    with cluster.serve(port=port) as server:
+        assert server.port == port
+
+
+def test_a_port_that_is_taken_at_the_last_moment_is_refused_and_leaves_the_path_free(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(Ownership, "announce", lambda *_: taken.listen())
+        with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{port}"):
+            cluster.serve(port=port)
+    monkeypatch.undo()
     with cluster.serve(port=port) as server:
         assert server.port == port
 
@@ -257,10 +275,47 @@ def test_a_request_whose_handler_fails_is_answered_with_an_error(
 
     monkeypatch.setattr(cluster._parts, "fetch_messages", lambda *_, **__: fail())
     with RawClient(server) as client:
-        found = client.ask(ApiKey.FETCH, 12, fetch(0))
+        found = client.ask(ApiKey.FETCH, 12, fetch(0, max_wait_ms=1000))
         assert found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert not server._fetches._waiting
         monkeypatch.undo()
         assert fetched(client.ask(ApiKey.FETCH, 12, fetch(0))).error_code == 0
+
+
+def test_sessions_of_groups_end_in_time_even_after_a_fault(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults, ticks, tick = iter([True]), [0], GroupCoordinator.tick
+
+    def fail_once(coordinator: GroupCoordinator) -> None:
+        if next(faults, False):
+            raise RuntimeError("a fault of ours")
+        ticks[0] += 1
+        tick(coordinator)
+
+    monkeypatch.setattr(GroupCoordinator, "tick", fail_once)
+    with cluster.serve():
+        until(lambda: ticks[0] > 1, "the work goes on")
+    assert "a fault of ours" in caplog.text
+
+
+def test_groups_that_cannot_be_taken_over_are_loaded_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults, load = iter([True]), Memberships.load
+
+    def fail_once(memberships: Memberships, *stored: Any) -> None:
+        if next(faults, False):
+            raise RuntimeError("a fault of ours")
+        load(memberships, *stored)
+
+    monkeypatch.setattr(Memberships, "load", fail_once)
+    with cluster.serve() as server, RawClient(server) as client:
+        asked = HeartbeatRequest(version=4, group_id="g", generation_id=1, member_id="m")
+        refused = client.ask(ApiKey.HEARTBEAT, 4, asked).error_code
+        until(lambda: client.ask(ApiKey.HEARTBEAT, 4, asked).error_code != refused)
+
+    assert refused == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_a_failed_append_is_answered_and_later_ones_go_on(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
     ApiKey,
     HeartbeatRequest,
+    InitProducerIdRequest,
     JoinGroupRequest,
     MetadataRequest,
 )
@@ -114,6 +118,44 @@ def test_a_produce_that_waits_longer_than_its_timeout_is_answered_and_writes_not
     assert cluster.describe("events")[0].offsets.high_watermark == 0
 
 
+def test_an_append_that_cannot_look_for_its_lock_any_more_is_answered(
+    cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with RawClient(server) as client:
+        with locked(cluster, range(1), 60):
+            client.send(request(ApiKey.PRODUCE, 9, produce(BATCH)))
+            time.sleep(0.05)
+            monkeypatch.setattr(cluster._parts.manager.locks, "partitions", fail)
+            answer = produced(client.receive(ApiKey.PRODUCE, 9))
+            monkeypatch.undo()
+
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert produced(client.ask(ApiKey.PRODUCE, 9, produce(BATCH))).base_offset == 0
+
+
+def test_producer_ids_that_wait_for_a_lock_delay_no_other_requests(
+    cluster: Cluster, server: Server
+) -> None:
+    asked = InitProducerIdRequest(version=4, transactional_id=None, transaction_timeout_ms=1)
+    clients = [RawClient(server) for _ in range(LOCKED)]
+    with RawClient(server) as other:
+        with ClusterParts(cluster.path).manager.locks.metadata():
+            for client in clients:
+                client.send(request(ApiKey.INIT_PRODUCER_ID, 4, asked))
+            started = time.monotonic()
+            other.ask(ApiKey.METADATA, 9, MetadataRequest(version=9, topics=None))
+            assert time.monotonic() - started < 5
+    found = [client.receive(ApiKey.INIT_PRODUCER_ID, 4) for client in clients]
+    for client in clients:
+        client.socket.close()
+
+    assert {one.error_code for one in found} == {0}
+    assert len({one.producer_id for one in found}) == LOCKED
+
+
 @pytest.mark.slow
 def test_requests_wait_for_a_commit_of_ten_seconds(cluster: Cluster, server: Server) -> None:
     with RawClient(server, timeout_s=20) as client, locked(cluster, range(LOCKED), 10):
@@ -138,6 +180,17 @@ def test_a_fetch_waits_for_records_and_is_answered_once_they_arrive(server: Serv
 
         assert len(fetched(consumer.receive(ApiKey.FETCH, 12)).records) == len(BATCH)
         assert time.monotonic() - started < SOON_S
+
+
+def test_a_fetch_waits_for_a_limited_time_whatever_its_client_asks_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.server.fetch._MAX_WAIT_MS", 100)
+    with RawClient(server) as consumer:
+        answer = consumer.ask(ApiKey.FETCH, 12, fetch(0, max_wait_ms=2**31 - 1))
+
+    assert fetched(answer).error_code == 0
+    assert not fetched(answer).records
 
 
 def test_a_fetch_sees_records_that_a_job_commits_in_another_process(

@@ -153,7 +153,10 @@ class Client:
         """Send a SyncGroup; a leader sends `assignments`, by member id."""
         self.note()
         one_of = protocol.SyncGroupRequest.SyncGroupRequestAssignment
+        joined = self.joined is not None and self.joined.is_answered and self.joined.answer
         fields = {
+            "protocol_type": self.protocol_type,
+            "protocol_name": (joined and joined.protocol_name) or self.protocols[0][0],
             "group_id": self.group,
             "generation_id": self.generation,
             "member_id": self.member_id,

@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 _MEMBER_ID_REQUIRED = 4  # JoinGroup: a client knows this error;
 _SKIPS_ASSIGNMENT = 9  # JoinGroup: a leader can be told to skip the assignment;
 _NULL_PROTOCOL = 7  # JoinGroup: the answer may be without a protocol;
+_NAMES_PROTOCOL = 5  # SyncGroup: a client must name the protocol and its type;
 _LEAVES_TOGETHER = 3  # LeaveGroup: several members may leave at once;
 _FETCHES_TOGETHER = 8  # OffsetFetch: one request may name several groups;
 _GROUP_ERRORS = 2  # OffsetFetch: the answer has an error for the group as a whole.
@@ -191,13 +192,13 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             stored = self._store.load()
+            self._memberships.load(stored.groups, stored.offsets)
         except Exception as error:
             known = isinstance(error, (OSError, KBatchError))
             logger.error("the stored groups cannot be loaded: %s", error, exc_info=not known)
             self._load_after_ms = self._monotonic_ms() + _LOAD_AGAIN_AFTER_MS
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._is_loaded = True
-        self._memberships.load(stored.groups, stored.offsets)
         self._timers.set(
             _CLEAN_UP,
             self._session_ms() + self._config.offsets_retention_check_interval_ms,
@@ -288,6 +289,12 @@ class GroupCoordinator:
             return answer_of(SyncAnswer(error))
 
         def handle(respond: Respond) -> None:
+            if received.version >= _NAMES_PROTOCOL and None in (
+                body.protocol_type,
+                body.protocol_name,
+            ):
+                respond(failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+                return
             if not _is_group_id(body.group_id):
                 respond(failed(ErrorCode.INVALID_GROUP_ID))
                 return
@@ -405,12 +412,17 @@ class GroupCoordinator:
             )
             return
 
+        # All offsets of a group are returned once: otherwise a small request could have an answer of any
+        # size.
+        asked = {
+            (one.group_id, None if one.topics is None else number): one
+            for number, one in enumerate(body.groups)
+        }.values()
+
         def failed(error: ErrorCode) -> Any:
             group = OffsetFetchResponse.OffsetFetchResponseGroup
             return OffsetFetchResponse(
-                groups=[
-                    group(group_id=one.group_id, topics=[], error_code=error) for one in body.groups
-                ]
+                groups=[group(group_id=one.group_id, topics=[], error_code=error) for one in asked]
             )
 
         def handle(respond: Respond) -> None:
@@ -423,7 +435,7 @@ class GroupCoordinator:
                     topics=self._fetched(one.group_id, one.topics, topic_of, partition_of),
                     error_code=ErrorCode.NONE,
                 )
-                for one in body.groups
+                for one in asked
             ]
             respond(OffsetFetchResponse(groups=groups))
 
@@ -517,7 +529,7 @@ class GroupCoordinator:
 
     def describe_groups(self, received: Received, respond: Respond) -> None:
         """Answer a DescribeGroups; a group that does not exist is dead."""
-        asked = received.body.groups
+        asked = dict.fromkeys(received.body.groups)  # each is described once
 
         def answer_of(group_id: str, error: ErrorCode) -> Any:
             group = None if error else self._memberships.groups.get(group_id)

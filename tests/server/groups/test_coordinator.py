@@ -135,6 +135,18 @@ def test_a_group_that_does_not_exist_is_dead(groups: Coordinated) -> None:
     assert (found.error_code, found.group_state, list(found.members)) == (OK, "Dead", [])
 
 
+def test_a_group_that_is_named_often_is_answered_once(groups: Coordinated) -> None:
+    groups.commit({PLACE: 1}, group="a")
+    group_of = protocol.OffsetFetchRequest.OffsetFetchRequestGroup
+    asked = [group_of(group_id="a", topics=None) for _ in range(1000)]
+
+    described = groups.ask(ApiKey.DESCRIBE_GROUPS, groups=["a"] * 1000).answer.groups
+    fetched = groups.ask(ApiKey.OFFSET_FETCH, groups=asked).answer.groups
+
+    assert [one.group_id for one in described] == ["a"]
+    assert [one.group_id for one in fetched] == ["a"]
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
 def test_groups_are_deleted_in_all_versions(groups: Coordinated, version: int) -> None:
     groups.stable(groups.client(group="used"))

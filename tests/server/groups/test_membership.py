@@ -472,6 +472,18 @@ def test_another_protocol_than_the_groups_is_refused_in_sync_group(groups: Coord
     assert client.sync(protocol_name="range", protocol_type="consumer").error is OK
 
 
+@pytest.mark.parametrize("left_out", ["protocol_name", "protocol_type"])
+def test_a_sync_group_has_to_name_the_protocol_from_version_5_on(
+    groups: Coordinated, left_out: str
+) -> None:
+    client = groups.join()
+    nothing = {left_out: None}
+
+    refused = client.sync(version=5, **nothing)
+    assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert client.sync(version=4, **nothing).error is OK
+
+
 def test_sync_group_and_heartbeat_of_an_unknown_group_are_refused(groups: Coordinated) -> None:
     client = groups.client(member_id="who", generation=1)
 
