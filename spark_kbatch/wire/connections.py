@@ -11,8 +11,9 @@
     connections.poll(...)          # sends and receives; calls on_complete with the answer or an error
 
 If a connection is lost, its requests in flight fail, and the client cannot know whether the server executed
-them. `ready` reconnects, after a pause that doubles with each failure; each attempt tries the next address
-of the host's name. As in Kafka, everything else waits while a name is looked up.
+them. `ready` reconnects, after a pause that doubles with each failure; each attempt tries all addresses of the
+host's name in turn. As in Kafka, everything else waits while a name is looked up. A connection that the client
+itself closed, because it was idle or its user has ended, is made again without a pause.
 
 `last_error` says why there is no connection. One that is not a `RetriableError` is final, such as a refused
 certificate or password: trying again would only fail again, and might lock the user out, so callers raise it.
@@ -312,7 +313,7 @@ class Connections:
         """Close the connections that have requests in flight, which fail."""
         for peer in self._peers.values():
             if peer.connection is not None and peer.connection.in_flight_count:
-                self._disconnect(peer, reason)
+                self._disconnect(peer, reason, by_choice=True)
 
     def close(self) -> None:
         """Close all connections; requests in flight fail. Closing again does nothing."""
@@ -333,6 +334,10 @@ class Connections:
         with self._closing_on_error(peer):
             peer.socket = _start_to_connect(self._next_address(peer), str(peer.node))
             self._register(peer)
+
+    def _try_next_address(self, peer: _Peer) -> None:
+        if peer.addresses:
+            self._connect(peer)
 
     def _next_address(self, peer: _Peer) -> Any:
         if not peer.addresses:
@@ -455,7 +460,10 @@ class Connections:
         except (AuthenticationError, ConfigError, UnknownHostError) as error:
             self._disconnect(peer, str(error), error)
         except DisconnectedError as error:
+            was_connecting = peer.state is State.CONNECTING and peer.tls is None
             self._disconnect(peer, error.reason + self._hint(peer))
+            if was_connecting:
+                self._try_next_address(peer)
         except KBatchError as error:
             self._disconnect(peer, str(error))
 
@@ -469,7 +477,14 @@ class Connections:
             f"{self._security.protocol} is right for this port"
         )
 
-    def _disconnect(self, peer: _Peer, reason: str, error: KBatchError | None = None) -> None:
+    def _disconnect(
+        self,
+        peer: _Peer,
+        reason: str,
+        error: KBatchError | None = None,
+        *,
+        by_choice: bool = False,
+    ) -> None:
         logger.debug("no connection to %s: %s", peer.node, reason)
         if peer.registered:
             self._selector.unregister(self._fileno(peer))
@@ -483,10 +498,10 @@ class Connections:
         peer.state = State.DISCONNECTED
         peer.setup_deadline_ms = _NEVER_MS
         peer.last_error = error or DisconnectedError(str(peer.node), reason)
-        peer.next_attempt_ms = self._monotonic_ms() + self._reconnect_backoff.pause_ms(
-            peer.failures
-        )
-        peer.failures += 1
+        if not by_choice:
+            pause_ms = self._reconnect_backoff.pause_ms(peer.failures)
+            peer.next_attempt_ms = self._monotonic_ms() + pause_ms
+            peer.failures += 1
 
     # Time.
 
@@ -504,13 +519,16 @@ class Connections:
         now_ms = self._monotonic_ms()
         for peer in self._peers.values():
             if peer.setup_deadline_ms <= now_ms:
+                was_connecting = peer.tls is None
                 self._disconnect(peer, "it could not be set up in time")
+                if was_connecting:
+                    self._try_next_address(peer)
             elif peer.connection is None:
                 continue
             elif peer.connection.has_expired():
                 self._disconnect(peer, "a request before was not answered in time")
             elif self._is_idle(peer.connection, now_ms):
-                self._disconnect(peer, "it was idle")
+                self._disconnect(peer, "it was idle", by_choice=True)
 
     def _is_idle(self, connection: Connection, now_ms: int) -> bool:
         since_ms = now_ms - connection.last_active_ms

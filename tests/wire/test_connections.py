@@ -185,28 +185,42 @@ def test_the_error_for_an_unreachable_server_says_why(clock: Clock) -> None:
     )
 
 
-def test_each_attempt_tries_the_next_address_and_a_lost_connection_looks_the_name_up_again(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        nobody = listener.getsockname()
-    with LoopbackServer() as server, made(clock) as client:
-        looked_up: list[str] = []
+class TestAddresses:
+    """Of a host with several, of which the first does not answer."""
 
-        def look_up(host: str, port: int, **_: object) -> list[Any]:
-            looked_up.append(host)
-            kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
-            there = (server.node.host, server.node.port)
-            return [(*kind, nobody), (*kind, there), (*kind, there)]
+    @pytest.fixture
+    def looked_up(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            nobody = listener.getsockname()
+        with LoopbackServer() as self.server:
+            names: list[str] = []
 
-        monkeypatch.setattr(socket, "getaddrinfo", look_up)
-        node = Node(1, "a-name", 9092)
-        assert client.request(node, *METADATA)
+            def look_up(host: str, port: int, **_: object) -> list[Any]:
+                names.append(host)
+                kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+                there = (self.server.node.host, self.server.node.port)
+                return [(*kind, nobody), (*kind, there), (*kind, there)]
+
+            monkeypatch.setattr(socket, "getaddrinfo", look_up)
+            yield names
+
+    def test_all_are_tried_without_a_pause(self, clock: Clock, looked_up: list[str]) -> None:
+        config = {"reconnect_backoff_ms": 10**6, "reconnect_backoff_max_ms": 10**6}
+        with made(clock, **config) as client:
+            assert client.request(Node(1, "a-name", 9092), *METADATA)
+
         assert looked_up == ["a-name"]
 
-        server.hang_up()
-        poll_until(client, lambda: client.state(node) is State.DISCONNECTED)
-        assert client.request(node, *METADATA)
+    def test_lost_connection_looks_the_name_up_again(
+        self, clock: Clock, looked_up: list[str]
+    ) -> None:
+        node = Node(1, "a-name", 9092)
+        with made(clock) as client:
+            assert client.request(node, *METADATA)
+            self.server.hang_up()
+            poll_until(client, lambda: client.state(node) is State.DISCONNECTED)
+            assert client.request(node, *METADATA)
+
         assert looked_up == ["a-name"] * 2
 
 

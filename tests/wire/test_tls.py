@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
+import select
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from spark_kbatch.errors import ConfigError, SslAuthenticationError
 from spark_kbatch.options.remote import parse_cluster_options
+from spark_kbatch.wire.channel import Channel
 from spark_kbatch.wire.connections import Connections, Node
 from spark_kbatch.wire.fetch import (
     FetchPartitionResponse,
@@ -22,6 +29,7 @@ from spark_kbatch.wire.fetch import (
 )
 from spark_kbatch.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from spark_kbatch.wire.protocol import ApiKey, MetadataRequest, Request
+from spark_kbatch.wire.tls import TlsSocket, tls_context
 from tests.support.certificates import LOOPBACK, Authority
 from tests.support.wire_servers import LoopbackServer, metadata_body
 
@@ -112,6 +120,54 @@ def test_large_messages_go_both_ways_over_tls(authority: Authority) -> None:
             assert connections.request(server.node, ApiKey.PRODUCE, body) is None
         assert connections.request(server.node, *METADATA).cluster_id == "a-cluster"
         assert server.accepted == 1
+
+
+@pytest.mark.parametrize("protocol", ["TLSv1.2", "TLSv1.3"])
+def test_frames_of_many_pieces_pass_through_small_buffers(
+    authority: Authority, protocol: str
+) -> None:
+    """Each side has so little room that most writes and reads stop in the middle."""
+    random = Random(protocol)
+    ours, theirs = socket.socketpair()
+    for sock in (ours, theirs):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    echoing = threading.Thread(target=echo, args=(server_context(authority), theirs))
+    echoing.start()
+    ours.setblocking(False)
+    options = {"ssl.truststore.location": str(authority.certificate), "security.protocol": "SSL"}
+    security = parse_cluster_options({"bootstrap.servers": "h:1", **options}).security
+    security = dataclasses.replace(security, ssl_enabled_protocols=(protocol,))
+    tls = TlsSocket(ours, tls_context(security), "localhost", "localhost:1")
+    while not tls.handshake():
+        wait_for(tls, writable=tls.read_waits_for_write)
+    channel = Channel(tls, "localhost:1")
+    try:
+        for _ in range(6):
+            sizes = [
+                random.choice((0, 1, 40, 5000, 60_000)) for _ in range(random.randrange(1, 40))
+            ]
+            pieces = [random.randbytes(size) for size in sizes]
+            channel.start(list(pieces))
+            frames: list[memoryview] = []
+            while channel.is_sending or not frames:
+                channel.write()
+                frames += channel.read()
+                if channel.is_sending or not frames:
+                    wait_for(tls, writable=channel.wants_write)
+            assert [bytes(one) for one in frames] == [b"".join(pieces)]
+    finally:
+        channel.close()
+        echoing.join()
+
+
+def wait_for(tls: TlsSocket, *, writable: bool) -> None:
+    assert any(select.select([tls], [tls] if writable else [], [], 10))
+
+
+def echo(context: ssl.SSLContext, sock: socket.socket) -> None:
+    with context.wrap_socket(sock, server_side=True) as tls, contextlib.suppress(OSError):
+        while data := tls.recv(10_000):
+            tls.sendall(data)
 
 
 class TestClientCertificate:
