@@ -327,7 +327,8 @@ class Mirror:
 
     def _maybe_commit(self) -> None:
         is_old = monotonic_ms() - self._unit_began_ms >= self._settings.unit_ms
-        if self._unit_bytes >= self._settings.unit_bytes or (self._unit_bytes and is_old):
+        is_large = self._unit_bytes >= self._settings.unit_bytes
+        if is_large or (self._unit_bytes and is_old) or self._target.is_due():
             self._commit()
 
     def _commit(self) -> None:

@@ -54,6 +54,9 @@ class Target(Protocol):
     def send(self, topic_partition: TopicPartition, batches: Iterable[Batch]) -> None:
         """Add batches to the unit, after those of the partition that it has."""
 
+    def is_due(self) -> bool:
+        """Return True if the progress has to be stored again, even without a unit, so that it is kept."""
+
     def commit(self, progress: Progress) -> None:
         """Make the unit visible, and store the progress with it.
 

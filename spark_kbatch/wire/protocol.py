@@ -7,7 +7,9 @@ library builds and encodes them, and `schemas` decodes them.
 `SUPPORTED` lists the versions that are understood; a server offers those that it has handlers for. Clients infer a broker's features from its
 api keys: librdkafka uses lz4 only if FindCoordinator is offered, and needs either all keys of groups or
 none. Produce is offered from version 0 on, because librdkafka otherwise stops compressing, but accepted only
-from version 3 on. Topic ids start with version 13 of Produce and Fetch.
+from version 3 on. Topic ids start with version 13 of Produce and Fetch. Requests of transactions are for clients
+only, and stop before the versions in which each transaction has an epoch of its own (KIP-890), as Produce does if
+it is of a transaction: version 11, `PRODUCE_MAX_VERSION_OF_TRANSACTIONS`.
 
 Importing kafka-python takes half a second: apart from this module only `sasl` does so.
 
@@ -86,7 +88,18 @@ with warnings.catch_warnings():
         MetadataRequest,
         MetadataResponse,
     )
-    from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
+    from kafka.protocol.producer import (
+        AddOffsetsToTxnRequest,
+        AddOffsetsToTxnResponse,
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnResponse,
+        EndTxnRequest,
+        EndTxnResponse,
+        InitProducerIdRequest,
+        InitProducerIdResponse,
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitResponse,
+    )
     from kafka.protocol.sasl import (
         SaslAuthenticateRequest,
         SaslAuthenticateResponse,
@@ -96,6 +109,10 @@ with warnings.catch_warnings():
 
 __all__ = [
     "SUPPORTED",
+    "AddOffsetsToTxnRequest",
+    "AddOffsetsToTxnResponse",
+    "AddPartitionsToTxnRequest",
+    "AddPartitionsToTxnResponse",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
     "ApiKey",
@@ -117,6 +134,8 @@ __all__ = [
     "DescribeConfigsResponse",
     "DescribeGroupsRequest",
     "DescribeGroupsResponse",
+    "EndTxnRequest",
+    "EndTxnResponse",
     "FetchRequest",
     "FetchResponse",
     "FindCoordinatorRequest",
@@ -155,6 +174,8 @@ __all__ = [
     "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
+    "TxnOffsetCommitRequest",
+    "TxnOffsetCommitResponse",
     "Versions",
     "decode_request",
     "decode_response",
@@ -186,6 +207,10 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     SASL_AUTHENTICATE = 36
@@ -227,6 +252,10 @@ SUPPORTED: Mapping[int, Versions] = {
     ApiKey.DELETE_RECORDS: Versions(0, 2),
     ApiKey.INIT_PRODUCER_ID: Versions(0, 5),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Versions(0, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: Versions(0, 4),
+    ApiKey.END_TXN: Versions(0, 4),
+    ApiKey.TXN_OFFSET_COMMIT: Versions(0, 4),
     ApiKey.DESCRIBE_CONFIGS: Versions(1, 4),
     ApiKey.ALTER_CONFIGS: Versions(0, 2),
     ApiKey.SASL_AUTHENTICATE: Versions(0, 2),
@@ -237,6 +266,7 @@ SUPPORTED: Mapping[int, Versions] = {
     ApiKey.DESCRIBE_CLUSTER: Versions(0, 2),
 }
 PRODUCE_MIN_VERSION = 3  # the lowest version that is accepted
+PRODUCE_MAX_VERSION_OF_TRANSACTIONS = 11
 
 _MESSAGES: Mapping[int, tuple[Any, Any]] = {
     ApiKey.PRODUCE: (ProduceRequest, ProduceResponse),
@@ -259,6 +289,10 @@ _MESSAGES: Mapping[int, tuple[Any, Any]] = {
     ApiKey.DELETE_RECORDS: (DeleteRecordsRequest, DeleteRecordsResponse),
     ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest, InitProducerIdResponse),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+    ApiKey.ADD_OFFSETS_TO_TXN: (AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
+    ApiKey.END_TXN: (EndTxnRequest, EndTxnResponse),
+    ApiKey.TXN_OFFSET_COMMIT: (TxnOffsetCommitRequest, TxnOffsetCommitResponse),
     ApiKey.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),
     ApiKey.ALTER_CONFIGS: (AlterConfigsRequest, AlterConfigsResponse),
     ApiKey.SASL_AUTHENTICATE: (SaslAuthenticateRequest, SaslAuthenticateResponse),

@@ -1,0 +1,230 @@
+"""A mirror into a real cluster: a unit is a transaction, in which the mirror's group commits the progress.
+
+    take over   InitProducerId, which aborts what a dead process began; OffsetFetch, once offsets are stable
+    start       a transaction of offsets alone: from then on progress is there, whatever happens to a unit
+    send        AddPartitionsToTxn, Produce
+    commit      AddOffsetsToTxn, TxnOffsetCommit, EndTxn
+
+The mirror's name is its transactional id and the name of its group, which has no members. A consumer that
+reads committed records sees each unit as a whole, or never.
+
+A cluster forgets offsets of a group that were not committed for offsets.retention.minutes (7 days): so all
+are committed again at each start and once a day. A cluster also aborts a transaction that takes longer
+than transaction.timeout.ms, which is a minute here: a unit takes seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
+    KBatchError,
+    MirrorFencedError,
+    TopicAlreadyExistsError,
+)
+from spark_kbatch.mirror import progress as mirror_progress
+from spark_kbatch.mirror.batches import Batch
+from spark_kbatch.mirror.progress import Progress
+from spark_kbatch.mirror.target import TargetTopic
+from spark_kbatch.model import LATEST, TopicPartition
+from spark_kbatch.options.remote import ClusterOptions
+from spark_kbatch.record.header import increment_sequence
+from spark_kbatch.remote.client import Client
+from spark_kbatch.remote.pipeline import Pipeline
+from spark_kbatch.remote.transactions import CommittedOffset, Transactions, is_fenced
+from spark_kbatch.wire.errors import error_of
+from spark_kbatch.wire.protocol import (
+    ApiKey,
+    DescribeConfigsRequest,
+    ListOffsetsRequest,
+)
+
+TRANSACTION_TIMEOUT_MS = 60_000
+_COMMIT_ALL_AGAIN_MS = 24 * 3_600_000
+_ABORT_TIMEOUT_MS = 5_000
+_TOPIC_RESOURCE = 2
+_MAX_MESSAGE_BYTES = "max.message.bytes"
+_DEFAULT_MAX_MESSAGE_BYTES = 1_048_588  # of a cluster that does not tell its own
+
+
+class ClusterTarget:
+    """A real cluster as the target of a mirror; a `target.Target`."""
+
+    def __init__(self, options: ClusterOptions, mirror: str) -> None:
+        """Set up for the mirror of this name."""
+        self._mirror = mirror
+        self._client = Client(options)
+        self._transactions = Transactions(self._client, mirror, timeout_ms=TRANSACTION_TIMEOUT_MS)
+        self._pipeline = self._new_pipeline()
+        self._sequences: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}  # offsets, by this process
+        self._all_committed_ms = 0
+
+    def _new_pipeline(self) -> Pipeline:
+        return Pipeline(self._client, self._mirror, timeout_ms=TRANSACTION_TIMEOUT_MS)
+
+    @property
+    def name(self) -> str:
+        """The bootstrap servers."""
+        return str(self._client.options)
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        return self._client.metadata([]).cluster_id
+
+    def take_over(self) -> Progress:
+        """Fence an earlier process, and return the offsets of the mirror's group.
+
+        Raises:
+            ConfigError: the group has offsets that no mirror committed.
+        """
+        with self._fenced():
+            self._transactions.take_over()
+            found = self._transactions.committed()
+        self._sequences = {}
+        try:
+            ids = {
+                tp.topic: mirror_progress.unpack_ids(one.metadata) for tp, one in found.items()
+            }
+        except CorruptRecordError as error:
+            raise ConfigError(
+                f"group {self._mirror!r} of {self.name} has offsets that no mirror committed ({error}); "
+                "give the mirror another name"
+            ) from None
+        return Progress(ids, {tp: one.offset for tp, one in found.items()})
+
+    def topic(self, name: str) -> TargetTopic | None:
+        """Return a topic; None if it does not exist."""
+        found = self._client.metadata([name], fresh=True).topics.get(name)
+        if found is None:
+            return None
+        return TargetTopic(found.topic_id, len(found.partitions), self._max_message_bytes(name))
+
+    def create_topic(self, name: str, partitions: int) -> TargetTopic:
+        """Create a topic with the cluster's default settings and replication factor."""
+        # Its answer may have been lost.
+        with contextlib.suppress(TopicAlreadyExistsError):
+            self._client.create_topic(name, partitions)
+        found = self._client.topic(name)
+        return TargetTopic(found.topic_id, len(found.partitions), self._max_message_bytes(name))
+
+    def _max_message_bytes(self, topic: str) -> int:
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE,
+            resource_name=topic,
+            configuration_keys=[_MAX_MESSAGE_BYTES],
+        )
+        body = DescribeConfigsRequest(resources=[resource])
+        answer = self._client.request(ApiKey.DESCRIBE_CONFIGS, body)
+        values = [one.value for of in answer.results for one in of.configs or ()]
+        # Who may write to a topic may still not be allowed to see its settings.
+        return int(values[0]) if values else _DEFAULT_MAX_MESSAGE_BYTES
+
+    def end_offsets(self, topic: str) -> Mapping[int, int]:
+        """Return the end of each partition, open transactions included."""
+        count = len(self._client.topic(topic).partitions)
+        request, asked = ListOffsetsRequest, ListOffsetsRequest.ListOffsetsTopic
+
+        def build(_node: object, partitions: list[TopicPartition]) -> ListOffsetsRequest:
+            numbers = [
+                asked.ListOffsetsPartition(
+                    partition_index=tp.partition, current_leader_epoch=-1, timestamp=LATEST
+                )
+                for tp in partitions
+            ]
+            return request(
+                replica_id=-1, isolation_level=0, topics=[asked(name=topic, partitions=numbers)]
+            )
+
+        def results(answer: ListOffsetsRequest) -> dict[TopicPartition, int | KBatchError]:
+            return {
+                TopicPartition(of.name, one.partition_index): error_of(one.error_code)
+                if one.error_code
+                else one.offset
+                for of in answer.topics
+                for one in of.partitions
+            }
+
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        found = self._client.request_leaders(ApiKey.LIST_OFFSETS, partitions, build, results)
+        return {tp.partition: offset for tp, offset in found.items()}
+
+    def start(self, progress: Progress) -> None:
+        """Commit all progress: so it is there before the first record, and does not expire."""
+        with self._fenced():
+            self._commit_offsets(progress, progress.offsets)
+            self._transactions.end(commit=True)
+        self._all_committed_ms = monotonic_ms()
+
+    def send(self, topic_partition: TopicPartition, batches: Iterable[Batch]) -> None:
+        """Produce batches in the unit's transaction."""
+        transactions = self._transactions
+        with self._fenced():
+            transactions.add_partitions([topic_partition])
+            for batch in batches:
+                sequence = self._sequences.get(topic_partition, 0)
+                batch.stamp(transactions.producer_id, transactions.producer_epoch, sequence)
+                following = increment_sequence(sequence, batch.records_count)
+                self._sequences[topic_partition] = following
+                self._pipeline.send(topic_partition, batch.data)
+
+    def is_due(self) -> bool:
+        """Return True once a day."""
+        return monotonic_ms() - self._all_committed_ms >= _COMMIT_ALL_AGAIN_MS
+
+    def commit(self, progress: Progress) -> None:
+        """Commit the transaction with the progress; nothing without records, but once a day."""
+        is_due = self.is_due()
+        if not self._transactions.is_open and not is_due:
+            return
+        changed = {
+            tp: offset
+            for tp, offset in progress.offsets.items()
+            if is_due or self._committed.get(tp) != offset
+        }
+        with self._fenced():
+            self._pipeline.drain()
+            self._commit_offsets(progress, changed)
+            self._transactions.end(commit=True)
+        if is_due:
+            self._all_committed_ms = monotonic_ms()
+
+    def _commit_offsets(self, progress: Progress, offsets: Mapping[TopicPartition, int]) -> None:
+        topics = self._client.metadata({tp.topic for tp in offsets}).topics
+        found = {
+            tp: CommittedOffset(offset, mirror_progress.pack_ids(progress.ids[tp.topic]))
+            for tp, offset in offsets.items()
+            if tp.topic in topics  # of others the cluster keeps no offsets
+        }
+        if found:
+            self._transactions.add_offsets(found)
+            self._committed.update({tp: one.offset for tp, one in found.items()})
+
+    def abandon(self) -> None:
+        """Abort the transaction, so that readers need not wait for its time-out; if it fails, they wait."""
+        self._client.connections.disconnect_busy("the mirror failed")
+        self._pipeline = self._new_pipeline()
+        with contextlib.suppress(KBatchError):
+            self._transactions.end(commit=False, timeout_ms=_ABORT_TIMEOUT_MS)
+
+    def close(self) -> None:
+        """Abort what was not committed, and close all connections."""
+        self.abandon()
+        self._client.close()
+
+    @contextlib.contextmanager
+    def _fenced(self) -> Iterator[None]:
+        try:
+            yield
+        except KBatchError as error:
+            if is_fenced(error):
+                why = (
+                    f"a unit took longer than the transaction's {TRANSACTION_TIMEOUT_MS // 1000} s"
+                )
+                raise MirrorFencedError(self._mirror, self.name, why) from error
+            raise

@@ -1,0 +1,266 @@
+"""Finished batches of one producer on their way to the leaders of their partitions, in order.
+
+    pipeline.send(topic_partition, data, on_...)       waits while too much is on its way
+    pipeline.drain()                                   waits until all is written
+
+Each partition has a queue. A request to a leader takes the next batch of each of its partitions that has
+one, and up to five requests of a connection are in flight. If a batch fails in a way that a retry mends
+(its leader moved, the connection was lost), nothing more of its partition is sent until what is in flight has
+ended; then it is sent again from the first batch that failed, in order. The batches have sequence numbers,
+so that one that was written although its answer was lost is written once: a leader remembers the last
+five of each producer, and no more are in flight.
+
+Source: Kafka clients/.../producer/internals/Sender.java, RecordAccumulator.java (drainBatchesForOneNode).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_kbatch.errors import (
+    KBatchError,
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import BATCHES_REMEMBERED, TopicPartition
+from spark_kbatch.record.checksums import Buffer
+from spark_kbatch.remote.client import Client
+from spark_kbatch.wire.connections import Node
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from spark_kbatch.wire.protocol import PRODUCE_MAX_VERSION_OF_TRANSACTIONS, ApiKey
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES = 16 * 1024 * 1024  # on their way, before `send` waits
+_REQUEST_BYTES = 8 * 1024 * 1024  # at which a request takes no further batch
+_POLL_MS = 1_000
+_WRITTEN = {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}
+
+
+@dataclass(eq=False)
+class _Batch:
+    number: int  # in its partition
+    data: Buffer
+
+
+@dataclass(eq=False)
+class _Queue:
+    """The batches of one partition."""
+
+    waiting: deque[_Batch] = field(default_factory=deque)
+    in_flight: int = 0
+    failed: list[_Batch] = field(default_factory=list)
+    why: str = ""  # they failed
+    not_before_ms: int = 0
+    attempts: int = 0
+    sent: int = 0
+
+    @property
+    def may_send(self) -> bool:
+        """Whether its next batch may go."""
+        return bool(self.waiting) and not self.failed and self.in_flight < BATCHES_REMEMBERED
+
+
+class Pipeline:
+    """Batches of one transactional producer. Not thread-safe; shares the client's thread."""
+
+    def __init__(self, client: Client, transactional_id: str, *, timeout_ms: int) -> None:
+        """Set up.
+
+        Args:
+            client: whose connections are used.
+            transactional_id: of the producer.
+            timeout_ms: how long `send` and `drain` wait without any batch being written.
+        """
+        self._client, self._transactional_id = client, transactional_id
+        self._timeout_ms = timeout_ms
+        self._queues: dict[TopicPartition, _Queue] = {}
+        self._bytes = 0
+        self._error: KBatchError | None = None
+        self._progress_ms = 0  # when a batch was last written
+
+    def send(self, topic_partition: TopicPartition, data: Buffer) -> None:
+        """Send a batch after those of its partition; wait while too many bytes are on their way.
+
+        Raises:
+            as `drain`, also for earlier batches.
+        """
+        queue = self._queues.setdefault(topic_partition, _Queue())
+        queue.waiting.append(_Batch(queue.sent, data))
+        queue.sent += 1
+        self._bytes += len(data)
+        self._wait_until(_MOST_BYTES)
+
+    def drain(self) -> None:
+        """Wait until all batches are written.
+
+        Raises:
+            RequestTimedOutError: none was written for too long; says why.
+            KBatchError: a batch was refused; nothing more is sent.
+        """
+        self._wait_until(0)
+
+    def _wait_until(self, most_bytes: int) -> None:
+        client = self._client
+        self._progress_ms = client.monotonic_ms()
+        while True:
+            self._raise_error()
+            self._send_ready()
+            if self._bytes <= most_bytes:
+                break
+            client.connections.poll(self._pause_ms())
+            if client.monotonic_ms() - self._progress_ms > self._timeout_ms:
+                raise self._timed_out()
+        client.connections.poll(0)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _timed_out(self) -> RequestTimedOutError:
+        waiting = [str(tp) for tp, queue in self._queues.items() if queue.waiting or queue.failed]
+        why = "; ".join(sorted({queue.why for queue in self._queues.values() if queue.why}))
+        return RequestTimedOutError(
+            f"no batch was written to {self._client.options} for {self._timeout_ms} ms; batches wait for "
+            f"{', '.join(waiting[:5]) or 'an answer'}{why and f': {why}'}"
+        )
+
+    def _pause_ms(self) -> int:
+        now_ms = self._client.monotonic_ms()
+        waits = [
+            queue.not_before_ms - now_ms
+            for queue in self._queues.values()
+            if queue.waiting and queue.not_before_ms > now_ms
+        ]
+        return max(0, min([*waits, _POLL_MS, self._connection_pause_ms]))
+
+    # Sending.
+
+    _connection_pause_ms = _POLL_MS
+
+    def _send_ready(self) -> None:
+        """Send to each leader that takes another request what its partitions have."""
+        now_ms = self._client.monotonic_ms()
+        self._connection_pause_ms = _POLL_MS
+        while True:
+            by_leader: dict[Node, list[TopicPartition]] = {}
+            for topic_partition, queue in self._queues.items():
+                if queue.may_send and queue.not_before_ms <= now_ms:
+                    leader, _ = self._client.leader(topic_partition)
+                    by_leader.setdefault(leader, []).append(topic_partition)
+            sent = [self._send_to(node, partitions) for node, partitions in by_leader.items()]
+            if not any(sent):
+                return
+
+    def _send_to(self, node: Node, partitions: list[TopicPartition]) -> bool:
+        """Send one request to a leader, if its connection takes one; else connect."""
+        connections = self._client.connections
+        if not connections.can_send(node) and not connections.ready(node):
+            error = connections.last_error(node)
+            delay_ms = connections.delay_ms(node)
+            if error is not None and delay_ms:
+                # The partitions may have another leader by the next attempt.
+                for one in partitions:
+                    self._queues[one].why = str(error)
+                self._client.invalidate()
+                self._connection_pause_ms = min(self._connection_pause_ms, delay_ms)
+            return False
+        taken: dict[TopicPartition, _Batch] = {}
+        size = 0
+        for one in partitions:
+            queue = self._queues[one]
+            if size and size + len(queue.waiting[0].data) > _REQUEST_BYTES:
+                continue
+            taken[one] = queue.waiting.popleft()
+            queue.in_flight += 1
+            size += len(taken[one].data)
+        connections.send(
+            node,
+            ApiKey.PRODUCE,
+            self._request(taken),
+            lambda answer, error: self._answered(node, taken, answer, error),
+            last_version=PRODUCE_MAX_VERSION_OF_TRANSACTIONS,
+        )
+        # Those that were left out are taken first next time.
+        for one in taken:
+            self._queues[one] = self._queues.pop(one)
+        return True
+
+    def _request(self, taken: Mapping[TopicPartition, _Batch]) -> ProduceRequest:
+        topics: dict[str, ProduceTopic] = {}
+        for (name, partition), batch in taken.items():
+            topic = topics.setdefault(name, ProduceTopic(name, []))
+            topic.partitions.append(ProducePartition(partition, batch.data))
+        return ProduceRequest(
+            -1,
+            self._client.options.request_timeout_ms,
+            list(topics.values()),
+            self._transactional_id,
+        )
+
+    # Answers.
+
+    def _answered(
+        self,
+        node: Node,
+        taken: Mapping[TopicPartition, _Batch],
+        answer: Any,
+        error: KBatchError | None,
+    ) -> None:
+        codes: dict[TopicPartition, tuple[int, str]] = {}
+        if error is None:
+            codes = {
+                TopicPartition(topic.topic, one.partition): (
+                    one.error_code,
+                    one.error_message or "",
+                )
+                for topic in answer.topics
+                for one in topic.partitions
+            }
+        for topic_partition, batch in taken.items():
+            queue = self._queues[topic_partition]
+            queue.in_flight -= 1
+            if error is not None:
+                self._failed(topic_partition, batch, error)
+                continue
+            code, message = codes.get(topic_partition, (ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+            if code in _WRITTEN:
+                queue.attempts, queue.why = 0, ""
+                self._bytes -= len(batch.data)
+                self._progress_ms = self._client.monotonic_ms()
+            elif code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.failed:
+                queue.failed.append(batch)  # a batch before it has failed
+            else:
+                text = f"a batch for {topic_partition} at {node}{message and f': {message}'}"
+                self._failed(topic_partition, batch, error_of(code, text))
+            self._maybe_send_again(queue)
+        for topic_partition in taken:
+            self._maybe_send_again(self._queues[topic_partition])
+
+    def _failed(self, topic_partition: TopicPartition, batch: _Batch, error: KBatchError) -> None:
+        """Keep a batch to be sent again, if that may mend the error."""
+        queue = self._queues[topic_partition]
+        queue.failed.append(batch)
+        if not isinstance(error, (RetriableError, UnknownTopicOrPartitionError)):
+            self._error = self._error or error
+            return
+        if not queue.why:
+            logger.warning("a batch for %s is sent again: %s", topic_partition, error)
+        queue.why = str(error)
+        self._client.invalidate()
+
+    def _maybe_send_again(self, queue: _Queue) -> None:
+        if not queue.failed or queue.in_flight:
+            return
+        for batch in sorted(queue.failed, key=lambda one: one.number, reverse=True):
+            queue.waiting.appendleft(batch)
+        queue.failed = []
+        pause_ms = self._client.backoff.pause_ms(queue.attempts)
+        queue.attempts += 1
+        queue.not_before_ms = self._client.monotonic_ms() + pause_ms

@@ -1,0 +1,314 @@
+"""One transactional producer of a cluster: its coordinator, its transactions, the offsets of its group.
+
+    transactions = Transactions(client, "a-name", timeout_ms=60_000)
+    transactions.take_over()                       # InitProducerId: ends what an earlier process began
+    transactions.committed(partitions)             # OffsetFetch, once the group's offsets are stable
+    transactions.add_partitions(partitions)        # AddPartitionsToTxn, before the first Produce
+    transactions.add_offsets(offsets)              # AddOffsetsToTxn, TxnOffsetCommit
+    transactions.end(commit=True)                  # EndTxn
+
+One name is both the transactional id and the group. Whoever calls `take_over` last fences the others: the
+cluster answers their requests with INVALID_PRODUCER_EPOCH or PRODUCER_FENCED, which `is_fenced` knows.
+
+Each call goes on until it is answered, or default.api.timeout.ms have passed: coordinators that move or
+load, and transactions whose markers are still being written, are asked again. All of these requests may be
+repeated: the coordinator compares producer id, epoch and outcome.
+
+Offsets are committed without a member of the group (generation -1), as KIP-447 has it; `committed` waits
+until no transaction that is being ended has offsets of the group, which needs OffsetFetch 7 (Kafka 2.5).
+
+Source: Kafka clients/.../producer/internals/TransactionManager.java; core/.../coordinator/transaction;
+KIP-98, KIP-360, KIP-447.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from spark_kbatch.errors import (
+    ApiError,
+    ConfigError,
+    KBatchError,
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.remote.client import Client
+from spark_kbatch.wire.connections import Node
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.protocol import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    ApiKey,
+    EndTxnRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    OffsetFetchRequest,
+    TxnOffsetCommitRequest,
+)
+
+logger = logging.getLogger(__name__)
+
+_GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
+_FENCED = {
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+}
+_ANOTHER_COORDINATOR = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+_SHORT_PAUSE_MS = 20  # markers of a transaction are written within milliseconds
+_ATTEMPT_MS = 10_000  # after which another broker may have become the coordinator
+_REQUIRE_STABLE_SINCE = 7  # OffsetFetch
+
+
+def is_fenced(error: KBatchError) -> bool:
+    """Return True if a cluster takes no more of a producer: another of the name came, or it timed out."""
+    return isinstance(error, ApiError) and error.code in _FENCED
+
+
+class CommittedOffset(NamedTuple):
+    """An offset that a group has committed."""
+
+    offset: int
+    metadata: str
+
+
+class Transactions:
+    """The transactions of one name. Not thread-safe."""
+
+    def __init__(self, client: Client, name: str, *, timeout_ms: int) -> None:
+        """Set up; nothing is sent.
+
+        Args:
+            client: of the cluster.
+            name: the transactional id, and the group whose offsets are committed.
+            timeout_ms: after which the cluster aborts a transaction that was begun and not ended.
+        """
+        self.name = name
+        self.producer_id, self.producer_epoch = -1, -1
+        self._client, self._timeout_ms = client, timeout_ms
+        self._coordinators: dict[int, Node] = {}
+        self._partitions: set[TopicPartition] = set()  # of the current transaction
+        self._has_offsets = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something was added to a transaction that was not ended."""
+        return bool(self._partitions) or self._has_offsets
+
+    def take_over(self) -> None:
+        """Get a producer id and an epoch that fences all others of the name; end their transaction."""
+        body = InitProducerIdRequest(
+            transactional_id=self.name,
+            transaction_timeout_ms=self._timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        answer = self._ask(_TRANSACTION, ApiKey.INIT_PRODUCER_ID, body, _own_error)
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        self._forget()
+
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return the offsets that the group has committed, of some partitions or of all that it has.
+
+        Raises:
+            ConfigError: the cluster is too old to say when they are stable.
+        """
+        topics = None
+        if partitions is not None:
+            topic = OffsetFetchRequest.OffsetFetchRequestTopic
+            topics = [
+                topic(name=name, partition_indexes=numbers)
+                for name, numbers in _by_topic(partitions).items()
+            ]
+
+        def body(version: int) -> Any:
+            if version < _REQUIRE_STABLE_SINCE:
+                raise ConfigError(
+                    f"{self._client.options} is older than Kafka 2.5: it does not tell whether the "
+                    "offsets of a transaction that is being ended are committed"
+                )
+            return OffsetFetchRequest(group_id=self.name, topics=topics, require_stable=True)
+
+        def errors(answer: Any) -> Iterable[int]:
+            yield answer.error_code
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    yield one.error_code
+
+        answer = self._ask(_GROUP, ApiKey.OFFSET_FETCH, body, errors, _REQUIRE_STABLE_SINCE)
+        return {
+            TopicPartition(topic.name, one.partition_index): CommittedOffset(
+                one.committed_offset, one.metadata or ""
+            )
+            for topic in answer.topics
+            for one in topic.partitions
+            if one.committed_offset >= 0
+        }
+
+    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Add partitions to the transaction, which this begins if there is none."""
+        new = set(partitions) - self._partitions
+        if not new:
+            return
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+        body = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=[
+                topic(name=name, partitions=numbers) for name, numbers in _by_topic(new).items()
+            ],
+        )
+
+        def errors(answer: Any) -> Iterable[int]:
+            for topic in answer.results_by_topic_v3_and_below:
+                for one in topic.results_by_partition:
+                    # Another partition's error says why.
+                    if one.partition_error_code != ErrorCode.OPERATION_NOT_ATTEMPTED:
+                        yield one.partition_error_code
+
+        # From here on it may have been added, whatever the answer.
+        self._partitions |= new
+        self._ask(_TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, body, errors)
+
+    def add_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Commit offsets of the group with the transaction, which this begins if there is none."""
+        body = AddOffsetsToTxnRequest(
+            transactional_id=self.name,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            group_id=self.name,
+        )
+        self._has_offsets = True
+        self._ask(_TRANSACTION, ApiKey.ADD_OFFSETS_TO_TXN, body, _own_error)
+        topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        commit = TxnOffsetCommitRequest(
+            transactional_id=self.name,
+            group_id=self.name,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            topics=[
+                topic(
+                    name=name,
+                    partitions=[
+                        topic.TxnOffsetCommitRequestPartition(
+                            partition_index=number,
+                            committed_offset=offsets[TopicPartition(name, number)].offset,
+                            committed_metadata=offsets[TopicPartition(name, number)].metadata,
+                        )
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in _by_topic(offsets).items()
+            ],
+        )
+
+        def errors(answer: Any) -> Iterable[int]:
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    yield one.error_code
+
+        self._ask(_GROUP, ApiKey.TXN_OFFSET_COMMIT, commit, errors)
+
+    def end(self, *, commit: bool, timeout_ms: int | None = None) -> None:
+        """Commit or abort the transaction; without one do nothing.
+
+        Args:
+            commit: or else abort.
+            timeout_ms: for all attempts; None for default.api.timeout.ms.
+        """
+        if not self.is_open:
+            return
+        body = EndTxnRequest(
+            transactional_id=self.name,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            committed=commit,
+        )
+        self._ask(_TRANSACTION, ApiKey.END_TXN, body, _own_error, timeout_ms=timeout_ms)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._partitions, self._has_offsets = set(), False
+
+    def _ask(
+        self,
+        kind: int,
+        api_key: ApiKey,
+        body: Any,
+        errors: Callable[[Any], Iterable[int]],
+        last_version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Ask a coordinator until there is an answer without an error.
+
+        Raises:
+            RequestTimedOutError: there was no such answer in time.
+            KBatchError: an error that no retry mends, one that `is_fenced` knows among them.
+        """
+        client = self._client
+        if timeout_ms is None:
+            timeout_ms = client.options.default_api_timeout_ms
+        deadline_ms, attempts = client.monotonic_ms() + timeout_ms, 0
+        while True:
+            left_ms = max(1, deadline_ms - client.monotonic_ms())
+            found = ErrorCode.NONE
+            error: KBatchError
+            try:
+                answer = client.request(
+                    api_key,
+                    body,
+                    node=self._coordinator(kind, left_ms),
+                    last_version=last_version,
+                    timeout_ms=min(left_ms, _ATTEMPT_MS),
+                )
+                found = next((ErrorCode(code) for code in errors(answer) if code), found)
+                if not found:
+                    return answer
+                error = error_of(found, f"{api_key.name} of {self.name!r}")
+            except (RetriableError, UnknownTopicOrPartitionError) as failed:
+                error = failed
+            if found in _ANOTHER_COORDINATOR or not found:
+                self._coordinators.pop(kind, None)
+            if not isinstance(error, (RetriableError, UnknownTopicOrPartitionError)):
+                raise error
+            logger.debug("%s of %s is tried again: %s", api_key.name, self.name, error)
+            short = found == ErrorCode.CONCURRENT_TRANSACTIONS
+            client.wait(_SHORT_PAUSE_MS if short else client.backoff.pause_ms(attempts))
+            attempts += 1
+            if client.monotonic_ms() >= deadline_ms:
+                raise RequestTimedOutError(
+                    f"{api_key.name} of {self.name!r} was not answered by {client.options} within "
+                    f"{timeout_ms} ms: {error}"
+                )
+
+    def _coordinator(self, kind: int, timeout_ms: int) -> Node:
+        known = self._coordinators.get(kind)
+        if known is not None:
+            return known
+        body = FindCoordinatorRequest(key=self.name, key_type=kind)
+        answer = self._client.request(
+            ApiKey.FIND_COORDINATOR, body, last_version=3, timeout_ms=timeout_ms
+        )
+        if answer.error_code:
+            asked = f"FIND_COORDINATOR of {self.name!r}"
+            raise error_of(answer.error_code, asked + f": {answer.error_message or ''}")
+        self._coordinators[kind] = Node(answer.node_id, answer.host, answer.port)
+        return self._coordinators[kind]
+
+
+def _own_error(answer: Any) -> Iterable[int]:
+    yield answer.error_code
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return found

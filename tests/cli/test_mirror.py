@@ -1,0 +1,187 @@
+"""`kbatch mirror` and `spark_kbatch.mirror`: arguments, places, summaries, signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import spark_kbatch
+from spark_kbatch.cli.main import cli
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.errors import ConfigError
+from tests.support import builders
+from tests.support.broker_dirs import a_batch, a_partition
+from tests.support.mirrors import as_mirrored
+
+COMMAND = [sys.executable, "-c", "from spark_kbatch.cli.main import main; main()", "mirror"]
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Cluster:
+    cluster = builders.a_cluster(tmp_path / "source", topics={"events": 2, "clicks": 1})
+    write(cluster)
+    return cluster
+
+
+def write(cluster: Cluster) -> None:
+    for place in (("events", 0), ("events", 1), ("clicks", 0)):
+        builders.append_records(cluster, {place: builders.batch(n=5)})
+
+
+def run(*words: Any) -> Result:
+    return CliRunner().invoke(cli, ["mirror", *map(str, words)])
+
+
+def holds(target: Path, source: Cluster, *topics: str) -> bool:
+    """Return True if the target has these topics of the source, and nothing else."""
+    wanted = {tp: found for tp, found in as_mirrored(source.path).items() if tp.topic in topics}
+    return builders.contents(Cluster(target)) == wanted
+
+
+def test_topics_are_copied_and_counted(source: Cluster, tmp_path: Path) -> None:
+    done = run(source.path, tmp_path / "target", "--topics", "events, clicks")
+
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("Copied 15 records of 2 topics, 0.0 MB, to ")
+    assert done.output.endswith("in 1 commits. Created events, clicks.\n")
+    assert holds(tmp_path / "target", source, "events", "clicks")
+
+
+def test_json_is_one_object(source: Cluster, tmp_path: Path) -> None:
+    words = (source.path, tmp_path / "target", "--topics", "events", "--json")
+
+    assert json.loads(run(*words).output) == {
+        "source": str(source.path),
+        "target": str(tmp_path / "target"),
+        "topics": ["events"],
+        "records": 10,
+        "bytes": 782,
+        "units": 1,
+        "batches_kept": 2,
+        "batches_encoded": 0,
+        "offsets_left": 0,
+        "topics_created": ["events"],
+    }
+    assert json.loads(run(*words).output)["records"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
+def test_a_mirror_that_follows_ends_with_a_signal(
+    source: Cluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    target = tmp_path / "target"
+    command = [*COMMAND, str(source.path), str(target), "--topics", "events", "--follow", "--json"]
+    with subprocess.Popen(
+        [*command, "--unit-seconds", "0.1"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        until_it_holds(target, source)
+        write(source)
+        until_it_holds(target, source)
+        process.send_signal(number)
+        told, _ = process.communicate(timeout=TIMEOUT_S)
+
+    assert process.returncode == 0
+    assert json.loads(told)["records"] == 20
+
+
+def until_it_holds(target: Path, source: Cluster) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        if (target / "cluster.json").exists() and holds(target, source, "events"):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the records did not come")
+
+
+def test_a_broker_of_ours_is_a_source_and_no_target(source: Cluster, tmp_path: Path) -> None:
+    with source.serve(port=0) as server:
+        address = server.bootstrap_servers
+        done = spark_kbatch.mirror(address, tmp_path / "target", ["events", "clicks"])
+        with pytest.raises(ConfigError, match="if this is `kbatch serve`"):
+            spark_kbatch.mirror(tmp_path / "target", address, "events", name="back")
+
+    assert done.records_count == 15
+    assert holds(tmp_path / "target", source, "events", "clicks")
+
+
+def test_the_name_follows_the_sources_cluster_wherever_it_is(
+    source: Cluster, tmp_path: Path
+) -> None:
+    with source.serve(port=0) as server:
+        spark_kbatch.mirror(server.bootstrap_servers, tmp_path / "target", "events")
+    moved = source.path.rename(tmp_path / "moved")
+    write(Cluster(moved))
+
+    assert spark_kbatch.mirror(moved, tmp_path / "target", "events").records_count == 10
+
+
+def test_a_brokers_logs_have_a_name_with_and_without_a_cluster_id(tmp_path: Path) -> None:
+    a_partition(tmp_path / "broker" / "t-0", {0: [a_batch(0, 1)]}, index=False)
+
+    assert spark_kbatch.mirror(tmp_path / "broker", tmp_path / "target", "t").records_count == 2
+    assert spark_kbatch.mirror(tmp_path / "broker", tmp_path / "target", "t").records_count == 0
+    (tmp_path / "broker" / "meta.properties").write_text("version=1\ncluster.id=an-id\nnode.id=1\n")
+    with pytest.raises(ConfigError, match="no progress of mirror 'kbatch-mirror-an-id'"):
+        spark_kbatch.mirror(tmp_path / "broker", tmp_path / "target", "t")
+
+
+def test_a_cluster_is_not_mirrored_into_itself(source: Cluster) -> None:
+    with source.serve(port=0) as server, pytest.raises(ConfigError, match="are one cluster"):
+        spark_kbatch.mirror(server.bootstrap_servers, source.path, "events")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param({"topics": []}, "topics is", id="no topics"),
+        pytest.param({"name": ""}, "name is", id="no name"),
+        pytest.param({"unit_bytes": 0}, "unit_bytes is 0", id="empty units"),
+        pytest.param({"unit_seconds": -1}, "unit_seconds is -1", id="negative time"),
+        pytest.param({"follow": 1}, "follow is 1", id="not a boolean"),
+        pytest.param({"source_config": {"client.id": "a"}}, "source_config is for", id="config"),
+        pytest.param({"target_config": {"client.id": "a"}}, "target_config is for", id="configs"),
+        pytest.param({"source": "nowhere"}, "no kbatch cluster", id="no source"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    source: Cluster, tmp_path: Path, given: dict[str, Any], told: str
+) -> None:
+    words = {"source": source.path, "target": tmp_path / "target", "topics": "events"} | given
+
+    with pytest.raises(ConfigError, match=told):
+        spark_kbatch.mirror(**words)
+
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_file_of_client_properties_is_read(source: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("# of a test\n\nclient.id = a-\\\nmirror\nnonsense.key=1\n")
+    with source.serve(port=0) as server:
+        words = (server.bootstrap_servers, tmp_path / "target", "--topics", "events")
+        done = run(*words, "--source-config", file)
+        assert "nonsense.key" in str(done.exception)
+        file.write_text(file.read_text().replace("nonsense.key=1", "retry.backoff.ms = 5"))
+        done = run(*words, "--source-config", file)
+
+    assert done.exit_code == 0, done.output
+    assert holds(tmp_path / "target", source, "events")
+
+
+def test_a_line_that_is_no_property_is_named_without_its_text(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("client.id=a\na secret\n")
+
+    done = run("a:1", "b:1", "--topics", "t", "--target-config", tmp_path / "file")
+
+    assert done.exit_code == 2
+    assert "line 2 of" in done.output
+    assert "secret" not in done.output
