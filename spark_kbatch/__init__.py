@@ -36,7 +36,7 @@ a cluster can do. All errors are KBatchErrors. docs/options.md describes every o
 #     commit      a Spark job's data, all or nothing
 #     cluster     wires the above
 #     opening     finds out what lies at a path
-#     mirror      topics copied from one place to another, exactly once
+#     mirroring   topics copied from one place to another, exactly once
 #     spark       the data source `kbatch`, and the demo
 #     cli         the `kbatch` command
 #
@@ -47,7 +47,7 @@ a cluster can do. All errors are KBatchErrors. docs/options.md describes every o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from spark_kbatch.cluster.broker_logs import BrokerLogs
@@ -65,6 +65,7 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
     LogDirLockedError,
+    MirrorFencedError,
     NotEnoughReplicasError,
     OffsetOutOfRangeError,
     ProducerClosedError,
@@ -78,12 +79,16 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options import arguments
+from spark_kbatch.options.option import MiB
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_foreign_end
 
 if TYPE_CHECKING:
+    import threading
+
     from pyspark.sql import SparkSession
 
+    from spark_kbatch.mirroring.copying import MirrorProgress
     from spark_kbatch.producer.futures import ArrowFuture, RecordFuture, RecordMetadata
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.server.intercepts import InterceptedRequest
@@ -108,6 +113,8 @@ __all__ = [
     "KafkaStorageError",
     "LogDirLockedError",
     "LogOffsets",
+    "MirrorFencedError",
+    "MirrorProgress",
     "NotEnoughReplicasError",
     "OffsetAndTimestamp",
     "OffsetOutOfRangeError",
@@ -126,6 +133,7 @@ __all__ = [
     "TopicConfig",
     "TopicPartition",
     "UnknownTopicOrPartitionError",
+    "mirror",
     "open",
     "register",
 ]
@@ -134,6 +142,7 @@ __all__ = [
 _MODULES = {
     "ArrowFuture": "producer.futures",
     "InterceptedRequest": "server.intercepts",
+    "MirrorProgress": "mirroring.copying",
     "Producer": "producer.producer",
     "RecordFuture": "producer.futures",
     "RecordMetadata": "producer.futures",
@@ -202,6 +211,74 @@ def open(
             "goes with create=True"
         )
     return open_for_reading(path, foreign_end=foreign_end)
+
+
+def mirror(
+    source: StrPath,
+    target: StrPath,
+    topics: str | Iterable[str],
+    *,
+    name: str | None = None,
+    follow: bool = False,
+    unit_bytes: int = 64 * MiB,
+    unit_seconds: float = 5.0,
+    fail_on_data_loss: bool = True,
+    foreign_end: str = "log",
+    source_config: Mapping[str, Any] | None = None,
+    target_config: Mapping[str, Any] | None = None,
+    on_progress: Callable[[MirrorProgress], object] | None = None,
+    stop: threading.Event | None = None,
+) -> MirrorProgress:
+    """Copy topics from `source` to `target`, each record exactly once and in order, and return what was done.
+
+    A process that dies at any moment leaves nothing half done: call this again with the same arguments, and
+    it goes on. Topics keep their names and numbers of partitions; those that the target does not have are
+    created. Records keep key, value, headers, time and order within their partition; offsets are the target's
+    own. Records of aborted transactions are left out. Batches are copied as they are, compressed, wherever
+    the target can take them so.
+
+    Args:
+        source: the path of a cluster, or of a real broker's logs, or "host:port" of a real cluster.
+        target: the path of a cluster, which is created if there is none, or "host:port".
+        topics: a name, or several.
+        name: of the mirror, under which the target keeps its progress; by default made from the id of the
+            source's cluster. Each of several mirrors into one target needs a name of its own. In a real
+            cluster it is the transactional id, and the group that commits the source's offsets.
+        follow: whether to go on with what comes, until `stop` is set.
+        unit_bytes: bytes after which what was copied is committed.
+        unit_seconds: seconds after which it is committed.
+        fail_on_data_loss: whether to fail if the source deleted records before they were copied, or to go on
+            without them.
+        foreign_end: where to end in a broker's logs, as for `open`.
+        source_config: of a real cluster: Kafka's keys for clients, such as "security.protocol".
+        target_config: likewise of the target.
+        on_progress: called with what was done so far, after each piece; an exception of it ends the mirror.
+        stop: an event that another thread sets to end the mirror after what is being copied.
+
+    Raises:
+        ConfigError: the target's topic has records that the mirror did not write, another number of
+            partitions, or was created again; says what to do.
+        DataLossError: the source does not hold records that were not copied yet.
+        MirrorFencedError: another process mirrors under the same name.
+        RecordTooLargeError: the target takes no record of that size.
+    """
+    from spark_kbatch.mirroring.mirror import mirror as run  # noqa: PLC0415  loads the kernels
+
+    return run(
+        source,
+        target,
+        topics,
+        name=name,
+        follow=follow,
+        unit_bytes=unit_bytes,
+        unit_seconds=unit_seconds,
+        fail_on_data_loss=fail_on_data_loss,
+        foreign_end=foreign_end,
+        source_config=source_config,
+        target_config=target_config,
+        on_progress=on_progress,
+        stop=stop,
+    )
 
 
 def register(spark: SparkSession) -> None:

@@ -33,7 +33,7 @@ LAYERS = (
     {"server"},
     {"cluster"},
     {"opening"},
-    {"mirror", "spark"},
+    {"mirroring", "spark"},
     {ROOT},
     {"cli"},
 )
@@ -75,7 +75,7 @@ DOORS = {
 }  # fmt: skip
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"cluster", "mirror", "opening", "remote", "spark"}
+PRODUCER_USERS = {"cluster", "mirroring", "opening", "remote", "spark"}
 HOMES = {
     "pyspark": {
         "spark/__init__.py",
@@ -323,6 +323,8 @@ def test_public_names_are_these() -> None:
         "KafkaStorageError",
         "LogDirLockedError",
         "LogOffsets",
+        "MirrorFencedError",
+        "MirrorProgress",
         "NotEnoughReplicasError",
         "OffsetAndTimestamp",
         "OffsetOutOfRangeError",
@@ -341,6 +343,7 @@ def test_public_names_are_these() -> None:
         "TopicConfig",
         "TopicPartition",
         "UnknownTopicOrPartitionError",
+        "mirror",
         "open",
         "register",
     ]

@@ -7,6 +7,7 @@
     groups      consumer groups
     upkeep      garbage, history, repair, log dirs, export
     serving     the server
+    mirroring   mirrors of topics
     parameters  options that several commands share
     output      tables, JSON and lines on stdout
 

@@ -12,6 +12,8 @@
     kbatch history PATH [COMMIT]       list commits of Spark jobs; the ending offsets of one
     kbatch export PATH TOPIC --to DIR  copy a topic into a stopped broker's log dir
     kbatch offsets PATH TOPIC          find offsets by time, or of a consumer group
+    kbatch mirror SOURCE TARGET --topics TOPIC,...
+                                       copy topics to another cluster, exactly once
     kbatch serve PATH                  serve a cluster to any Kafka client
     kbatch groups PATH [GROUP]         list consumer groups; the members and offsets of one
     kbatch repair PATH [TOPIC ...]     repair damaged logs
@@ -36,7 +38,7 @@ from typing import Any
 import click
 
 from spark_kbatch import __version__
-from spark_kbatch.cli import groups, records, serving, topics, upkeep
+from spark_kbatch.cli import groups, mirroring, records, serving, topics, upkeep
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, visible
 
@@ -94,6 +96,7 @@ for _command in (
     upkeep.export,
     upkeep.repair,
     upkeep.log_dirs,
+    mirroring.mirror,
     serving.serve,
     groups.groups,
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -40,4 +41,25 @@ def settings_given(
         if key in found:
             raise click.BadParameter(f"{key!r} is given twice")
         found[key] = value
+    return found
+
+
+def properties_of(
+    _context: click.Context, _parameter: click.Parameter, file: str | None
+) -> dict[str, str]:
+    """Read KEY=VALUE lines of a file of client properties; errors do not repeat values, which may be secret."""
+    if file is None:
+        return {}
+    found: dict[str, str] = {}
+    text = (
+        Path(file).read_text().replace("\\\n", "")
+    )  # a backslash at the end of a line continues it
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        key, equals, value = stripped.partition("=")
+        if not (equals and key.strip()):
+            raise click.BadParameter(f"line {number} of {file} is not KEY=VALUE")
+        found[key.strip()] = value.strip()
     return found

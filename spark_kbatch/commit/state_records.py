@@ -8,7 +8,7 @@
     tag 1000   sequence of the transaction within its id, i64; -1 for none
     tag 1001   compact array of: topic (compact string), partition i32, node i32, the slot of
                kbatch.state that the replica is to have
-    tag 1002   of a mirror: how far it has read its source (`mirror.progress`); absent otherwise
+    tag 1002   of a mirror: how far it has read its source (`mirroring.progress`); absent otherwise
 
 Compact lengths are unsigned varints, one higher than what they count. A reader skips tags that it
 does not know, so Kafka's own tools can read these records.

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.mirror.copying import Mirror, MirrorProgress, Settings
-from spark_kbatch.mirror.into_path import PathTarget
-from spark_kbatch.mirror.target import Target
+from spark_kbatch.mirroring.copying import Mirror, MirrorProgress, Settings
+from spark_kbatch.mirroring.into_path import PathTarget
+from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening import open_for_reading, open_reader
 from tests.support import builders

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError, RecordTooLargeError
-from spark_kbatch.mirror.batches import Batch, batches
+from spark_kbatch.mirroring.batches import Batch, batches
 from spark_kbatch.model import AbortedTransaction, IsolationLevel, ReadRange, TopicPartition
 from spark_kbatch.opening import open_for_reading, open_reader
 from spark_kbatch.record.header import LogRead, walk

@@ -20,23 +20,24 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
+    ApiError,
     ConfigError,
     CorruptRecordError,
     KBatchError,
     MirrorFencedError,
     TopicAlreadyExistsError,
 )
-from spark_kbatch.mirror import progress as mirror_progress
-from spark_kbatch.mirror.batches import Batch
-from spark_kbatch.mirror.progress import Progress
-from spark_kbatch.mirror.target import TargetTopic
+from spark_kbatch.mirroring import progress as mirror_progress
+from spark_kbatch.mirroring.batches import Batch
+from spark_kbatch.mirroring.progress import Progress
+from spark_kbatch.mirroring.target import TargetTopic
 from spark_kbatch.model import LATEST, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.record.header import increment_sequence
 from spark_kbatch.remote.client import Client
 from spark_kbatch.remote.pipeline import Pipeline
 from spark_kbatch.remote.transactions import CommittedOffset, Transactions, is_fenced
-from spark_kbatch.wire.errors import error_of
+from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
     ApiKey,
     DescribeConfigsRequest,
@@ -83,14 +84,12 @@ class ClusterTarget:
         Raises:
             ConfigError: the group has offsets that no mirror committed.
         """
-        with self._fenced():
+        with self._fenced(), self._explained():
             self._transactions.take_over()
             found = self._transactions.committed()
         self._sequences = {}
         try:
-            ids = {
-                tp.topic: mirror_progress.unpack_ids(one.metadata) for tp, one in found.items()
-            }
+            ids = {tp.topic: mirror_progress.unpack_ids(one.metadata) for tp, one in found.items()}
         except CorruptRecordError as error:
             raise ConfigError(
                 f"group {self._mirror!r} of {self.name} has offsets that no mirror committed ({error}); "
@@ -216,6 +215,19 @@ class ClusterTarget:
         """Abort what was not committed, and close all connections."""
         self.abandon()
         self._client.close()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except ApiError as error:
+            if error.code != ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                raise
+            raise ConfigError(
+                f"{self.name} does not let this client write transactions as {self._mirror!r} ({error.name}): "
+                "allow it to write and describe that transactional id, or, if this is `kbatch serve`, "
+                "which has no transactions, mirror into its PATH"
+            ) from error
 
     @contextlib.contextmanager
     def _fenced(self) -> Iterator[None]:

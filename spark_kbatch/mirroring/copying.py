@@ -32,9 +32,9 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.mirror.batches import batches
-from spark_kbatch.mirror.progress import NOTHING, Progress, TopicIds
-from spark_kbatch.mirror.target import Target, TargetTopic
+from spark_kbatch.mirroring.batches import batches
+from spark_kbatch.mirroring.progress import NOTHING, Progress, TopicIds
+from spark_kbatch.mirroring.target import Target, TargetTopic
 from spark_kbatch.model import IsolationLevel, ReadRange, TopicPartition
 from spark_kbatch.options.option import MiB
 from spark_kbatch.options.topic import Topic

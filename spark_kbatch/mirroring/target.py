@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from spark_kbatch.mirror.batches import Batch
-from spark_kbatch.mirror.progress import Progress
+from spark_kbatch.mirroring.batches import Batch
+from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.model import TopicPartition
 
 

@@ -20,8 +20,8 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files
-from spark_kbatch.mirror.copying import Mirror, MirrorProgress, Settings
-from spark_kbatch.mirror.into_path import PathTarget
+from spark_kbatch.mirroring.copying import Mirror, MirrorProgress, Settings
+from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening import open_reader
 from spark_kbatch.options.topic import TopicConfig

@@ -26,10 +26,10 @@ from spark_kbatch.errors import (
     StagedFilesGoneError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.mirror import progress as mirror_progress
-from spark_kbatch.mirror.batches import Batch
-from spark_kbatch.mirror.progress import Progress
-from spark_kbatch.mirror.target import TargetTopic
+from spark_kbatch.mirroring import progress as mirror_progress
+from spark_kbatch.mirroring.batches import Batch
+from spark_kbatch.mirroring.progress import Progress
+from spark_kbatch.mirroring.target import TargetTopic
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options

@@ -1,0 +1,147 @@
+"""Mirrors of topics."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from spark_kbatch.cli.output import counted, print_json, print_line
+from spark_kbatch.cli.parameters import foreign_end_option, json_option, properties_of
+from spark_kbatch.terminal import visible
+
+if TYPE_CHECKING:
+    from spark_kbatch.mirroring.copying import MirrorProgress, OnProgress
+
+_MB = 1_000_000
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--topics", required=True, metavar="TOPIC,...", help="Topics to copy.")
+@click.option("--name", help="Name of the mirror, under which TARGET keeps its progress; by default it is made from the id of SOURCE's cluster. Each of several mirrors into one TARGET needs its own.")  # fmt: skip
+@click.option("--follow", is_flag=True, help="Go on with what comes, until SIGINT or SIGTERM.")
+@click.option("--unit-bytes", type=click.IntRange(min=1), default=64 << 20, show_default=True, help="Bytes after which what was copied is committed.")  # fmt: skip
+@click.option("--unit-seconds", type=click.FloatRange(min=0, max=30), default=5.0, show_default=True, help="Seconds after which what was copied is committed.")  # fmt: skip
+@click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=True, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
+@foreign_end_option
+@click.option("--source-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
+@click.option("--target-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="The same of TARGET.")  # fmt: skip
+@json_option
+def mirror(
+    source: str,
+    target: str,
+    topics: str,
+    name: str | None,
+    follow: bool,
+    unit_bytes: int,
+    unit_seconds: float,
+    fail_on_data_loss: bool,
+    foreign_end: str,
+    source_config: dict[str, str],
+    target_config: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Copy topics from SOURCE to TARGET, each record exactly once and in order.
+
+    SOURCE is the PATH of a cluster or of a broker's logs, or HOST:PORT of a real cluster; TARGET is the PATH
+    of a cluster, which is created if there is none, or HOST:PORT. Topics that TARGET does not have are made
+    with SOURCE's number of partitions. Offsets are TARGET's own; records of aborted transactions are left out.
+
+    A mirror that was killed goes on where it was: run the same command again.
+    """
+    from spark_kbatch.mirroring.mirror import mirror as run  # noqa: PLC0415  loads the kernels
+
+    asked_to_end = threading.Event()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # so that a second signal ends the process at once
+        asked_to_end.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    names = [one.strip() for one in topics.split(",") if one.strip()]
+    with _progress_bar(names, hidden=as_json) as on_progress:
+        done = run(
+            source,
+            target,
+            names,
+            name=name,
+            follow=follow,
+            unit_bytes=unit_bytes,
+            unit_seconds=unit_seconds,
+            fail_on_data_loss=fail_on_data_loss,
+            foreign_end=foreign_end,
+            source_config=source_config,
+            target_config=target_config,
+            on_progress=on_progress,
+            stop=asked_to_end,
+        )
+    if as_json:
+        print_json({"source": source, "target": target, "topics": names, **_as_json(done)})
+    else:
+        print_line(visible(_summary(done, names, target)))
+
+
+def _as_json(done: MirrorProgress) -> dict[str, Any]:
+    return {
+        "records": done.records_count,
+        "bytes": done.size_in_bytes,
+        "units": done.units,
+        "batches_kept": done.batches_kept,
+        "batches_encoded": done.batches_encoded,
+        "offsets_left": done.offsets_left,
+        "topics_created": list(done.topics_created),
+    }
+
+
+def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
+    lines = [
+        f"Copied {done.records_count:,} records of {counted(topics, 'topic')}, "
+        f"{done.size_in_bytes / _MB:,.1f} MB, to {target} in {done.units:,} commits."
+    ]
+    if done.topics_created:
+        lines.append(f"Created {', '.join(done.topics_created)}.")
+    if done.batches_encoded:
+        batches = done.batches_kept + done.batches_encoded
+        lines.append(f"Encoded {done.batches_encoded:,} of {batches:,} batches again.")
+    if done.offsets_left:
+        lines.append(f"{done.offsets_left:,} offsets are left to copy.")
+    return " ".join(lines)
+
+
+@contextlib.contextmanager
+def _progress_bar(topics: list[str], *, hidden: bool) -> Iterator[OnProgress | None]:
+    """Show a bar on stderr if that is a terminal; yield what updates it."""
+    console = Console(stderr=True)
+    if hidden or not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[copied]}", markup=False),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as shown:
+        task = shown.add_task(visible(", ".join(topics)), total=None, copied="")
+        most_left = 0
+
+        def update(done: MirrorProgress) -> None:
+            nonlocal most_left
+            most_left = max(most_left, done.offsets_left)
+            copied = f"{done.records_count:,} records, {done.size_in_bytes / _MB:,.1f} MB"
+            completed = most_left - done.offsets_left
+            shown.update(task, total=most_left, completed=completed, copied=copied)
+
+        yield update

@@ -1,0 +1,154 @@
+"""`spark_kbatch.mirror`: from what lies at a path, or a real cluster, to an embedded cluster or a real one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spark_kbatch.cluster.broker_logs import ForeignSource
+from spark_kbatch.cluster.parts import ClusterParts, StrPath
+from spark_kbatch.consumer.source import Source
+from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.files import Files
+from spark_kbatch.log.checkpoints import read_meta_properties
+from spark_kbatch.mirroring.copying import (
+    UNIT_BYTES,
+    UNIT_MS,
+    Mirror,
+    MirrorProgress,
+    OnProgress,
+    Settings,
+)
+from spark_kbatch.mirroring.into_path import PathTarget
+from spark_kbatch.mirroring.target import Target
+from spark_kbatch.model import INT_MAX
+from spark_kbatch.opening import open_reader
+from spark_kbatch.options import arguments
+from spark_kbatch.options.paths import absolute_path
+from spark_kbatch.options.remote import is_address, parse_cluster_options
+
+if TYPE_CHECKING:
+    from spark_kbatch.options.remote import ClusterOptions
+
+_NAME_MAX = 200
+
+
+class _Place(NamedTuple):
+    """An opened source."""
+
+    source: Source
+    name: str  # PATH or the bootstrap servers
+    cluster_id: str  # empty if it has none
+    is_live: bool  # not a copy of a broker's logs
+
+
+def mirror(
+    source: StrPath,
+    target: StrPath,
+    topics: str | Iterable[str],
+    *,
+    name: str | None = None,
+    follow: bool = False,
+    unit_bytes: int = UNIT_BYTES,
+    unit_seconds: float = UNIT_MS / 1000,
+    fail_on_data_loss: bool = True,
+    foreign_end: str = "log",
+    source_config: Mapping[str, Any] | None = None,
+    target_config: Mapping[str, Any] | None = None,
+    on_progress: OnProgress | None = None,
+    stop: threading.Event | None = None,
+) -> MirrorProgress:
+    """Do as `spark_kbatch.mirror`."""
+    names = arguments.topic_names("topics", topics)
+    if not names:
+        arguments.refuse("topics", topics, "topic names")
+    if name is not None and not 0 < len(arguments.text("name", name)) <= _NAME_MAX:
+        arguments.refuse("name", name, f"1 to {_NAME_MAX} characters")
+    settings = {
+        "follow": arguments.boolean("follow", follow),
+        "unit_bytes": arguments.whole_number("unit_bytes", unit_bytes, 1, INT_MAX),
+        "unit_ms": int(arguments.seconds("unit_seconds", unit_seconds) * 1000),
+        "fail_on_data_loss": arguments.boolean("fail_on_data_loss", fail_on_data_loss),
+    }
+    place = _open_source(source, source_config, foreign_end)
+    mirror_name = name or f"kbatch-mirror-{place.cluster_id or _of_path(place.name)}"
+    with _opened_target(target, target_config, mirror_name) as opened:
+        if place.is_live and place.cluster_id and place.cluster_id == opened.cluster_id:
+            raise ConfigError(
+                f"{place.name} and {opened.name} are one cluster, {place.cluster_id}: a mirror keeps the "
+                "names of topics, so it needs another one"
+            )
+        run = Mirror(
+            place.source,
+            opened,
+            Settings(mirror_name, place.name, **settings),
+            on_progress or (lambda _progress: None),
+            stop=stop,
+        )
+        return run.run(dict.fromkeys(names))
+
+
+def _of_path(path: str) -> str:
+    """Return what tells apart folders that have no cluster id."""
+    return hashlib.sha256(path.encode()).hexdigest()[:22]
+
+
+def _cluster_options(
+    what: str, place: StrPath, config: Mapping[str, Any] | None
+) -> ClusterOptions | None:
+    """Return the options of a real cluster; None for a path."""
+    if isinstance(place, str) and is_address(place):
+        return parse_cluster_options({**(config or {}), "bootstrap.servers": place}, alone=True)
+    if config:
+        raise ConfigError(
+            f"{what}_config is for a real cluster, given as HOST:PORT; {os.fspath(place)!r} is a path"
+        )
+    return None
+
+
+def _open_source(place: StrPath, config: Mapping[str, Any] | None, foreign_end: str) -> _Place:
+    options = _cluster_options("source", place, config)
+    if options is not None:
+        from spark_kbatch.remote.client import leased  # noqa: PLC0415  loads the network
+        from spark_kbatch.remote.source import RemoteSource  # noqa: PLC0415
+
+        with leased(options) as client:
+            cluster_id = client.metadata([]).cluster_id
+        return _Place(RemoteSource(options), str(options), cluster_id, is_live=True)
+    source = open_reader(place, foreign_end=foreign_end).source
+    path = absolute_path(place)
+    if isinstance(source, ClusterParts):
+        cluster_id = source.metadata.cluster_file.cluster_id()
+        return _Place(source, str(path), cluster_id, is_live=True)
+    assert isinstance(source, ForeignSource)
+    return _Place(source, str(path), _cluster_id_of_logs(path), is_live=False)
+
+
+def _cluster_id_of_logs(path: Path) -> str:
+    """Return the id of the cluster that wrote these logs, as far as meta.properties says it."""
+    with contextlib.suppress(OSError, KafkaStorageError):
+        return read_meta_properties(Files(), path).cluster_id or ""
+    return ""
+
+
+@contextlib.contextmanager
+def _opened_target(
+    place: StrPath, config: Mapping[str, Any] | None, mirror_name: str
+) -> Iterator[Target]:
+    options = _cluster_options("target", place, config)
+    target: Target
+    if options is None:
+        target = PathTarget(ClusterParts(place, create=True), mirror_name)
+    else:
+        from spark_kbatch.mirroring.into_cluster import ClusterTarget  # noqa: PLC0415  the network
+
+        target = ClusterTarget(options, mirror_name)
+    try:
+        yield target
+    finally:
+        target.close()
