@@ -65,7 +65,8 @@ DOORS = {
         "agreements", "cluster_repair", "compaction", "coordinator", "history", "internal_topics",
         "probe", "snapshot", "staging", "state_records",
     },
-    "remote": {"job", "source"},
+    "remote": {"client", "job", "offsets", "pipeline", "source", "transactions"},
+    "mirroring": {"copying", "mirror"},
     "wire": {
         "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "leaders", "produce", "protocol",
     },

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.consumer.reading import FETCH_BYTES
+from spark_kbatch.consumer.reading import FETCH_BYTES, Fetcher
 from spark_kbatch.consumer.source import Source
 from spark_kbatch.errors import (
     ConfigError,
@@ -35,7 +35,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.mirroring.batches import batches
 from spark_kbatch.mirroring.progress import NOTHING, Progress, TopicIds
 from spark_kbatch.mirroring.target import Target, TargetTopic
-from spark_kbatch.model import IsolationLevel, ReadRange, TopicPartition
+from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.option import MiB
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import LogRead
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 UNIT_BYTES = 64 * MiB
 UNIT_MS = 5_000
 
+_TURN_BYTES = 64 * MiB  # of one partition, before the next one
 _POLL_S = 0.2  # between looks at a source that has nothing new
 _ISOLATION = IsolationLevel.READ_COMMITTED
 
@@ -248,23 +249,36 @@ class Mirror:
         left = deque(tp for tp, end in self._ends.items() if self._offsets[tp] < end)
         while left and not self._stop.is_set():
             topic_partition = left.popleft()
-            self._copy_some(topic_partition)
+            try:
+                self._copy_turn(topic_partition)
+            except UnknownTopicOrPartitionError:
+                self._ensure_same(topic_partition.topic)  # says more
+                raise
             if self._offsets[topic_partition] < self._ends[topic_partition]:
                 left.append(topic_partition)
-            self._report()
-            self._maybe_commit()
 
-    def _copy_some(self, topic_partition: TopicPartition) -> None:
+    def _copy_turn(self, tp: TopicPartition) -> None:
+        """Copy from a partition until it is the next one's turn."""
+        wanted = OffsetRange(tp, self._offsets[tp], self._ends[tp])
+        stop_at = self._done.size_in_bytes + _TURN_BYTES
+        with self._source.fetcher(wanted, self._topics[tp.topic].topic_id) as fetcher:
+            while (
+                self._offsets[tp] < wanted.end
+                and self._done.size_in_bytes < stop_at
+                and not self._stop.is_set()
+            ):
+                self._copy_some(fetcher, tp)
+                self._report()
+                self._maybe_commit()
+
+    def _copy_some(self, fetcher: Fetcher, topic_partition: TopicPartition) -> None:
         offset, end = self._offsets[topic_partition], self._ends[topic_partition]
         asked = ReadRange(offset, FETCH_BYTES, _ISOLATION, buffer=self._buffer)
         try:
-            read, _ = self._source.fetch(topic_partition, asked)
+            read, _ = fetcher.fetch(topic_partition, asked)
         except OffsetOutOfRangeError as error:
             self._skip_lost(topic_partition, error)
             return
-        finally:
-            # Checked after the read: if the id still matches, the batches are of this topic.
-            self._ensure_same(topic_partition.topic)
         read = read.below(end)
         if read.batches:
             self._send(topic_partition, read, offset)
@@ -332,6 +346,10 @@ class Mirror:
             self._commit()
 
     def _commit(self) -> None:
+        if self._unit_bytes:
+            # A source may tell only afterwards that what was read belongs to another topic of the name.
+            for name in self._topics:
+                self._ensure_same(name)
         self._target.commit(self._progress())
         if self._unit_bytes:
             self._done = self._done._replace(units=self._done.units + 1)

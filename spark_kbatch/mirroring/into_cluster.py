@@ -35,14 +35,11 @@ from spark_kbatch.model import LATEST, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.record.header import increment_sequence
 from spark_kbatch.remote.client import Client
+from spark_kbatch.remote.offsets import list_offsets
 from spark_kbatch.remote.pipeline import Pipeline
 from spark_kbatch.remote.transactions import CommittedOffset, Transactions, is_fenced
-from spark_kbatch.wire.errors import ErrorCode, error_of
-from spark_kbatch.wire.protocol import (
-    ApiKey,
-    DescribeConfigsRequest,
-    ListOffsetsRequest,
-)
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import ApiKey, DescribeConfigsRequest
 
 TRANSACTION_TIMEOUT_MS = 60_000
 _COMMIT_ALL_AGAIN_MS = 24 * 3_600_000
@@ -127,31 +124,9 @@ class ClusterTarget:
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the end of each partition, open transactions included."""
         count = len(self._client.topic(topic).partitions)
-        request, asked = ListOffsetsRequest, ListOffsetsRequest.ListOffsetsTopic
-
-        def build(_node: object, partitions: list[TopicPartition]) -> ListOffsetsRequest:
-            numbers = [
-                asked.ListOffsetsPartition(
-                    partition_index=tp.partition, current_leader_epoch=-1, timestamp=LATEST
-                )
-                for tp in partitions
-            ]
-            return request(
-                replica_id=-1, isolation_level=0, topics=[asked(name=topic, partitions=numbers)]
-            )
-
-        def results(answer: ListOffsetsRequest) -> dict[TopicPartition, int | KBatchError]:
-            return {
-                TopicPartition(of.name, one.partition_index): error_of(one.error_code)
-                if one.error_code
-                else one.offset
-                for of in answer.topics
-                for one in of.partitions
-            }
-
-        partitions = [TopicPartition(topic, number) for number in range(count)]
-        found = self._client.request_leaders(ApiKey.LIST_OFFSETS, partitions, build, results)
-        return {tp.partition: offset for tp, offset in found.items()}
+        latest = {TopicPartition(topic, number): LATEST for number in range(count)}
+        found = list_offsets(self._client, latest)
+        return {tp.partition: 0 if end is None else end.offset for tp, end in found.items()}
 
     def start(self, progress: Progress) -> None:
         """Commit all progress: so it is there before the first record, and does not expire."""

@@ -69,14 +69,17 @@ def mirror(
         arguments.refuse("topics", topics, "topic names")
     if name is not None and not 0 < len(arguments.text("name", name)) <= _NAME_MAX:
         arguments.refuse("name", name, f"1 to {_NAME_MAX} characters")
-    settings = {
-        "follow": arguments.boolean("follow", follow),
-        "unit_bytes": arguments.whole_number("unit_bytes", unit_bytes, 1, INT_MAX),
-        "unit_ms": int(arguments.seconds("unit_seconds", unit_seconds) * 1000),
-        "fail_on_data_loss": arguments.boolean("fail_on_data_loss", fail_on_data_loss),
-    }
+    settings = Settings(
+        mirror=name or "",
+        source="",
+        follow=arguments.boolean("follow", follow),
+        unit_bytes=arguments.whole_number("unit_bytes", unit_bytes, 1, INT_MAX),
+        unit_ms=int(arguments.seconds("unit_seconds", unit_seconds) * 1000),
+        fail_on_data_loss=arguments.boolean("fail_on_data_loss", fail_on_data_loss),
+    )
     place = _open_source(source, source_config, foreign_end)
     mirror_name = name or f"kbatch-mirror-{place.cluster_id or _of_path(place.name)}"
+    settings = settings._replace(mirror=mirror_name, source=place.name)
     with _opened_target(target, target_config, mirror_name) as opened:
         if place.is_live and place.cluster_id and place.cluster_id == opened.cluster_id:
             raise ConfigError(
@@ -86,7 +89,7 @@ def mirror(
         run = Mirror(
             place.source,
             opened,
-            Settings(mirror_name, place.name, **settings),
+            settings,
             on_progress or (lambda _progress: None),
             stop=stop,
         )

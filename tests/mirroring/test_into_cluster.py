@@ -1,0 +1,238 @@
+"""A mirror into a real cluster: exactly once through lost answers, moved coordinators and dead processes."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.errors import ConfigError, KBatchError, MirrorFencedError, RequestTimedOutError
+from spark_kbatch.mirroring import into_cluster
+from spark_kbatch.mirroring.copying import MirrorProgress
+from spark_kbatch.mirroring.into_cluster import ClusterTarget
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.remote import parse_cluster_options
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import ApiKey
+from tests.support import builders
+from tests.support.mirrors import MIRROR, as_mirrored, mirrored
+from tests.support.transactional_cluster import Faults, TransactionalCluster
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Cluster:
+    cluster = builders.a_cluster(tmp_path / "source", topics={"events": 3})
+    write(cluster)
+    return cluster
+
+
+@pytest.fixture
+def brokers() -> Iterator[TransactionalCluster]:
+    with TransactionalCluster() as cluster:
+        yield cluster
+
+
+def write(cluster: Cluster, *, batches: int = 4) -> None:
+    for seed in range(batches):
+        for partition in range(3):
+            batch = builders.batch(n=2 + partition, seed=seed, compression="lz4")
+            builders.append_records(cluster, {("events", partition): batch})
+
+
+def target(brokers: TransactionalCluster, name: str = MIRROR, **options: Any) -> ClusterTarget:
+    quick = {"retry.backoff.ms": 1, "reconnect.backoff.ms": 1, "reconnect.backoff.max.ms": 5}
+    given = {"bootstrap.servers": brokers.address, **quick, **options}
+    return ClusterTarget(parse_cluster_options(given, alone=True), name)
+
+
+def run(
+    source: Cluster, brokers: TransactionalCluster, name: str = MIRROR, **settings: Any
+) -> MirrorProgress:
+    """Mirror in a process of its own."""
+    process = target(brokers, name)
+    try:
+        return mirrored(source.path, process, name=name, **settings)
+    finally:
+        process.close()
+
+
+def rest(brokers: TransactionalCluster, source: Cluster) -> None:
+    """Check that consumers of committed records see what the source has, in order."""
+    wanted = as_mirrored(source.path)
+    found = [[record[1:] for record in records] for records in brokers.committed("events")]
+    assert found == [
+        [record[1:] for record in wanted[TopicPartition("events", partition)]]
+        for partition in range(3)
+    ]
+    assert not brokers.has_open_transaction
+
+
+def test_a_topic_is_made_and_filled_in_transactions(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    done = run(source, brokers, unit_bytes=1)
+
+    rest(brokers, source)
+    assert len(brokers.topics["events"]) == 3
+    assert (done.topics_created, done.records_count, done.units) == (("events",), 36, 3)
+    assert (done.batches_kept, done.batches_encoded) == (12, 0)
+    assert len(brokers.ended) == 4  # the first one has offsets alone
+    write(source)
+    assert run(source, brokers).records_count == 36
+    rest(brokers, source)
+
+
+def test_progress_is_stored_with_the_ids_of_the_topics(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    run(source, brokers)
+
+    offset, metadata = brokers.offsets[MIRROR]["events", 2]
+    assert offset == 16
+    assert source.topic("events").topic_id in metadata
+
+
+def test_batches_above_the_topics_limit_are_divided(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    brokers.max_message_bytes = 300
+    builders.append_records(source, {("events", 0): builders.batch(n=20)})
+
+    assert run(source, brokers).batches_encoded > 3
+
+    rest(brokers, source)
+
+
+def test_a_topic_with_records_and_no_progress_is_refused(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    run(source, brokers)
+
+    with pytest.raises(ConfigError, match=r"events-0 of .* is not empty"):
+        run(source, brokers, "another")
+
+    rest(brokers, source)
+
+
+def test_a_group_of_consumers_is_not_taken_for_a_mirror(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    brokers.offsets[MIRROR]["events", 0] = (7, "")
+
+    with pytest.raises(ConfigError, match="has offsets that no mirror committed"):
+        run(source, brokers)
+
+
+def test_a_server_without_transactions_is_told(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    brokers.refusals[ApiKey.INIT_PRODUCER_ID] = code
+
+    with pytest.raises(ConfigError, match="kbatch serve"):
+        run(source, brokers)
+
+
+def test_another_process_of_the_name_fences_the_first(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    first = target(brokers)
+
+    def another(_done: MirrorProgress) -> None:
+        run(source, brokers)
+
+    with pytest.raises(MirrorFencedError, match="taken over by another process"):
+        mirrored(source.path, first, on_progress=another)
+
+    first.close()
+    rest(brokers, source)
+
+
+def test_an_error_aborts_the_unit_at_once(source: Cluster, brokers: TransactionalCluster) -> None:
+    brokers.refusals[ApiKey.PRODUCE] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    with pytest.raises(KBatchError, match="TOPIC_AUTHORIZATION_FAILED"):
+        run(source, brokers)
+
+    assert not brokers.has_open_transaction
+    brokers.refusals.clear()
+    run(source, brokers)
+    rest(brokers, source)
+
+
+def test_a_cluster_that_never_writes_ends_the_mirror(
+    source: Cluster, brokers: TransactionalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(into_cluster, "TRANSACTION_TIMEOUT_MS", 300)
+    brokers.refusals[ApiKey.PRODUCE] = ErrorCode.NOT_ENOUGH_REPLICAS
+
+    with pytest.raises(RequestTimedOutError, match=r"events-0.*NOT_ENOUGH_REPLICAS"):
+        run(source, brokers)
+
+
+def test_all_progress_is_committed_again_once_a_day(
+    source: Cluster, brokers: TransactionalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = target(brokers)
+    mirrored(source.path, process)
+    progress = process.take_over()
+    process.start(progress)
+    brokers.offsets.clear()  # as if all had expired
+    now_ms = into_cluster.monotonic_ms()
+    assert not process.is_due()
+
+    monkeypatch.setattr(into_cluster, "monotonic_ms", lambda: now_ms + 86_400_000)
+    assert process.is_due()
+    process.commit(progress)
+
+    assert {offset for offset, _ in brokers.offsets[MIRROR].values()} == {8, 12, 16}
+    assert not process.is_due()
+    process.close()
+
+
+class Died(BaseException):
+    """The process is killed."""
+
+
+def run_until_it_dies(source: Cluster, brokers: TransactionalCluster, after: int) -> bool:
+    """Mirror in a process that dies after some steps; return True if it was done before."""
+    process, left = target(brokers), [after]
+
+    def die(_done: MirrorProgress) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Died
+
+    process.abandon = lambda: None  # type: ignore[method-assign]  a dead process aborts nothing
+    try:
+        mirrored(source.path, process, on_progress=die, unit_bytes=1)
+    except Died:
+        return False
+    finally:
+        process._client.close()
+    return True
+
+
+SEEDS = [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_record_is_there_once_whatever_is_lost_and_whoever_dies(
+    source: Cluster, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    rng = random.Random(seed)
+    with TransactionalCluster(faults=Faults(seed=seed, share=0.15)) as brokers:
+        for _ in range(6):
+            run_until_it_dies(source, brokers, rng.randrange(8))
+            write(source, batches=rng.randrange(3))
+        while not run_until_it_dies(source, brokers, 20):
+            pass
+        brokers.faults = Faults()
+        run(source, brokers)
+        rest(brokers, source)

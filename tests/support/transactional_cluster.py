@@ -1,0 +1,413 @@
+"""A cluster of one broker that knows transactions, in memory: what a real one keeps, and faults on top.
+
+    with TransactionalCluster(faults=Faults(seed=1)) as cluster: ...
+    cluster.committed("events")      # what a consumer of committed records sees, by partition
+
+It checks what a broker checks: producer epochs, sequence numbers, that a partition was added to the transaction.
+A fault loses a request or its answer, or answers with an error that a client is to retry.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.produce import (
+    ProducePartitionResponse,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
+from spark_kbatch.wire.protocol import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    ApiKey,
+    CreateTopicsResponse,
+    DescribeConfigsResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+    InitProducerIdResponse,
+    ListOffsetsResponse,
+    MetadataResponse,
+    OffsetFetchResponse,
+    Request,
+    TxnOffsetCommitResponse,
+)
+from tests.support.reference import Record, decode_batches, read_header
+from tests.support.wire_servers import LoopbackServer
+
+TRANSACTIONAL = 0x10
+HANG_UP = "hang up"
+
+_COORDINATORS = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+_ERRORS = {
+    ApiKey.PRODUCE: (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS),
+    ApiKey.INIT_PRODUCER_ID: (*_COORDINATORS, ErrorCode.CONCURRENT_TRANSACTIONS),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (*_COORDINATORS, ErrorCode.CONCURRENT_TRANSACTIONS),
+    ApiKey.ADD_OFFSETS_TO_TXN: (*_COORDINATORS, ErrorCode.CONCURRENT_TRANSACTIONS),
+    ApiKey.TXN_OFFSET_COMMIT: _COORDINATORS,
+    ApiKey.END_TXN: (*_COORDINATORS, ErrorCode.CONCURRENT_TRANSACTIONS),
+    ApiKey.OFFSET_FETCH: (*_COORDINATORS, ErrorCode.UNSTABLE_OFFSET_COMMIT),
+    ApiKey.FIND_COORDINATOR: (ErrorCode.COORDINATOR_NOT_AVAILABLE,),
+}
+
+
+class Faults:
+    """Faults of a share of all requests, the same for the same seed and order of requests."""
+
+    def __init__(self, *, seed: int = 0, share: float = 0.0) -> None:
+        self._random, self._share = random.Random(seed), share
+        self.seen: set[str] = set()
+
+    def pick(self, api_key: int) -> str | int | None:
+        """Return "lost", "unanswered", an error code, or None for no fault."""
+        if self._random.random() >= self._share:
+            return None
+        found = self._random.choice(["lost", "unanswered", *_ERRORS.get(ApiKey(api_key), ())])
+        self.seen.add(f"{ApiKey(api_key).name} {found}")
+        return found
+
+
+@dataclass
+class _Log:
+    """One partition: batches in order, each with its transaction; and what its leader knows of producers."""
+
+    batches: list[tuple[int, bytes]] = field(default_factory=list)
+    end: int = 0
+    next_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
+    last: dict[tuple[int, int], list[tuple[int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+
+@dataclass
+class _Producer:
+    """What the coordinator knows of one transactional id."""
+
+    producer_id: int
+    epoch: int = -1
+    transaction: int | None = None  # its number
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    has_offsets: bool = False
+    offsets: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    last_outcome: bool | None = None
+
+
+class TransactionalCluster:
+    """One broker on loopback."""
+
+    def __init__(self, *, faults: Faults | None = None, max_message_bytes: int = 1_000_000) -> None:
+        self.faults = faults or Faults()
+        self.max_message_bytes = max_message_bytes
+        self.topics: dict[str, list[_Log]] = {}
+        self.topic_ids: dict[str, uuid.UUID] = {}
+        self.offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
+        self.ended: dict[int, bool] = {}  # transactions: whether they were committed
+        self.refusals: dict[int, int] = {}  # error codes for all requests of a kind
+        self._producers: dict[str, _Producer] = {}
+        self._transactions = 0
+        self._lock = threading.Lock()
+        self._server = LoopbackServer(self._answer)
+        self.address = f"{self._server.node.host}:{self._server.node.port}"
+
+    def __enter__(self) -> TransactionalCluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.close()
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic."""
+        self.topics[name] = [_Log() for _ in range(partitions)]
+        self.topic_ids[name] = uuid.uuid4()
+
+    def committed(self, topic: str) -> list[list[Record]]:
+        """Return the records of ended transactions that were committed, by partition."""
+        return [
+            [
+                record
+                for transaction, data in log.batches
+                if self.ended.get(transaction)
+                for record in decode_batches(data)
+            ]
+            for log in self.topics[topic]
+        ]
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether any transaction waits for its end."""
+        return any(one.transaction is not None for one in self._producers.values())
+
+    # Answers.
+
+    def _answer(self, request: Request) -> Any:
+        with self._lock:
+            fault = self.faults.pick(request.api_key)
+            if fault == "lost":
+                return HANG_UP
+            code = fault if isinstance(fault, int) else self.refusals.get(request.api_key, 0)
+            handler: Callable[[Any, int], Any] = {
+                ApiKey.METADATA: self._metadata,
+                ApiKey.FIND_COORDINATOR: self._coordinator,
+                ApiKey.CREATE_TOPICS: self._create_topics,
+                ApiKey.DESCRIBE_CONFIGS: self._configs,
+                ApiKey.LIST_OFFSETS: self._list_offsets,
+                ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
+                ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions,
+                ApiKey.ADD_OFFSETS_TO_TXN: self._add_offsets,
+                ApiKey.PRODUCE: self._produce,
+                ApiKey.TXN_OFFSET_COMMIT: self._commit_offsets,
+                ApiKey.END_TXN: self._end,
+                ApiKey.OFFSET_FETCH: self._fetch_offsets,
+            }[ApiKey(request.api_key)]
+            answer = handler(request.body, code)
+            return HANG_UP if fault == "unanswered" else answer
+
+    def _metadata(self, body: Any, code: int) -> Any:
+        wanted = [*self.topics] if body.topics is None else [one.name for one in body.topics]
+        topic = MetadataResponse.MetadataResponseTopic
+        node = self._server.node
+        return MetadataResponse(
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(node_id=1, host=node.host, port=node.port)
+            ],
+            cluster_id="a-cluster",
+            controller_id=1,
+            topics=[
+                topic(
+                    error_code=0 if name in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    name=name,
+                    topic_id=self.topic_ids.get(name),
+                    partitions=[
+                        topic.MetadataResponsePartition(
+                            error_code=0, partition_index=number, leader_id=1, leader_epoch=0,
+                            replica_nodes=[1], isr_nodes=[1],
+                        )
+                        for number in range(len(self.topics.get(name, [])))
+                    ],
+                )
+                for name in wanted
+            ],
+        )  # fmt: skip
+
+    def _coordinator(self, body: Any, code: int) -> Any:
+        node = self._server.node
+        return FindCoordinatorResponse(error_code=code, node_id=1, host=node.host, port=node.port)
+
+    def _create_topics(self, body: Any, code: int) -> Any:
+        created = []
+        for one in body.topics:
+            exists = one.name in self.topics
+            if not exists:
+                self.create_topic(one.name, one.num_partitions)
+            created.append(
+                CreateTopicsResponse.CreatableTopicResult(
+                    name=one.name, error_code=ErrorCode.TOPIC_ALREADY_EXISTS if exists else 0
+                )
+            )
+        return CreateTopicsResponse(topics=created)
+
+    def _configs(self, body: Any, code: int) -> Any:
+        result = DescribeConfigsResponse.DescribeConfigsResult
+        return DescribeConfigsResponse(
+            results=[
+                result(
+                    error_code=0,
+                    resource_type=one.resource_type,
+                    resource_name=one.resource_name,
+                    configs=[
+                        result.DescribeConfigsResourceResult(
+                            name="max.message.bytes", value=str(self.max_message_bytes)
+                        )
+                    ],
+                )
+                for one in body.resources
+            ]
+        )
+
+    def _list_offsets(self, body: Any, code: int) -> Any:
+        topic = ListOffsetsResponse.ListOffsetsTopicResponse
+        return ListOffsetsResponse(
+            topics=[
+                topic(
+                    name=of.name,
+                    partitions=[
+                        topic.ListOffsetsPartitionResponse(
+                            partition_index=one.partition_index,
+                            error_code=0,
+                            timestamp=-1,
+                            leader_epoch=0,
+                            offset=self.topics[of.name][one.partition_index].end,
+                        )
+                        for one in of.partitions
+                    ],
+                )
+                for of in body.topics
+            ]
+        )
+
+    # Transactions.
+
+    def _init_producer_id(self, body: Any, code: int) -> Any:
+        if code:
+            return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+        name = body.transactional_id
+        producer = self._producers.setdefault(name, _Producer(1000 + len(self._producers)))
+        self._finish(name, producer, commit=False)
+        producer.epoch += 1
+        producer.last_outcome = None
+        return InitProducerIdResponse(
+            error_code=0, producer_id=producer.producer_id, producer_epoch=producer.epoch
+        )
+
+    def _finish(self, name: str, producer: _Producer, *, commit: bool) -> None:
+        if producer.transaction is not None:
+            self.ended[producer.transaction] = commit
+            for topic, number in producer.partitions:
+                self.topics[topic][number].end += 1  # the marker
+            if commit:
+                self.offsets[name].update(producer.offsets)
+        producer.transaction, producer.partitions = None, set()
+        producer.has_offsets, producer.offsets = False, {}
+
+    def _checked(self, name: str, producer_id: int, epoch: int, code: int) -> int:
+        producer = self._producers[name]
+        if code:
+            return code
+        known = (producer.producer_id, producer.epoch)
+        return 0 if (producer_id, epoch) == known else ErrorCode.PRODUCER_FENCED
+
+    def _begin(self, name: str) -> _Producer:
+        producer = self._producers[name]
+        if producer.transaction is None:
+            producer.transaction = self._transactions
+            self._transactions += 1
+        return producer
+
+    def _add_partitions(self, body: Any, code: int) -> Any:
+        name = body.v3_and_below_transactional_id
+        code = self._checked(
+            name, body.v3_and_below_producer_id, body.v3_and_below_producer_epoch, code
+        )
+        places = {
+            (topic.name, one) for topic in body.v3_and_below_topics for one in topic.partitions
+        }
+        if not code:
+            self._begin(name).partitions |= places
+        topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=[
+                topic(
+                    name=of,
+                    results_by_partition=[
+                        topic.AddPartitionsToTxnPartitionResult(
+                            partition_index=one, partition_error_code=code
+                        )
+                    ],
+                )
+                for of, one in sorted(places)
+            ]
+        )
+
+    def _add_offsets(self, body: Any, code: int) -> Any:
+        name = body.transactional_id
+        code = self._checked(name, body.producer_id, body.producer_epoch, code)
+        if not code:
+            self._begin(name).has_offsets = True
+        return AddOffsetsToTxnResponse(error_code=code)
+
+    def _commit_offsets(self, body: Any, code: int) -> Any:
+        name = body.transactional_id
+        code = self._checked(name, body.producer_id, body.producer_epoch, code)
+        producer = self._producers[name]
+        if not code and not producer.has_offsets:
+            code = ErrorCode.INVALID_TXN_STATE
+        topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+        answers = []
+        for of in body.topics:
+            for one in of.partitions:
+                if not code:
+                    found = (one.committed_offset, one.committed_metadata)
+                    producer.offsets[of.name, one.partition_index] = found
+                result = topic.TxnOffsetCommitResponsePartition(
+                    partition_index=one.partition_index, error_code=code
+                )
+                answers.append(topic(name=of.name, partitions=[result]))
+        return TxnOffsetCommitResponse(topics=answers)
+
+    def _end(self, body: Any, code: int) -> Any:
+        name = body.transactional_id
+        code = self._checked(name, body.producer_id, body.producer_epoch, code)
+        if not code:
+            producer = self._producers[name]
+            if producer.transaction is None and producer.last_outcome != body.committed:
+                code = ErrorCode.INVALID_TXN_STATE
+            else:
+                self._finish(name, producer, commit=body.committed)
+                producer.last_outcome = body.committed
+        return EndTxnResponse(error_code=code)
+
+    def _produce(self, body: Any, code: int) -> Any:
+        topics = []
+        for topic in body.topics:
+            results = [
+                ProducePartitionResponse(
+                    one.partition,
+                    code or self._append(body.transactional_id, topic.topic, one),
+                )
+                for one in topic.partitions
+            ]
+            topics.append(ProduceTopicResponse(topic.topic, results))
+        return ProduceResponse(topics)
+
+    def _append(self, name: str, topic: str, one: Any) -> int:
+        producer, log = self._producers[name], self.topics[topic][one.partition]
+        data = bytes(one.records)
+        header = read_header(data)
+        assert header.attributes & TRANSACTIONAL
+        assert len(decode_batches(data)) == header.records_count
+        if len(data) > self.max_message_bytes:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        if (header.producer_id, header.producer_epoch) != (producer.producer_id, producer.epoch):
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        who = (header.producer_id, header.producer_epoch)
+        if (header.base_sequence, header.records_count) in log.last[who][-5:]:
+            return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        if header.base_sequence != log.next_sequence.get(who, 0):
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if producer.transaction is None or (topic, one.partition) not in producer.partitions:
+            return ErrorCode.INVALID_TXN_STATE
+        log.next_sequence[who] = header.base_sequence + header.records_count
+        log.last[who].append((header.base_sequence, header.records_count))
+        log.batches.append((producer.transaction, data))
+        log.end += header.records_count
+        return ErrorCode.NONE
+
+    def _fetch_offsets(self, body: Any, code: int) -> Any:
+        assert body.require_stable
+        found = self.offsets[body.group_id]
+        topic = OffsetFetchResponse.OffsetFetchResponseTopic
+        return OffsetFetchResponse(
+            error_code=code,
+            topics=[
+                topic(
+                    name=name,
+                    partitions=[
+                        topic.OffsetFetchResponsePartition(
+                            partition_index=number, committed_offset=offset,
+                            committed_leader_epoch=-1, metadata=metadata, error_code=0,
+                        )
+                    ],
+                )
+                for (name, number), (offset, metadata) in _sorted(found.items())
+            ],
+        )  # fmt: skip
+
+
+def _sorted(items: Iterable[Any]) -> list[Any]:
+    return sorted(items)
