@@ -4,8 +4,8 @@ A server decodes requests and encodes responses, a client the reverse; `framing`
 of Produce and Fetch are those of `produce` and `fetch`. All others are kafka-python's, named below: the
 library builds and encodes them, and `schemas` decodes them.
 
-`SUPPORTED` lists the versions that are understood; a server offers those that it has handlers for. Clients infer a broker's features from its
-api keys: librdkafka uses lz4 only if FindCoordinator is offered, and needs either all keys of groups or
+`SUPPORTED` lists the versions that are understood; a server offers those that it has handlers for. Clients
+infer a broker's features from its api keys: librdkafka uses lz4 only if FindCoordinator is offered, and needs either all keys of groups or
 none. Produce is offered from version 0 on, because librdkafka otherwise stops compressing, but accepted only
 from version 3 on. Topic ids start with version 13 of Produce and Fetch. Requests of transactions are for clients
 only, and stop before the versions in which each transaction has an epoch of its own (KIP-890), as Produce does if
