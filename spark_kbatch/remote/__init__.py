@@ -12,12 +12,9 @@ named, so that an embedded one pays nothing for it.
     offsets     where partitions start and end, and the offsets of times
     fetcher     the batches of one range, fetched ahead
     source      the topics of a cluster, to plan and run reads
-<<<<<<< HEAD
     job         a Spark job's writes: what is checked, what a task does, what the driver counts
-=======
     transactions  a transactional producer's coordinator, and the offsets of its group
     pipeline    its finished batches, in order, to the leaders of their partitions
->>>>>>> b26c8dd (Test mirrors from the command line; list what is new)
 
 A client is leased: it and its connections are used by one thread at a time, and go back to a pool of the
 process. So a Spark worker connects once, whatever number of tasks it runs.
