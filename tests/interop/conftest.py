@@ -26,7 +26,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         jars = class_path(folder, pom=POM.with_name("spark-pom.xml")).strip().replace(":", ",")
     except MissingToolError as missing:
         pytest.fail(str(missing), pytrace=False)
-    session = spark_builder(folder / "warehouse").config("spark.jars", jars).getOrCreate()
+    session = (
+        spark_builder(folder / "warehouse").config("spark.jars", jars)
+        .config("spark.sql.streaming.numRecentProgressUpdates", "300")  # of micro-batches
+        .getOrCreate()
+    )  # fmt: skip
     yield session
     session.stop()
 
