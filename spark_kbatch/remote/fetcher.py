@@ -199,7 +199,7 @@ class PartitionFetcher:
         """Return the node to read from; check that the log still is what it was if the leader is another."""
         leader, epoch = self._client.leader(self._topic_partition)
         if epoch != self._leader_epoch != NO_LEADER_EPOCH and self._batch_epoch >= 0:
-            self._ensure_not_truncated(offset, epoch)
+            self._ensure_not_truncated(offset)
         self._leader_epoch = epoch
         if self._replica is not None and self._monotonic_ms() >= self._replica_until_ms:
             self._replica = None
@@ -328,16 +328,16 @@ class PartitionFetcher:
     def _leaders_edges(self) -> LogOffsets:
         return offsets.edges(self._client, [self._topic_partition])[self._topic_partition]
 
-    def _ensure_not_truncated(self, offset: int, leader_epoch: int) -> None:
+    def _ensure_not_truncated(self, offset: int) -> None:
         """Check that the leader has the records that were read before `offset`.
 
         Source: OffsetFetcherUtils, SubscriptionState.maybeCompleteValidation.
         """
-        found = self._end_of_epoch(leader_epoch)
+        found = self._end_of_epoch()
         if found < offset:
             raise self._truncated(offset, found)
 
-    def _end_of_epoch(self, leader_epoch: int) -> int:
+    def _end_of_epoch(self) -> int:
         """Return where the epoch of the last batch ends in the leader's log; -1 if it has no such epoch."""
         topic, partition = self._topic_partition
         wanted = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
@@ -345,7 +345,7 @@ class PartitionFetcher:
         def build(_node: Node, _partitions: list[TopicPartition]) -> Any:
             one = wanted.OffsetForLeaderPartition(
                 partition=partition,
-                current_leader_epoch=leader_epoch,
+                current_leader_epoch=offsets.leader_epoch(self._client, self._topic_partition),
                 leader_epoch=self._batch_epoch,
             )
             return OffsetForLeaderEpochRequest(

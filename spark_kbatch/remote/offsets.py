@@ -43,7 +43,6 @@ def list_offsets(
         UnknownTopicOrPartitionError: a partition does not exist.
         RetriableError: the leaders did not answer within default.api.timeout.ms.
     """
-    known = client.metadata({tp.topic for tp in times})
 
     def build(_node: Node, partitions: list[TopicPartition]) -> Any:
         topic = ListOffsetsRequest.ListOffsetsTopic
@@ -56,7 +55,7 @@ def list_offsets(
                     partitions=[
                         topic.ListOffsetsPartition(
                             partition_index=tp.partition,
-                            current_leader_epoch=_epoch_of(tp),
+                            current_leader_epoch=leader_epoch(client, tp),
                             timestamp=times[tp],
                         )
                         for tp in of_topic
@@ -65,10 +64,6 @@ def list_offsets(
                 for name, of_topic in by_topic(partitions)
             ],
         )
-
-    def _epoch_of(tp: TopicPartition) -> int:
-        found = known.leader_of(*tp)
-        return _NO_EPOCH if found is None else found[1]
 
     return client.request_leaders(ApiKey.LIST_OFFSETS, list(times), build, _results)
 
@@ -92,6 +87,13 @@ def edges(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPar
         )
         for tp in wanted
     }
+
+
+def leader_epoch(client: Client, topic_partition: TopicPartition) -> int:
+    """Return the leader epoch that a request is to name: each attempt asks again, since the leader may have moved."""
+    topic, partition = topic_partition
+    found = client.metadata([topic]).leader_of(topic, partition)
+    return _NO_EPOCH if found is None else found[1]
 
 
 def isolation_number(isolation: IsolationLevel) -> int:

@@ -20,15 +20,18 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import (
+    LATEST,
     AbortedTransaction,
     IsolationLevel,
     LogOffsets,
+    OffsetAndTimestamp,
     OffsetRange,
     ReadRange,
 )
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.remote.client import Client
 from spark_kbatch.remote.fetcher import PartitionFetcher
+from spark_kbatch.remote.offsets import list_offsets
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, FetchResponse, Versions
 from tests.support import builders
@@ -183,6 +186,33 @@ def test_log_that_a_new_leader_cut_off_is_noticed(
 
     assert (caught.value.log_start_offset, caught.value.log_end_offset) == (0, 10)
     assert ("at offset 3" in str(caught.value)) == (end_of_epoch is not None)
+
+
+def test_leader_that_moves_again_while_it_is_asked_for_its_epochs_is_asked_with_the_new_one(
+    cluster: ScriptedCluster,
+) -> None:
+    def move() -> None:
+        cluster.lead(1, epoch=2)
+
+    cluster.on_end_of_epoch = move
+    with Reader(cluster) as reader:
+        reader.fetch(0)
+        cluster.wait_for_fetches(2)
+        cluster.lead(2, epoch=1)
+
+        assert reader.offsets(2, 10) == list(range(2, 10))
+
+    assert cluster.fetches[-1].leader_epoch == 2
+
+
+def test_offsets_are_asked_for_with_the_epoch_of_the_leader_that_is_asked(
+    cluster: ScriptedCluster,
+) -> None:
+    with Client(cluster.options(retry_backoff_ms="1")) as client:
+        client.leader(EVENTS_0)
+        cluster.lead(2, epoch=1)
+
+        assert list_offsets(client, {EVENTS_0: LATEST}) == {EVENTS_0: OffsetAndTimestamp(10, -1)}
 
 
 def test_broker_that_says_where_logs_differ_is_believed(cluster: ScriptedCluster) -> None:

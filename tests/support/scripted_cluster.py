@@ -67,6 +67,7 @@ class ScriptedCluster:
         self.epoch_ends: dict[int, int] = {}  # of earlier epochs, where a leader knows them
         self.fetches: list[Fetch] = []
         self.on_fetch: Callable[[Fetch], Any] = lambda fetch: None
+        self.on_end_of_epoch: Callable[[], None] = lambda: None
         self._servers = [
             LoopbackServer(lambda request, node=node: self._answer(node, request), offered=offered)  # type: ignore[misc]
             for node in range(1, nodes + 1)
@@ -142,27 +143,25 @@ class ScriptedCluster:
 
     def _list_offsets(self, node: int, request: Request) -> Any:
         topic = ListOffsetsResponse.ListOffsetsTopicResponse
-        ((asked,),) = ([one.timestamp for one in each.partitions] for each in request.body.topics)
-        led = node == self.leader
+        ((asked,),) = (each.partitions for each in request.body.topics)
         one = topic.ListOffsetsPartitionResponse(
             partition_index=0,
-            error_code=ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            error_code=self._refusal(node, asked.current_leader_epoch),
             timestamp=-1,
-            offset=self.log_start if asked == EARLIEST else self.log_end,
+            offset=self.log_start if asked.timestamp == EARLIEST else self.log_end,
             leader_epoch=self.epoch,
         )
         return ListOffsetsResponse(topics=[topic(name=TOPIC, partitions=[one])])
 
     def _end_of_epoch(self, node: int, request: Request) -> Any:
         topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-        ((asked,),) = (
-            [one.leader_epoch for one in each.partitions] for each in request.body.topics
-        )
-        led = node == self.leader
+        ((found,),) = (each.partitions for each in request.body.topics)
+        self.on_end_of_epoch()
+        asked = found.leader_epoch
         end = self.log_end if asked == self.epoch else self.epoch_ends.get(asked, -1)
         one = topic.EpochEndOffset(
             partition=0,
-            error_code=ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            error_code=self._refusal(node, found.current_leader_epoch),
             leader_epoch=asked if end >= 0 else -1,
             end_offset=end,
         )
@@ -178,9 +177,18 @@ class ScriptedCluster:
         given = self.on_fetch(fetch)
         if given is not None:
             return given
-        if node != self.leader:
-            return self.error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return self.records(fetch)
+        refusal = self._refusal(node, fetch.leader_epoch)
+        return self.error(refusal) if refusal else self.records(fetch)
+
+    def _refusal(self, node: int, leader_epoch: int) -> int:
+        """Return the error of a request to a node that names a leader epoch, -1 for none.
+
+        Source: Kafka core/.../cluster/Partition.scala, checkCurrentLeaderEpoch.
+        """
+        if 0 <= leader_epoch != self.epoch:
+            older = leader_epoch < self.epoch
+            return ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if node == self.leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def records(self, fetch: Fetch, **fields: Any) -> FetchResponse:
         """Return the answer of a broker that has the log: one batch, as there is no limit below one."""
