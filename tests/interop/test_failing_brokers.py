@@ -77,6 +77,13 @@ def background() -> Iterator[Callable[..., Future[Any]]]:
         yield executor.submit
 
 
+@pytest.fixture
+def pace(background: Callable[..., Future[Any]], tmp_path: Path) -> Iterator[Pace]:
+    """The pace of a job in the background, which hurries when the test ends."""
+    with Pace(tmp_path / "pace") as pace:
+        yield pace
+
+
 # Jobs
 
 
@@ -154,11 +161,10 @@ def by_task(found: Mapping[int, list[bytes]]) -> dict[tuple[int, int], list[int]
 
 @each_fault
 def test_a_batch_read_gets_every_record_once_and_in_order(
-    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path, fault: Fault,
+    spark: SparkSession, brokers: BrokerCluster, topic: str, pace: Pace, fault: Fault,
     background: Callable[..., Future[Any]],
 ) -> None:  # fmt: skip
     fill(brokers, topic)
-    pace = Pace(tmp_path / "pace")
     frame = source(spark, brokers, topic).select("partition", "offset", "value")
     job = background(frame.mapInArrow(pace.slowly, frame.schema).toArrow)
     pace.started(2)
@@ -173,11 +179,10 @@ def test_a_batch_read_gets_every_record_once_and_in_order(
 
 @each_fault
 def test_a_batch_write_stores_every_row_once_and_in_the_order_of_its_task(
-    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path, fault: Fault,
+    spark: SparkSession, brokers: BrokerCluster, topic: str, pace: Pace, fault: Fault,
     background: Callable[..., Future[Any]],
 ) -> None:  # fmt: skip
     brokers.create_topic(topic, partitions=PARTITIONS)
-    pace = Pace(tmp_path / "pace")
     rows = rows_of_tasks(spark)
     job = background(save, rows.mapInArrow(pace.slowly, rows.schema), brokers, topic)
     pace.started(2)
@@ -258,12 +263,11 @@ def test_a_stream_copies_every_record_once_and_in_order_whatever_the_brokers_do(
 
 
 def test_a_silent_broker_does_not_hold_back_what_is_written_to_the_others(
-    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path,
+    spark: SparkSession, brokers: BrokerCluster, topic: str, pace: Pace,
     background: Callable[..., Future[Any]],
 ) -> None:  # fmt: skip
     """Broker p + 1 leads partition p."""
     brokers.create_topic(topic, partitions=PARTITIONS)
-    pace = Pace(tmp_path / "pace")
     rows = rows_of_tasks(spark)
     job = background(save, rows.mapInArrow(pace.slowly, rows.schema), brokers, topic)
     until(lambda: all(end > 0 for end in brokers.ends(topic)))
@@ -281,11 +285,10 @@ def test_a_silent_broker_does_not_hold_back_what_is_written_to_the_others(
 
 
 def test_a_silent_broker_does_not_hold_back_tasks_that_read_from_others(
-    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path,
+    spark: SparkSession, brokers: BrokerCluster, topic: str, pace: Pace,
     background: Callable[..., Future[Any]],
 ) -> None:  # fmt: skip
     fill(brokers, topic)
-    pace = Pace(tmp_path / "pace")
     frame = source(spark, brokers, topic).select("partition", "offset", "value")
     job = background(frame.mapInArrow(pace.slowly, frame.schema).toArrow)
     pace.started(2)

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 
@@ -20,7 +21,8 @@ from tests.support.waiting import until
 
 _ROWS = 100
 _PAUSE_S = 0.1
-_LAST_S = 240
+_LAST_S = 300
+_START_S = 180  # a first job compiles
 
 
 class Pace:
@@ -29,6 +31,12 @@ class Pace:
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
         self._folder = folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.hurry()
 
     def slowly(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass rows on slowly, and keep some back until the job may hurry."""
@@ -60,7 +68,7 @@ class Pace:
 
     def started(self, tasks: int) -> None:
         """Wait until so many tasks have had rows."""
-        until(lambda: len(list(self._folder.glob("*.started"))) >= tasks)
+        until(lambda: len(list(self._folder.glob("*.started"))) >= tasks, timeout_s=_START_S)
 
     def ended(self, tasks: int) -> None:
         """Wait until so many tasks have passed on all their rows."""
