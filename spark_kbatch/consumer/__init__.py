@@ -5,7 +5,7 @@
 
 Module by module:
 
-    source          what a reader asks of the topics at PATH, whatever wrote them
+    source          what a reader asks of topics, in a folder or in a real cluster
     topic_reader    plans and reads over a source
     readable        topics as users read them in Python: names, offsets by time, records
     planning        which partitions to read, from where to where; times become offsets

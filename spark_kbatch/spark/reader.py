@@ -2,7 +2,8 @@
 
 Spark plans once per `load()` and reuses the plan in every later action. So `earliest` and `latest` travel
 inside the partitions and are resolved by the tasks: the first task of an action resolves all partitions
-of the load, and the others use its answer. In a broker's log directory each task resolves its own.
+of the load, and the others use its answer. In a broker's log directory, and in a real cluster, each task
+resolves its own: there a task that is run again may see more than before.
 """
 
 from __future__ import annotations

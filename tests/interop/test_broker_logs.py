@@ -1,4 +1,4 @@
-"""Reads of a real broker's log dir equal what the broker serves, while it runs and after it has stopped."""
+"""Reads of a real broker, and of its log dir while it runs and later, equal what it serves other clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 import spark_kbatch
-from tests.support import builders, kafka_clients, kafka_topics
+from tests.support import builders, kafka_clients, kafka_topics, network_reads
 from tests.support.kafka import Broker, Kafka
 from tests.support.logs_for_kafka import odd_records
 from tests.support.reference import Record
@@ -109,6 +109,36 @@ def test_a_running_brokers_log_dir_reads_as_it_is_served(
     found = ours(written.broker.log_dir, topic, isolation_level)
 
     assert found == written.served[topic, isolation_level]
+
+
+@pytest.mark.parametrize("fetch_bytes", [None, 2000], ids=["large fetches", "small fetches"])
+@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_running_broker_is_read_over_the_network_as_another_client_reads_it(
+    written: Written, topic: str, isolation_level: str, fetch_bytes: int | None
+) -> None:
+    options = {} if fetch_bytes is None else {"max_partition_fetch_bytes": str(fetch_bytes)}
+
+    found = network_reads.read(
+        written.broker.address, topic, isolation_level=isolation_level, **options
+    )
+
+    assert found == written.served[topic, isolation_level]
+
+
+@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
+@pytest.mark.parametrize("topic", TOPICS)
+def test_offsets_by_time_over_the_network_are_those_that_another_client_finds(
+    written: Written, topic: str, isolation_level: str
+) -> None:
+    expected = written.found[topic, isolation_level]
+
+    found = network_reads.offsets_by_time(
+        written.broker.address, topic, written.partitions[topic], expected,
+        isolation_level=isolation_level,
+    )  # fmt: skip
+
+    assert dict(zip(expected, found, strict=True)) == expected
 
 
 @pytest.mark.parametrize("topic", TOPICS)

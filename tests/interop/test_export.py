@@ -15,7 +15,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError, LogDirLockedError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests.support import builders, kafka_clients
+from tests.support import builders, kafka_clients, network_reads
 from tests.support.faults import Fault, FaultyFiles, died
 from tests.support.kafka import Broker, Kafka
 from tests.support.logs_for_kafka import a_cluster_of_all_codecs, segment_files
@@ -210,7 +210,9 @@ def test_the_broker_serves_messages_of_formats_v0_and_v1(
         by_console = kafka_clients.read_by_console(
             kafka, broker, "events", sum(map(len, found.values()))
         )
+        over_the_network = network_reads.read(broker.address, "events")
 
+    assert over_the_network == found
     assert found == {p: held[p][log_start:] for p, log_start in enumerate(log_starts)}
     assert by_console == found
     for partition in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,9 @@ from spark_kbatch.remote.source import SIZE_UNKNOWN, RemoteSource
 from tests.support import builders
 from tests.support.kafka import free_ports
 from tests.support.logs_for_kafka import FORMATS, a_cluster_of_all_codecs
+from tests.support.network_reads import source_of
 from tests.support.reference import Record
+from tests.support.stream_queries import Query
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 TIMES_MS = [builders.FIRST_TIMESTAMP_MS + 1000 * n for n in range(5)]
@@ -62,10 +65,6 @@ def servers(cluster: Cluster) -> Iterator[str]:
     """Where the cluster is served."""
     with cluster.serve() as server:
         yield server.bootstrap_servers
-
-
-def source_of(servers: str, **more: str) -> RemoteSource:
-    return RemoteSource(parse_cluster_options({"bootstrap.servers": servers, **more}))
 
 
 def records_of(source: RemoteSource, topic: str, **bounds: object) -> list[Record]:
@@ -140,7 +139,7 @@ def test_records_of_all_codecs_are_read_from_the_start_and_from_inside_a_batch(
     cluster, held = a_cluster_of_all_codecs(tmp_path, n=300, format_name=format_name)
     with cluster, cluster.serve() as server:
         # So small that each batch takes a fetch.
-        source = source_of(server.bootstrap_servers, **{"max.partition.fetch.bytes": "1"})
+        source = source_of(server.bootstrap_servers, max_partition_fetch_bytes="1")
 
         found = records_of(source, "events")
         rest = records_of(source, "events", start=123, end=250)
@@ -157,7 +156,7 @@ def test_a_batch_larger_than_all_limits_is_read_whole(tmp_path: Path) -> None:
             producer.send("a", value=value)
             producer.send("a", value=b"after it")
         with cluster.serve() as server:
-            limits = {"max.partition.fetch.bytes": "1000", "fetch.max.bytes": "1000"}
+            limits = {"max_partition_fetch_bytes": "1000", "fetch_max_bytes": "1000"}
             found = records_of(source_of(server.bootstrap_servers, **limits), "a")
 
     assert [record.value for record in found] == [value, b"after it"]
@@ -245,7 +244,7 @@ def test_range_past_the_end_is_data_loss_at_once(
 def test_topic_that_was_recreated_while_it_was_read_is_not_mixed_with_the_new_one(
     cluster: Cluster, servers: str
 ) -> None:
-    limits = {"max.partition.fetch.bytes": "1"}
+    limits = {"max_partition_fetch_bytes": "1"}
     reader = TopicReader(source_of(servers, **limits))
     batches = reader.read_range(OffsetRange(A0, 0, 5), ["offset"])
     next(batches)
@@ -262,7 +261,7 @@ def test_topic_that_was_recreated_while_it_was_read_is_not_mixed_with_the_new_on
 def test_a_reader_that_stops_in_the_middle_leaves_a_client_that_others_can_use(
     servers: str,
 ) -> None:
-    source = source_of(servers, **{"max.partition.fetch.bytes": "1"})
+    source = source_of(servers, max_partition_fetch_bytes="1")
     batches = TopicReader(source).read_range(OffsetRange(A0, 0, 5), ["offset"])
     next(batches)
 
@@ -304,3 +303,94 @@ def test_starting_offset_outside_the_log_is_refused_as_for_a_folder(servers: str
         read(servers, startingOffsets='{"a":{"0":9,"1":0}}')
     with pytest.raises(ConfigError, match="No offset matched"):
         read(servers, startingTimestamp=TIMES_MS[4] + 1)
+
+
+# Streams, without Spark.
+
+
+def stream(servers: str, **options: str) -> Query:
+    return Query(source_of(servers), **{"path": None, "kafka.bootstrap.servers": servers} | options)
+
+
+def test_stream_reads_what_is_new_within_its_limits(cluster: Cluster, servers: str) -> None:
+    query = stream(servers, maxOffsetsPerTrigger="3")
+
+    assert query.batches() == [{"a-0": (0, 3)}, {"a-0": (3, 5)}]
+    with cluster.producer() as producer:
+        producer.send("a", value=b"new", partition=1)
+    cluster.create_partitions("a", 3)
+    with cluster.producer() as producer:
+        producer.send("a", value=b"new", partition=2)
+    assert query.restart().batches() == [{"a-1": (0, 1), "a-2": (0, 1)}]
+
+
+def test_stream_notices_that_a_topic_was_recreated_by_its_id(
+    cluster: Cluster, servers: str
+) -> None:
+    query = stream(servers)
+    query.batches()
+    cluster.delete_topic("a")
+    cluster.create_topic("a", partitions=2)
+    with cluster.producer() as producer:
+        for _ in range(7):  # more than the query has read of the old one
+            producer.send("a", value=b"other", partition=0)
+
+    with pytest.raises(DataLossError, match=r"a-0 from offset 5 .* deleted and created again"):
+        query.batches()
+    assert query.restart(failOnDataLoss=False).batches() == [{"a-0": (0, 7)}]
+
+
+# Options.
+
+
+def test_a_folder_is_read_even_if_options_of_a_cluster_are_given(tmp_path: Path) -> None:
+    of_a_cluster = {"kafka.bootstrap.servers": "host:9092", "kafka.ssl.key.password": "p"}
+
+    options = parse_read_options({"path": str(tmp_path), "subscribe": "a"} | of_a_cluster)
+
+    assert options == parse_read_options({"path": str(tmp_path), "subscribe": "a"})
+
+
+def test_options_of_a_cluster_are_parsed_where_it_is_named() -> None:
+    options = parse_read_options(
+        {
+            "kafka.bootstrap.servers": "one:9092,two:9093",
+            "kafka.client.rack": "b",
+            "KAFKA.MAX.PARTITION.FETCH.BYTES": "7",
+            "kafka.fetch.max.wait.ms": "8",
+            "kafkaConsumer.pollTimeoutMs": "1000",
+            "fetchOffset.numRetries": "5",
+            "fetchOffset.retryIntervalMs": "10",
+            "subscribe": "a",
+        }
+    )
+
+    assert options.path == ""
+    assert options.cluster is not None
+    assert options.cluster.bootstrap_servers == ("one:9092", "two:9093")
+    assert options.cluster.client_rack == "b"
+    assert options.cluster.max_partition_fetch_bytes == 7
+    assert options.cluster.fetch_max_wait_ms == 8
+    assert options.patience == Patience(1000, 5, 10)
+
+
+@pytest.mark.parametrize("key", ["auto.offset.reset", "enable.auto.commit", "key.deserializer"])
+def test_options_that_sparks_connector_forbids_are_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"option 'kafka.{key}' is not supported"):
+        parse_read_options(
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "a", f"kafka.{key}": "x"}
+        )
+
+
+def test_secrets_are_not_among_the_options_that_are_shown() -> None:
+    secured = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="u" password="s3cret";',
+    }
+
+    options = parse_read_options({"kafka.bootstrap.servers": "h:1", "subscribe": "a"} | secured)
+
+    assert "s3cret" not in f"{options} {options!r}"
+    assert pickle.loads(pickle.dumps(options)) == options
