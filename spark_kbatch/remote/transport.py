@@ -86,6 +86,13 @@ class _Known(NamedTuple):
     asks_again_ms: int
 
 
+class _Leader(NamedTuple):
+    """A partition's leader."""
+
+    node: Node
+    epoch: int  # -1 if the cluster does not tell
+
+
 class BrokerTransport:
     """The transport of one producer to one cluster, and its nodes. For one thread, but for some methods."""
 
@@ -104,7 +111,9 @@ class BrokerTransport:
         self.sequences = self._leases.enter_context(
             passed_on_sequences(options, self._new_producer_id)
         )
-        self._leaders: dict[TopicPartition, Node] = {}
+        self._leaders: dict[TopicPartition, _Leader] = {}
+        self._unreachable: set[Node] = set()  # to which a connection failed or was lost
+        self._topic_ids: dict[str, str] = {}
         self._topics: dict[str, _Known] = {}
         # Of other threads.
         self._told: deque[ClusterMetadata] = deque()
@@ -135,7 +144,14 @@ class BrokerTransport:
         leader = self._leaders.get(topic_partition)
         if leader is None:
             self._wanted.add(topic_partition.topic)
-        return leader
+            return None
+        return leader.node
+
+    def _lead(self, topic_partition: TopicPartition, leader: _Leader) -> None:
+        """Note a leader, unless one of a newer epoch is known."""
+        known = self._leaders.get(topic_partition)
+        if known is None or not 0 <= leader.epoch < known.epoch:
+            self._leaders[topic_partition] = leader
 
     def tell(self, metadata: ClusterMetadata) -> None:
         """Pass on metadata that another client has just read. Any thread may call this."""
@@ -162,10 +178,25 @@ class BrokerTransport:
         for name, topic in metadata.topics.items():
             self._topics[name] = _Known(topic, asks_again_ms)
 
+    def _note_leaders(self, metadata: ClusterMetadata) -> None:
+        for name, topic in metadata.topics.items():
+            if self._topic_ids.setdefault(name, topic.topic_id) != topic.topic_id:
+                # It was recreated, and its epochs begin again.
+                self._topic_ids[name] = topic.topic_id
+                for one in [*self._leaders]:
+                    if one.topic == name:
+                        del self._leaders[one]
+            for partition in topic.partitions:
+                node = metadata.nodes.get(partition.leader)
+                topic_partition = TopicPartition(name, partition.partition)
+                if node is not None:
+                    self._lead(topic_partition, _Leader(node, partition.leader_epoch))
+                else:  # `leader_of` asks again
+                    self._leaders.pop(topic_partition, None)
+
     def _hear_other_threads(self) -> None:
         while self._told:
-            for topic_partition, leader in _leaders(self._told.popleft()):
-                self._leaders.setdefault(topic_partition, leader)
+            self._note_leaders(self._told.popleft())
         while self._asked_for:
             self._wanted.add(self._asked_for.popleft())
 
@@ -173,7 +204,10 @@ class BrokerTransport:
 
     def is_ready(self, node: Any) -> bool:
         """Return True if the broker takes a request now; otherwise begin to connect."""
-        return self._connections.ready(node)
+        is_ready = self._connections.ready(node)
+        if not is_ready and self._connections.last_error(node) is not None:
+            self._unreachable.add(node)
+        return is_ready
 
     def delay_ms(self, node: Any) -> int:
         """Return the time until the broker may be connected to, or asked for no requests before."""
@@ -236,13 +270,14 @@ class BrokerTransport:
     def _note_move(
         self, topic_partition: TopicPartition, one: ProducePartitionResponse, endpoints: Any
     ) -> None:
-        topic, partition = topic_partition
-        if one.current_leader is not None and self._cache.move(
-            topic, partition, one.current_leader, endpoints
-        ):
-            self._leaders[topic_partition] = self._cache.nodes[one.current_leader.leader_id]
+        hint = one.current_leader
+        nodes = {at.node_id: Node(at.node_id, at.host, at.port) for at in endpoints}
+        node = None if hint is None else nodes.get(hint.leader_id)
+        known = self._leaders.get(topic_partition)
+        if hint is not None and node and (known is None or hint.leader_epoch > known.epoch):
+            self._leaders[topic_partition] = _Leader(node, hint.leader_epoch)
         else:
-            self._look_up([topic])
+            self._look_up([topic_partition.topic])
 
     # Metadata.
 
@@ -251,6 +286,10 @@ class BrokerTransport:
 
     def _ask_for_leaders(self) -> int:
         """Ask a broker for the leaders that are wanted; return when to call again, if nothing happens."""
+        if self._unreachable:
+            led = (tp.topic for tp, one in self._leaders.items() if one.node in self._unreachable)
+            self._look_up(led)
+            self._unreachable.clear()
         if not self._wanted or self._is_asking:
             return NEVER_MS
         left_ms = self._next_ask_ms - monotonic_ms()
@@ -278,8 +317,8 @@ class BrokerTransport:
     def _node_to_ask(self) -> tuple[Node | None, int]:
         """Return the freest broker; if none can be asked, begin to connect, and return when to call again."""
         connections = self._connections
-        known = [*self._cache.nodes.values(), *self._leaders.values()]
-        nodes = [*dict.fromkeys(known), *self._bootstrap]
+        leaders = (leader.node for leader in self._leaders.values())
+        nodes = [*dict.fromkeys([*self._cache.nodes.values(), *leaders]), *self._bootstrap]
         able = [node for node in nodes if connections.can_send(node)]
         if able:
             return min(able, key=connections.in_flight_count), 0
@@ -300,13 +339,7 @@ class BrokerTransport:
         if error is None and not getattr(answer, "error_code", 0):
             metadata, errors = self._cache.update(asked, answer, now_ms)
             self._note_topics(metadata)
-            for name, topic in metadata.topics.items():
-                for one in topic.partitions:
-                    leader = metadata.nodes.get(one.leader)
-                    if leader is None:  # `leader_of` asks again
-                        self._leaders.pop(TopicPartition(name, one.partition), None)
-                    else:
-                        self._leaders[TopicPartition(name, one.partition)] = leader
+            self._note_leaders(metadata)
             tells_all = asked <= metadata.topics.keys()
             self._wanted.update(errors.transient)
         else:
@@ -336,14 +369,6 @@ class BrokerTransport:
         if answer.error_code:
             raise error_of(answer.error_code, f"asked {self._options} for a producer id")
         return int(answer.producer_id)
-
-
-def _leaders(metadata: ClusterMetadata) -> Iterable[tuple[TopicPartition, Node]]:
-    for name, topic in metadata.topics.items():
-        for one in topic.partitions:
-            leader = metadata.nodes.get(one.leader)
-            if leader is not None:
-                yield TopicPartition(name, one.partition), leader
 
 
 def _ensure_version(version: int, batches: Iterable[ProduceBatch]) -> None:
