@@ -34,7 +34,7 @@ _LOCK_TIMEOUT_MS = 100
 
 
 class LocalLog:
-    """The transport of plain Python: batches are appended to the logs before it answers."""
+    """Takes the batches of a producer in plain Python: appends them to the logs before it answers."""
 
     def __init__(
         self, append_records: Callable[..., None], *, flush: bool, level: int | None = None

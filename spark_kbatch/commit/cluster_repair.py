@@ -182,7 +182,7 @@ def _last_prepare(replica: Replica) -> int | None:
 
 
 def _reported(tp: TopicPartition, repair: Callable[[], RepairReport]) -> RepairReport:
-    """Return the report of a repair, even if it fails."""
+    """Run the repair of a partition and return its report; if it fails, a report that says why."""
     try:
         return repair()
     except LogDirLockedError:

@@ -64,7 +64,7 @@ class Extent(NamedTuple):
 
     @property
     def attempt(self) -> str:
-        """The attempt that staged them: TRANSACTION/ATTEMPT, the same on all nodes."""
+        """The attempt of a task that staged this extent: TRANSACTION/ATTEMPT, the same on all nodes."""
         return self.file.rpartition("/")[0]
 
 

@@ -84,7 +84,7 @@ class TopicReader:
         *,
         topic_id: str,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield what is left of a range of known offsets; raises as `read_piece`.
+        """Yield the records of a range of known offsets that the log still holds; raises as `read_piece`.
 
         Args:
             topic_id: of the topic that the range belongs to, empty if it has none. Nothing is read

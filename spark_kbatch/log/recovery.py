@@ -84,7 +84,7 @@ class Damage(NamedTuple):
 
 
 def verified(segments: LogSegments, state: LogState, from_offset: int) -> LogState:
-    """Return the state, ending before the first bad batch at or after `from_offset`. Writes nothing.
+    """Return the log's state as it is if the log ends before the first bad batch from `from_offset` on.
 
     Raises:
         KafkaStorageError: something before the recovery point is missing.

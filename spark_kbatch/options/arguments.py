@@ -49,7 +49,7 @@ def seconds(name: str, value: Any) -> float:
 
 
 def text(name: str, value: Any) -> str:
-    """Return a string."""
+    """Return an argument that must be a string."""
     if not isinstance(value, str):
         refuse(name, value, "text")
     return value

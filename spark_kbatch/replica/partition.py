@@ -197,7 +197,7 @@ class Partition:
         return placed
 
     def _in_epoch_locked(self, node_id: int, led: Leadership) -> Replica:
-        """Return a member of the ISR, without unrecorded data, in the leader's epoch."""
+        """Return an in-sync replica, cut to its recorded end and brought to the leader's epoch."""
         log = self._log_of(node_id)
         state = log.discard_unrecorded(log.state())
         if state.leader_epoch < led.state.leader_epoch:

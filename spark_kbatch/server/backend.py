@@ -17,7 +17,7 @@ from spark_kbatch.replica.metadata import Metadata
 
 
 class Backend(Protocol):
-    """One open cluster. Thread-safe."""
+    """The embedded cluster behind a server, as far as its handlers use it. Thread-safe."""
 
     path: Path
     files: Files

@@ -54,7 +54,7 @@ class TokenSource:
         }
 
     def token(self) -> str:
-        """Return a token.
+        """Return a token to log in with: the last one while it is valid, else a new one.
 
         Raises:
             ConfigError: the options do not say where tokens come from.
