@@ -246,7 +246,7 @@ SECURITY_OPTIONS = (
     Option("ssl.endpoint.identification.algorithm", _identification, "https, or empty", Security.ssl_endpoint_identification_algorithm, "How to check that a certificate is for the broker's host name. Empty accepts any name, which lets whoever has a certificate of the same authority pass for the broker."),
     Option("ssl.enabled.protocols", _tls_versions, ", ".join(TLS_VERSIONS), Security.ssl_enabled_protocols, "Versions of TLS to offer.", "TLSv1.2,TLSv1.3"),
     Option("ssl.cipher.suites", _listed, "names of OpenSSL or IANA, separated by commas", (), "Cipher suites to offer, for TLS 1.2.", "OpenSSL's"),
-    Option("sasl.mechanism", _one_of(MECHANISMS), ", ".join(MECHANISMS), Security.sasl_mechanism, "How the client authenticates itself. GSSAPI needs the package `gssapi`, AWS_MSK_IAM the package `botocore`."),
+    Option("sasl.mechanism", _one_of(MECHANISMS), ", ".join(MECHANISMS), Security.sasl_mechanism, "How the client authenticates itself. GSSAPI needs the package `gssapi` and a ticket, from `kinit` or a keytab in the environment variable `KRB5_CLIENT_KTNAME`; AWS_MSK_IAM needs the package `botocore`."),
     Option("sasl.jaas.config", parse_jaas, 'as for Kafka: `org.apache.kafka.common.security.scram.ScramLoginModule required username="NAME" password="PASSWORD";`', Jaas(), "Login module and credentials, as one would give them to a Java client. Only the user name, the password and other options are used, the classes are not.", "none"),
     Option("sasl.kerberos.service.name", _text, "a name", "", "Name of the Kerberos principal that brokers run as.", "none"),
     Option("sasl.login.callback.handler.class", _text, "a class of Kafka, or a function `package.module.function`", "", "Where tokens come from, for OAUTHBEARER: a Python function without arguments that returns a token. Classes of Kafka are accepted; which of its ways is used follows from the other options.", "none"),
@@ -319,8 +319,23 @@ def _ensure_one_of_each_store(security: Security) -> None:
         )
 
 
+_MECHANISMS_OF_MODULES = {
+    "PlainLoginModule": ("PLAIN",),
+    "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "OAuthBearerLoginModule": ("OAUTHBEARER",),
+    "IAMLoginModule": ("AWS_MSK_IAM",),
+    "Krb5LoginModule": ("GSSAPI",),
+}
+
+
 def _ensure_credentials(security: Security) -> None:
     mechanism, jaas = security.sasl_mechanism, security.sasl_jaas_config
+    fitting = _MECHANISMS_OF_MODULES.get(jaas.module)
+    if fitting and mechanism not in fitting:
+        raise ConfigError(
+            f"option 'sasl.mechanism' is {mechanism!r}, and 'sasl.jaas.config' has {jaas.module}, which is "
+            f"for {' and '.join(fitting)}; give 'sasl.mechanism' as {fitting[-1]!r}, or another module"
+        )
     if mechanism == "PLAIN" or mechanism.startswith("SCRAM"):
         if jaas.get("username") is None or jaas.get("password") is None:
             raise ConfigError(

@@ -9,8 +9,9 @@
 A broker may limit a session's lifetime, as for tokens that expire; then the client authenticates again on the
 same connection, shortly before.
 
-GSSAPI needs the package `gssapi`, AWS_MSK_IAM the package `botocore`, which finds credentials as all of
-Amazon's tools do.
+GSSAPI needs the package `gssapi`, and takes its ticket from the cache that `kinit` fills. AWS_MSK_IAM needs the
+package `botocore`, which finds credentials as all of Amazon's tools do. Both are tested without a Kerberos
+realm and without Amazon; all others against a real broker.
 
 Source: Kafka clients/.../common/security/authenticator/SaslClientAuthenticator.java.
 """
@@ -35,7 +36,10 @@ _LEAST_PART, _MORE_PART = 0.85, 0.10
 _PACKAGES = {"GSSAPI": "gssapi", "AWS_MSK_IAM": "botocore"}
 _CREDENTIALS = {
     "OAUTHBEARER": "'sasl.oauthbearer.token.endpoint.url' and the client id and secret",
-    "GSSAPI": "'sasl.kerberos.service.name', and with `klist` whether there is a ticket",
+    "GSSAPI": (
+        "'sasl.kerberos.service.name', and with `klist` whether there is a ticket (from `kinit`, or a keytab in "
+        "KRB5_CLIENT_KTNAME: that of 'sasl.jaas.config' is not read)"
+    ),
     "AWS_MSK_IAM": "the credentials and the region that botocore finds",
 }
 

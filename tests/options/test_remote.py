@@ -237,6 +237,13 @@ def test_options_that_do_not_fit_together_are_refused() -> None:
         ({"ssl.keystore.key": "b"}, "give both"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "no user name and password"),
         (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.jaas.config": f'{SCRAM} required username="a" password="b";',
+            },
+            "'sasl.mechanism' is 'GSSAPI'.*give 'sasl.mechanism' as 'SCRAM-SHA-512'",
+        ),
+        (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "AWS_MSK_IAM"},
             "AWS_MSK_IAM needs 'SASL_SSL'",
         ),

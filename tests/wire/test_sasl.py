@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,20 +143,84 @@ def test_missing_package_is_named(
         raise RuntimeError("not found")
 
     monkeypatch.setattr(sasl, "get_sasl_mechanism", lambda _: missing)
-    authenticator = sasl.Authenticator(
-        parse_cluster_options(
-            {
-                "bootstrap.servers": "host:1",
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": mechanism,
-                "sasl.kerberos.service.name": "kafka",
-            }
-        ).security,
-        "host",
-        "host:1",
-    )
+    authenticator = authenticator_of(mechanism)
     with pytest.raises(ConfigError, match=f"pip install {package}"):
         authenticator.start()
+
+
+def authenticator_of(mechanism: str) -> sasl.Authenticator:
+    given = {
+        "bootstrap.servers": "host:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.kerberos.service.name": "kafka",
+    }
+    return sasl.Authenticator(parse_cluster_options(given).security, "host", "host:1")
+
+
+def test_amazons_mechanism_signs_for_the_host_with_what_botocore_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = SimpleNamespace(access_key="AN-ID", secret_key="a-key-of-the-test", token="a-session")
+    session = SimpleNamespace(
+        get_credentials=lambda: SimpleNamespace(get_frozen_credentials=lambda: found),
+        get_config_variable=lambda _: "eu-west-1",
+    )
+    monkeypatch.setitem(sys.modules, "botocore", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "botocore.session", SimpleNamespace(Session=lambda: session))
+    authenticator = authenticator_of("AWS_MSK_IAM")
+    authenticator.start()
+    sent = authenticator.next_bytes()
+    authenticator.receive(b'{"version": "2020_10_22", "request-id": "1"}')
+
+    assert authenticator.is_done
+    message = json.loads(sent)
+    assert message["host"] == "host"
+    assert "/eu-west-1/kafka-cluster/aws4_request" in message["x-amz-credential"]
+    assert message["x-amz-security-token"] == "a-session"
+    assert b"a-key-of-the-test" not in sent
+
+
+def test_kerberos_takes_as_many_steps_as_its_library_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Context:
+        """Two tokens of each side, then the level of protection."""
+
+        complete = False
+
+        def __init__(self, **_: Any) -> None:
+            self._steps = [b"first", b"second"]
+
+        def step(self, given: bytes | None) -> bytes:
+            assert given == {2: None, 1: b"of the server"}[len(self._steps)]
+            self.complete = len(self._steps) == 1
+            return self._steps.pop(0)
+
+        def unwrap(self, given: bytes) -> Any:
+            return SimpleNamespace(message=given)
+
+        def wrap(self, given: bytes, _: bool) -> Any:
+            return SimpleNamespace(message=b"wrapped " + given)
+
+    def name(text: str, **_: Any) -> Any:
+        return SimpleNamespace(canonicalize=lambda _: text)
+
+    gssapi = SimpleNamespace(
+        SecurityContext=Context,
+        Name=name,
+        NameType=SimpleNamespace(hostbased_service=0),
+        MechType=SimpleNamespace(kerberos=0),
+    )
+    monkeypatch.setitem(sys.modules, "gssapi", gssapi)
+    authenticator = authenticator_of("GSSAPI")
+    authenticator.start()
+    sent = []
+    for answer in (b"of the server", b"\x07\x00\x10\x00", b""):
+        assert not authenticator.is_done
+        sent.append(authenticator.next_bytes())
+        authenticator.receive(answer)
+
+    assert authenticator.is_done
+    assert sent == [b"first", b"second", b"wrapped \x01\x00\x10\x00kafka@host"]
 
 
 def a_token() -> str:
