@@ -40,6 +40,7 @@ from spark_kbatch.errors import (
     OutOfOrderSequenceError,
     RecordTooLargeError,
     RetriableApiError,
+    RetriableError,
     UnknownProducerIdError,
     UnsupportedVersionError,
 )
@@ -125,6 +126,7 @@ class BrokerTransport:
             Node(-1 - number, *host_and_port(server))
             for number, server in enumerate(options.bootstrap_servers)
         ]
+        self._refused: KBatchError | None = None  # why no broker could be asked, if that is final
         self._wanted: set[str] = set()  # topics whose leaders are to be looked up
         self._is_asking = False
         self._asked_times = 0  # without an answer that tells everything
@@ -143,6 +145,9 @@ class BrokerTransport:
     def _leader_of(self, topic_partition: TopicPartition) -> Node | None:
         leader = self._leaders.get(topic_partition)
         if leader is None:
+            refused, self._refused = self._refused, None
+            if refused is not None:
+                raise refused
             self._wanted.add(topic_partition.topic)
             return None
         return leader.node
@@ -203,11 +208,25 @@ class BrokerTransport:
     # Nodes.
 
     def is_ready(self, node: Any) -> bool:
-        """Return True if the broker takes a request now; otherwise begin to connect."""
+        """Return True if the broker takes a request now; otherwise begin to connect.
+
+        Raises:
+            KBatchError: it refuses this client, or the other way round, for good.
+        """
         is_ready = self._connections.ready(node)
-        if not is_ready and self._connections.last_error(node) is not None:
-            self._unreachable.add(node)
+        if not is_ready:
+            refused = self._refusal_of(node)
+            if refused is not None:
+                raise refused
+            if self._connections.last_error(node) is not None:
+                self._unreachable.add(node)
         return is_ready
+
+    def _refusal_of(self, node: Node) -> KBatchError | None:
+        """Return why there is no connection, if trying again does not help: a password, a certificate."""
+        error = self._connections.last_error(node)
+        is_lost = self._connections.state(node) is State.DISCONNECTED
+        return error if is_lost and not isinstance(error, RetriableError) else None
 
     def delay_ms(self, node: Any) -> int:
         """Return the time until the broker may be connected to, or asked for no requests before."""
@@ -327,6 +346,7 @@ class BrokerTransport:
             delays = [delay for delay in map(connections.delay_ms, nodes) if delay]
             return None, min(delays, default=NEVER_MS)
         # The one whose pause ends first; the bootstrap servers after those that the cluster named.
+        self._refused = next(filter(None, map(self._refusal_of, nodes)), None)
         node = min(nodes, key=connections.connection_delay_ms)
         delay_ms = connections.connection_delay_ms(node)
         if not delay_ms:

@@ -34,12 +34,11 @@ from spark_kbatch.wire.protocol import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     MetadataRequest,
-    MetadataResponse,
     Request,
 )
 from tests.support import builders
 from tests.support.sasl_servers import SaslAnswers
-from tests.support.wire_servers import LoopbackServer
+from tests.support.wire_servers import LoopbackServer, metadata_answer
 
 
 def options_of(*servers: LoopbackServer | str, **more: Any) -> ClusterOptions:
@@ -60,36 +59,6 @@ def served(tmp_path: Path) -> Iterator[ClusterOptions]:
         cluster.serve(port=0) as server,
     ):
         yield options_of(server.bootstrap_servers)
-
-
-def metadata_answer(
-    nodes: list[Node], leaders: dict[str, list[int]], epoch: int = 0, **fields: Any
-) -> Any:
-    topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
-    return MetadataResponse(
-        brokers=[broker(node_id=one.id, host=one.host, port=one.port) for one in nodes],
-        cluster_id="a-cluster",
-        controller_id=nodes[0].id,
-        topics=[
-            topic(
-                error_code=0,
-                name=name,
-                partitions=[
-                    topic.MetadataResponsePartition(
-                        error_code=0,
-                        partition_index=number,
-                        leader_id=leader,
-                        leader_epoch=epoch,
-                        replica_nodes=[1, 2],
-                        isr_nodes=[1, 2],
-                    )
-                    for number, leader in enumerate(of)
-                ],
-            )
-            for name, of in leaders.items()
-        ],
-        **fields,
-    )
 
 
 def test_metadata_of_a_cluster(served: ClusterOptions) -> None:

@@ -18,6 +18,7 @@ from spark_kbatch.errors import (
     ApiError,
     ProducerClosedError,
     RecordTooLargeError,
+    SaslAuthenticationError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import CODECS, TopicPartition
@@ -29,10 +30,14 @@ from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.server.server import Server
+from spark_kbatch.wire.connections import Node
+from spark_kbatch.wire.protocol import ApiKey, InitProducerIdResponse, Request
 from tests.support import builders, reference
 from tests.support.accumulators import bytes_in_use
 from tests.support.faults import run_child
+from tests.support.sasl_servers import PASSWORD, USER, SaslAnswers
 from tests.support.waiting import until
+from tests.support.wire_servers import LoopbackServer, metadata_answer
 
 
 @pytest.fixture(autouse=True)
@@ -341,3 +346,36 @@ def test_producers_at_the_same_time_and_in_forked_children_have_ids_of_their_own
     assert status == 0
     assert len(asked) == 3
     assert len({one.producer_id for one in headers(cluster)}) == 3
+
+
+@pytest.mark.parametrize("leader", [1, -1], ids=["leader known", "leader unknown"])
+def test_password_that_is_refused_meanwhile_fails_records_at_once(
+    monkeypatch: pytest.MonkeyPatch, leader: int
+) -> None:
+    """The password changes while the record is sent, or while its leader is looked up."""
+    looked_up = itertools.count(1)
+
+    def answer(request: Request) -> Any:
+        if request.api_key == ApiKey.INIT_PRODUCER_ID:
+            return InitProducerIdResponse(error_code=0, producer_id=1, producer_epoch=0)
+        if request.api_key == ApiKey.METADATA and (leader == 1 or next(looked_up) < 5):
+            return metadata_answer([Node(1, "127.0.0.1", server.node.port)], {"events": [leader]})
+        monkeypatch.setattr("tests.support.sasl_servers.PASSWORD", "a new one")
+        return server.hang_up()
+
+    with LoopbackServer(SaslAnswers(answer)) as server:
+        options = parse_cluster_options(
+            {
+                "bootstrap.servers": str(server.node),
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": f'P required username="{USER}" password="{PASSWORD}";',
+            }
+        )
+        producer = open_producer(options, parse_producer_options({}))
+        try:
+            with pytest.raises(SaslAuthenticationError, match=r"sasl\.jaas\.config"):
+                producer.send("events", b"v", partition=0).result(20)
+            assert server.accepted < 10
+        finally:
+            producer.close(timeout=0)

@@ -23,7 +23,7 @@ ITERATIONS = 4096
 
 
 class SaslAnswers:
-    """Answers of a server, for one connection at a time."""
+    """Answers of a server. It does not tell connections apart: once one is authenticated, all are answered."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class SaslAnswers:
         self._knows_password = knows_password
         self.token = token
         self.exchanges = 0  # started
-        self.is_authenticated = False
+        self._is_open = False
         self._mechanism = ""
         self._scram: _Scram | None = None
         self._refused = False
@@ -50,11 +50,11 @@ class SaslAnswers:
             return self._handshake(request.body.mechanism)
         if request.api_key == ApiKey.SASL_AUTHENTICATE:
             return self._step(bytes(request.body.auth_bytes))
-        return self._answer(request) if self.is_authenticated else "hang up"
+        return self._answer(request) if self._is_open else "hang up"
 
     def _handshake(self, mechanism: str) -> Any:
         self.exchanges += 1
-        self.is_authenticated = self._refused = False
+        self._refused = False
         self._mechanism, self._scram = mechanism, None
         known = mechanism in self._mechanisms
         code = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -90,12 +90,13 @@ class SaslAnswers:
         )
 
     def _answered(self, given: bytes) -> Any:
-        self.is_authenticated = not given or given.startswith(b"v=")
+        is_authenticated = not given or given.startswith(b"v=")
+        self._is_open |= is_authenticated
         return SaslAuthenticateResponse(
             error_code=0,
             error_message=None,
             auth_bytes=given,
-            session_lifetime_ms=self._session_lifetime_ms if self.is_authenticated else 0,
+            session_lifetime_ms=self._session_lifetime_ms if is_authenticated else 0,
         )
 
 

@@ -45,6 +45,37 @@ def metadata_body(cluster_id: str = "a-cluster") -> Any:
     return MetadataResponse(brokers=[], cluster_id=cluster_id, controller_id=1, topics=[])
 
 
+def metadata_answer(
+    nodes: list[Node], leaders: dict[str, list[int]], epoch: int = 0, **fields: Any
+) -> Any:
+    """Return an answer to Metadata; `leaders` has the leader of each partition, by topic."""
+    topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
+    return MetadataResponse(
+        brokers=[broker(node_id=one.id, host=one.host, port=one.port) for one in nodes],
+        cluster_id="a-cluster",
+        controller_id=nodes[0].id,
+        topics=[
+            topic(
+                error_code=0,
+                name=name,
+                partitions=[
+                    topic.MetadataResponsePartition(
+                        error_code=0,
+                        partition_index=number,
+                        leader_id=leader,
+                        leader_epoch=epoch,
+                        replica_nodes=[1, 2],
+                        isr_nodes=[1, 2],
+                    )
+                    for number, leader in enumerate(of)
+                ],
+            )
+            for name, of in leaders.items()
+        ],
+        **fields,
+    )
+
+
 class ServerEnd:
     """The server's end of a connection in memory: takes requests, and answers when told."""
 
