@@ -16,8 +16,8 @@ and without Spark:
         for batch in cluster.read("events", columns=["offset", "value"]):
             print(batch.to_pydict())
 
-`open` also reads the log directory of a real Kafka broker. See `help(spark_kbatch.Cluster)` for what else
-a cluster can do. All errors are KBatchErrors. docs/options.md describes every option.
+`open` also reads the log directory of a real Kafka broker, and `connect("host:9092")` reaches a real cluster
+over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can do. All errors are KBatchErrors. docs/options.md describes every option.
 """
 
 # The rooms of the package, from the bottom up. Imports go one way: a room imports only those above it.
@@ -91,6 +91,8 @@ if TYPE_CHECKING:
     from spark_kbatch.mirroring.copying import MirrorProgress
     from spark_kbatch.producer.futures import ArrowFuture, RecordFuture, RecordMetadata
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.remote.cluster import RemoteCluster
+    from spark_kbatch.remote.topics import RemoteTopic
     from spark_kbatch.server.intercepts import InterceptedRequest
     from spark_kbatch.server.server import Server
 
@@ -124,6 +126,8 @@ __all__ = [
     "RecordFuture",
     "RecordMetadata",
     "RecordTooLargeError",
+    "RemoteCluster",
+    "RemoteTopic",
     "RequestTimedOutError",
     "RetriableError",
     "Server",
@@ -133,12 +137,13 @@ __all__ = [
     "TopicConfig",
     "TopicPartition",
     "UnknownTopicOrPartitionError",
+    "connect",
     "mirror",
     "open",
     "register",
 ]
 
-# Imported on first use, so that programs that only read load neither the producer nor the server.
+# Imported on first use, so that programs that only read load neither the producer, nor the server, nor the network.
 _MODULES = {
     "ArrowFuture": "producer.futures",
     "InterceptedRequest": "server.intercepts",
@@ -146,6 +151,8 @@ _MODULES = {
     "Producer": "producer.producer",
     "RecordFuture": "producer.futures",
     "RecordMetadata": "producer.futures",
+    "RemoteCluster": "remote.cluster",
+    "RemoteTopic": "remote.topics",
     "Server": "server.server",
 }
 
@@ -279,6 +286,33 @@ def mirror(
         on_progress=on_progress,
         stop=stop,
     )
+
+
+def connect(
+    bootstrap_servers: str | Sequence[str],
+    config: Mapping[str, object] | None = None,
+    **options: Any,
+) -> RemoteCluster:
+    """Connect to a real Kafka cluster.
+
+        with spark_kbatch.connect("host:9092", security_protocol="SSL") as cluster:
+            table = cluster.read("events").read_all()
+
+    Args:
+        bootstrap_servers: HOST:PORT of servers to ask first, which name all others: as text, with
+            commas between them, or as a list.
+        config: options of the client by Kafka's keys, such as `{"security.protocol": "SSL"}`; other keys
+            than those in docs/kafka-cluster.md are refused.
+        options: the same, as keyword arguments: `security_protocol="SSL"`.
+
+    Raises:
+        ConfigError: an option is unknown or not accepted.
+        RequestTimedOutError: no server answered within default.api.timeout.ms; says why.
+        AuthenticationError: a server, or this client, was refused by the other side.
+    """
+    from spark_kbatch.remote.cluster import connect_to  # noqa: PLC0415  loads the network
+
+    return connect_to(bootstrap_servers, config, options)
 
 
 def register(spark: SparkSession) -> None:

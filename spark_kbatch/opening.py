@@ -16,6 +16,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
 from spark_kbatch.options.paths import absolute_path
 from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.remote import is_address
 from spark_kbatch.replica.metadata import Metadata
 
 
@@ -37,7 +38,7 @@ def open_for_reading(
     logs = _broker_logs(path, foreign_end, files)
     if logs is not None:
         return BrokerLogs(logs)
-    with _told_what_is_looked_for():
+    with _told_what_is_looked_for(path):
         return Cluster(path, files=files)
 
 
@@ -70,7 +71,7 @@ def _open_source(path: StrPath, foreign_end: str, files: Files) -> SourceAtPath:
     logs = _broker_logs(path, foreign_end, files)
     if logs is not None:
         return logs
-    with _told_what_is_looked_for():
+    with _told_what_is_looked_for(path):
         return ClusterParts(path, files=files)
 
 
@@ -94,8 +95,13 @@ def _broker_logs(path: StrPath, foreign_end: str, files: Files) -> ForeignSource
 
 
 @contextlib.contextmanager
-def _told_what_is_looked_for() -> Iterator[None]:
+def _told_what_is_looked_for(path: StrPath) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
+        if isinstance(path, str) and is_address(path):
+            raise ConfigError(
+                f"{error}; {path!r} looks like the address of a real cluster, which is reached by "
+                f"spark_kbatch.connect({path!r})"
+            ) from None
         raise ConfigError(f"{error}; {WHAT_IS_LOOKED_FOR}") from None

@@ -81,7 +81,7 @@ PRODUCER_OPTIONS = (
 )
 # fmt: on
 
-_NO_BROKER = "there is no broker to reach"
+_NO_BROKER = "it concerns connections to brokers"
 _NO_METRICS = "nothing collects metrics"
 _TRANSACTIONS = "transactions are Spark jobs here"
 _BYTES_ONLY = "records are bytes or text already"

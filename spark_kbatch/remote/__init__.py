@@ -15,6 +15,9 @@ named, so that an embedded one pays nothing for it.
     job         a Spark job's writes: what is checked, what a task does, what the driver counts
     transactions  a transactional producer's coordinator, and the offsets of its group
     pipeline    its finished batches, in order, to the leaders of their partitions
+    topics      topics and their settings: look them up, create, change, delete
+    groups      consumer groups, their members, offsets and lag
+    cluster     a cluster as users have it in Python
 
 A client is leased: it and its connections are used by one thread at a time, and go back to a pool of the
 process. So a Spark worker connects once, whatever number of tasks it runs.

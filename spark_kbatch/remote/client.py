@@ -671,11 +671,11 @@ def leased(options: ClusterOptions) -> Iterator[Client]:
         _put_back(client)
 
 
-def close_idle_clients() -> None:
-    """Close all clients of the pool."""
+def close_idle_clients(options: ClusterOptions | None = None) -> None:
+    """Close the clients of the pool with these options; all of them without options."""
     with _lock:
-        clients = [one.client for idle in _idle.values() for one in idle]
-        _idle.clear()
+        chosen = list(_idle) if options is None else [options]
+        clients = [one.client for each in chosen for one in _idle.pop(each, [])]
     for client in clients:
         client.close()
 

@@ -74,7 +74,7 @@ def test_acks_may_be_a_word_or_a_number(value: Any, acks: int) -> None:
         ({"linger_ms": 1, "linger.ms": 1}, "given twice"),
         ({"bootstrap_servers": "x:1"}, "has no meaning here: the cluster is a folder"),
         ({"transactional.id": "t"}, "transactions are Spark jobs here"),
-        ({"ssl_cafile": "x"}, "option 'ssl.cafile' has no meaning here: there is no broker"),
+        ({"ssl_cafile": "x"}, "option 'ssl.cafile' has no meaning here: it concerns connections"),
         ({"key_serializer": str}, "records are bytes or text already"),
         ({"partitioner_availability_timeout_ms": 1}, "no brokers that could be slow"),
         (

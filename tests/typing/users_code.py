@@ -18,6 +18,8 @@ from spark_kbatch import (
     Producer,
     RecordFuture,
     RecordMetadata,
+    RemoteCluster,
+    RemoteTopic,
     Topic,
     TopicAlreadyExistsError,
     TopicConfig,
@@ -82,6 +84,27 @@ def sends(cluster: Cluster) -> None:
         assert_type(rows, ArrowFuture)
         assert_type(rows.exception(timeout=1.5), Exception | None)
         producer.flush(5)
+
+
+def connects(servers: list[str]) -> None:
+    """The words of a real cluster are those of one in a folder."""
+    spark_kbatch.connect(servers, {"security.protocol": "SSL"}, client_rack="a")
+    with spark_kbatch.connect("host:9092", request_timeout_ms=5000) as cluster:
+        assert_type(cluster, RemoteCluster)
+        assert_type(cluster.topic("t"), RemoteTopic)
+        assert_type(
+            cluster.create_topic("t", partitions=2, config={"retention.ms": 5}), RemoteTopic
+        )
+        assert_type(cluster.topics(), list[RemoteTopic])
+        assert_type(cluster.topic("t").config["retention.ms"], str | None)
+        for batch in cluster.read("t", start={0: 5, 1: "earliest"}, columns=["value"]):
+            print(batch.num_rows)
+        found = cluster.list_offsets({("t", 0): "latest"})
+        assert_type(found, dict[TopicPartition, OffsetAndTimestamp | None])
+        assert_type(cluster.delete_records({("t", 0): -1}), dict[TopicPartition, int])
+        assert_type([one.lag for one in cluster.groups()], list[int])
+        with cluster.producer(acks="all", linger_ms=5) as producer:
+            assert_type(producer, Producer)
 
 
 def told(metadata: RecordMetadata | None, error: Exception | None) -> None:

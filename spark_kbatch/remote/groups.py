@@ -1,0 +1,180 @@
+"""The consumer groups of a real cluster: their members, committed offsets and lag.
+
+Each broker coordinates some of the groups: it lists them, describes them, and knows their offsets. A group whose
+coordinator moves while it is looked at is looked at again.
+
+A cluster does not tell everything that an embedded one has: a group's generation, and when an offset was
+committed, are -1. Members of groups of the newer protocol (`group.protocol=consumer`) are not shown.
+
+Source: Kafka clients/.../admin/KafkaAdminClient.java; ListGroupsRequest.json, DescribeGroupsRequest.json,
+OffsetFetchRequest.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from spark_kbatch.errors import RequestTimedOutError, RetriableError
+from spark_kbatch.model import LATEST, ConsumerGroup, GroupMember, GroupOffset, TopicPartition
+from spark_kbatch.remote import offsets
+from spark_kbatch.remote.client import Client
+from spark_kbatch.wire import assignment
+from spark_kbatch.wire.connections import Node
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.protocol import (
+    ApiKey,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+)
+
+_NOT_TOLD = -1
+_ONE_GROUP_UNTIL = 7  # version of OffsetFetch
+_NONE_COMMITTED = -1
+
+
+class _Listed(NamedTuple):
+    """A group as its coordinator lists it."""
+
+    group_id: str
+    protocol_type: str
+    state: str  # empty if the broker is too old to tell
+    coordinator: Node
+
+
+class _Described(NamedTuple):
+    """A group as its coordinator describes it."""
+
+    state: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+
+
+class _Committed(NamedTuple):
+    """An offset that a group committed."""
+
+    offset: int
+    metadata: str
+
+
+def all_groups(client: Client) -> list[ConsumerGroup]:
+    """Return all groups that this client may see, sorted by id.
+
+    Raises:
+        RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
+    """
+    end_ms = client.monotonic_ms() + client.options.default_api_timeout_ms
+    attempts = 0
+    while True:
+        try:
+            return _groups(client)
+        except RetriableError as error:
+            if isinstance(error, RequestTimedOutError) or client.monotonic_ms() >= end_ms:
+                raise
+        client.wait(client.backoff.pause_ms(attempts))
+        client.invalidate()
+        attempts += 1
+
+
+def _groups(client: Client) -> list[ConsumerGroup]:
+    nodes = client.metadata([]).nodes.values()
+    by_id = {one.group_id: one for node in nodes for one in _listed(client, node)}
+    listed = [by_id[name] for name in sorted(by_id)]
+    described = {one.group_id: _described(client, one) for one in listed}
+    committed = {one.group_id: _committed(client, one) for one in listed}
+    wanted = {tp for found in committed.values() for tp in found}
+    wanted |= {tp for found in described.values() for one in found.members for tp in one.partitions}
+    ends = _ends(client, wanted)
+    return [
+        ConsumerGroup(
+            one.group_id,
+            described[one.group_id].state,
+            one.protocol_type,
+            described[one.group_id].protocol,
+            _NOT_TOLD,
+            described[one.group_id].members,
+            _offsets(committed[one.group_id], described[one.group_id].members, ends),
+        )
+        for one in listed
+    ]
+
+
+def _listed(client: Client, node: Node) -> list[_Listed]:
+    answer = client.request(ApiKey.LIST_GROUPS, ListGroupsRequest(states_filter=[]), node=node)
+    _ensure_none(answer.error_code, f"asked {node} for its consumer groups")
+    return [
+        _Listed(one.group_id, one.protocol_type, getattr(one, "group_state", None) or "", node)
+        for one in answer.groups
+    ]
+
+
+def _described(client: Client, group: _Listed) -> _Described:
+    body = DescribeGroupsRequest(groups=[group.group_id], include_authorized_operations=False)
+    answer = client.request(ApiKey.DESCRIBE_GROUPS, body, node=group.coordinator)
+    (found,) = answer.groups
+    # A group of the newer protocol is described by another request, and not to be found by this one.
+    if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead":
+        return _Described(group.state, "", ())
+    _ensure_none(found.error_code, f"asked {group.coordinator} for group {group.group_id!r}")
+    members = tuple(
+        GroupMember(
+            one.member_id,
+            getattr(one, "group_instance_id", None),
+            one.client_id,
+            one.client_host.removeprefix("/"),  # which Java writes
+            assignment.partitions(bytes(one.member_assignment)),
+        )
+        for one in found.members
+    )
+    return _Described(found.group_state, found.protocol_data, members)
+
+
+def _committed(client: Client, group: _Listed) -> dict[TopicPartition, _Committed]:
+    body = OffsetFetchRequest(group_id=group.group_id, topics=None, require_stable=False)
+    answer = client.request(
+        ApiKey.OFFSET_FETCH, body, node=group.coordinator, last_version=_ONE_GROUP_UNTIL
+    )
+    what = f"asked {group.coordinator} for offsets of group {group.group_id!r}"
+    _ensure_none(answer.error_code, what)
+    found = {}
+    for topic in answer.topics:
+        for one in topic.partitions:
+            _ensure_none(one.error_code, what)
+            if one.committed_offset != _NONE_COMMITTED:
+                tp = TopicPartition(topic.name, one.partition_index)
+                found[tp] = _Committed(one.committed_offset, one.metadata or "")
+    return found
+
+
+def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the ends of partitions, without those that are gone or have no leader."""
+    wanted = sorted(partitions)
+    if not wanted:
+        return {}
+    metadata = client.metadata({tp.topic for tp in wanted}, fresh=True)
+    there = [tp for tp in wanted if metadata.leader_of(*tp) is not None]
+    found = offsets.list_offsets(client, dict.fromkeys(there, LATEST))
+    return {tp: one.offset for tp, one in found.items() if one is not None}
+
+
+def _offsets(
+    committed: Mapping[TopicPartition, _Committed],
+    members: Iterable[GroupMember],
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, GroupOffset]:
+    assigned = {tp for one in members for tp in one.partitions}
+    found = {}
+    for tp in sorted({*committed, *assigned}):
+        at, end = committed.get(tp), ends.get(tp)
+        if at is None:
+            found[tp] = GroupOffset(None, end, None, "", _NOT_TOLD)
+        else:
+            lag = None if end is None else max(0, end - at.offset)
+            found[tp] = GroupOffset(at.offset, end, lag, at.metadata, _NOT_TOLD)
+    return found
+
+
+def _ensure_none(code: int, what: str) -> None:
+    if code != ErrorCode.NONE:
+        raise error_of(code, what)

@@ -1,0 +1,349 @@
+"""Topics of a real cluster: look them up with their settings, create, grow, change, empty and delete them.
+
+Each change is sent to the controller, or to the leaders, and waits until it shows in metadata. It may be sent
+twice, because an answer can be lost. So what is asked for is checked first, and a change that turns out to be done
+already is not an error.
+
+Source: Kafka clients/.../admin/KafkaAdminClient.java; DeleteTopicsRequest.json, CreatePartitionsRequest.json,
+IncrementalAlterConfigsRequest.json, DeleteRecordsRequest.json.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_kbatch.errors import (
+    ConfigError,
+    KBatchError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    TopicAlreadyExistsError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.remote import offsets
+from spark_kbatch.remote.client import Client
+from spark_kbatch.remote.metadata import TopicMetadata
+from spark_kbatch.wire.connections import Node
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.protocol import (
+    ApiKey,
+    CreatePartitionsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+
+ALL_RECORDS = -1  # in place of an offset to delete below
+_CLUSTERS_DEFAULT = -1
+_TOPIC = 2  # a type of resources
+_SET, _DELETE = 0, 1  # operations on a setting
+_DELETES_BY_ID_SINCE = 6
+_HIDES_SETTINGS = {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+
+
+@dataclass(frozen=True)
+class RemoteTopic:
+    """A topic of a real cluster: its name, id, partitions, replicas and settings."""
+
+    name: str
+    topic_id: str  # empty if the cluster tells none
+    partitions: int
+    leaders: tuple[int, ...] = ()  # node ids by partition; -1 for a partition without a leader
+    replicas: tuple[tuple[int, ...], ...] = ()  # node ids by partition; the first is preferred
+    isr: tuple[tuple[int, ...], ...] = ()  # those of them that are in sync
+    # By Kafka's keys, as the cluster tells them; empty if this client may not see them.
+    config: Mapping[str, str | None] = field(default_factory=dict, hash=False)
+
+    def __repr__(self) -> str:
+        copies = f", replication_factor={self.replication_factor}"
+        return f"RemoteTopic({self.name!r}, partitions={self.partitions}{copies})"
+
+    @property
+    def replication_factor(self) -> int:
+        """The number of copies of each record."""
+        return len(self.replicas[0]) if self.replicas else 0
+
+
+def find_topic(client: Client, name: str) -> RemoteTopic:
+    """Return a topic as it is now.
+
+    Raises:
+        UnknownTopicOrPartitionError: it does not exist; names those that do.
+    """
+    client.metadata([name], fresh=True)
+    (found,) = _with_settings(client, [client.topic(name)])
+    return found
+
+
+def all_topics(client: Client) -> list[RemoteTopic]:
+    """Return all topics but internal ones, by name."""
+    found = client.metadata(fresh=True).topics.values()
+    return _with_settings(client, [one for one in found if not one.is_internal])
+
+
+def _with_settings(client: Client, topics: list[TopicMetadata]) -> list[RemoteTopic]:
+    settings = _settings_of(client, [one.name for one in topics])
+    return [_topic(one, settings[one.name]) for one in topics if one.name in settings]
+
+
+def _topic(found: TopicMetadata, config: Mapping[str, str | None]) -> RemoteTopic:
+    return RemoteTopic(
+        found.name,
+        found.topic_id,
+        len(found.partitions),
+        tuple(one.leader for one in found.partitions),
+        tuple(one.replicas for one in found.partitions),
+        tuple(one.isr for one in found.partitions),
+        config,
+    )
+
+
+def _settings_of(client: Client, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    """Return the settings of topics, without topics that were deleted meanwhile."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    resources = [
+        resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+        for name in topics
+    ]
+    if not resources:
+        return {}
+    body = DescribeConfigsRequest(
+        resources=resources, include_synonyms=False, include_documentation=False
+    )
+    found: dict[str, dict[str, str | None]] = {}
+    for one in client.request(ApiKey.DESCRIBE_CONFIGS, body).results:
+        if one.error_code in _HIDES_SETTINGS:
+            found[one.resource_name] = {}
+        elif one.error_code == ErrorCode.NONE:
+            found[one.resource_name] = {
+                each.name: each.value for each in sorted(one.configs, key=lambda each: each.name)
+            }
+        elif one.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise error_of(one.error_code, _said(f"settings of {one.resource_name!r}", one))
+    return found
+
+
+def create_topic(
+    client: Client,
+    name: str,
+    *,
+    partitions: int | None,
+    replication_factor: int | None,
+    settings: Mapping[str, str],
+    exist_ok: bool,
+) -> RemoteTopic:
+    """Create a topic.
+
+    Args:
+        client: asks.
+        name: of the topic.
+        partitions: how many; None for the cluster's default.
+        replication_factor: copies of each record; None for the cluster's default.
+        settings: by Kafka's keys.
+        exist_ok: whether to return the topic if it exists with all that is given.
+
+    Raises:
+        TopicAlreadyExistsError: it exists; with `exist_ok`, it differs; says how.
+        KBatchError: the cluster refused it; says why.
+    """
+    try:
+        client.create_topic(
+            name,
+            _CLUSTERS_DEFAULT if partitions is None else partitions,
+            _CLUSTERS_DEFAULT if replication_factor is None else replication_factor,
+            settings,
+        )
+    except TopicAlreadyExistsError:
+        if not exist_ok:
+            raise
+    found = find_topic(client, name)
+    given = {"partitions": partitions, "replication_factor": replication_factor}
+    differs = [
+        f"{key}={getattr(found, key)}"
+        for key, value in given.items()
+        if value is not None and getattr(found, key) != value
+    ]
+    differs += [
+        f"{key}={found.config.get(key)}"
+        for key, value in settings.items()
+        if found.config and found.config.get(key) != value
+    ]
+    if differs and exist_ok:
+        raise TopicAlreadyExistsError(name, ", ".join(differs))
+    return found
+
+
+def delete_topic(client: Client, name: str) -> RemoteTopic:
+    """Delete a topic, and return what it was."""
+    found = find_topic(client, name)
+    _ensure_not_internal(client, name)
+    timeout_ms = _timeout_ms(client)
+
+    def body(version: int) -> Any:
+        if version < _DELETES_BY_ID_SINCE:
+            return DeleteTopicsRequest(topic_names=[name], timeout_ms=timeout_ms)
+        # By its id, so that a request that is sent again deletes no other topic with this name.
+        topic = DeleteTopicsRequest.DeleteTopicState
+        one = (
+            topic(name=None, topic_id=_uuid_of(found.topic_id))
+            if found.topic_id
+            else topic(name=name, topic_id=uuid.UUID(int=0))
+        )
+        return DeleteTopicsRequest(topics=[one], timeout_ms=timeout_ms)
+
+    (deleted,) = client.request_controller(ApiKey.DELETE_TOPICS, body).responses
+    gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+    if deleted.error_code not in gone:
+        _ensure_done(deleted, f"topic {name!r} cannot be deleted")
+
+    def is_gone() -> bool:
+        there = client.metadata([name], fresh=True).topics.get(name)
+        return there is None or there.topic_id != found.topic_id
+
+    _wait_until(client, is_gone, f"topic {name!r} was deleted, but is still there")
+    return found
+
+
+def create_partitions(client: Client, name: str, total_count: int) -> RemoteTopic:
+    """Add partitions to a topic, up to a total, and return the topic."""
+    found = find_topic(client, name)
+    _ensure_not_internal(client, name)
+    if total_count <= found.partitions:
+        raise ConfigError(
+            f"topic {name!r} has {found.partitions} partitions already, and total_count is {total_count}; "
+            "partitions can only be added"
+        )
+    topic = CreatePartitionsRequest.CreatePartitionsTopic
+    body = CreatePartitionsRequest(
+        topics=[topic(name=name, count=total_count, assignments=None)],
+        timeout_ms=_timeout_ms(client),
+        validate_only=False,
+    )
+    (created,) = client.request_controller(ApiKey.CREATE_PARTITIONS, body).results
+
+    def count() -> int:
+        client.metadata([name], fresh=True)
+        return len(client.topic(name).partitions)
+
+    if created.error_code != ErrorCode.INVALID_PARTITIONS or count() != total_count:
+        _ensure_done(created, f"topic {name!r} cannot have {total_count} partitions")
+    _wait_until(
+        client,
+        lambda: count() >= total_count,
+        f"topic {name!r} has been given partitions that are not there yet",
+    )
+    for number in range(total_count):
+        client.leader(TopicPartition(name, number))
+    return find_topic(client, name)
+
+
+def alter_topic(client: Client, name: str, changes: Mapping[str, str | None]) -> RemoteTopic:
+    """Change settings of a topic, None to reset one; return the topic."""
+    find_topic(client, name)
+    if changes:
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        body = IncrementalAlterConfigsRequest(
+            resources=[
+                resource(
+                    resource_type=_TOPIC,
+                    resource_name=name,
+                    configs=[
+                        resource.AlterableConfig(
+                            name=key,
+                            config_operation=_DELETE if value is None else _SET,
+                            value=value,
+                        )
+                        for key, value in changes.items()
+                    ],
+                )
+            ],
+            validate_only=False,
+        )
+        (altered,) = client.request_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, body).responses
+        _ensure_done(altered, f"settings of topic {name!r} cannot be changed")
+    return find_topic(client, name)
+
+
+def delete_records(
+    client: Client, below: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Delete records below an offset of each partition; return where each log starts then.
+
+    Raises:
+        OffsetOutOfRangeError: an offset is above the high watermark; nothing is deleted.
+        UnknownTopicOrPartitionError: a partition does not exist; nothing is deleted.
+    """
+    # As numbers, so that a request that is sent again deletes no record that came meanwhile.
+    wanted = {}
+    for tp, edges in offsets.edges(client, below).items():
+        wanted[tp] = edges.high_watermark if below[tp] == ALL_RECORDS else below[tp]
+        if wanted[tp] > edges.high_watermark:
+            raise OffsetOutOfRangeError(
+                str(tp), wanted[tp], edges.log_start_offset, edges.high_watermark
+            )
+    timeout_ms = _timeout_ms(client)
+    topic = DeleteRecordsRequest.DeleteRecordsTopic
+
+    def build(_node: Node, partitions: list[TopicPartition]) -> Any:
+        topics = [
+            topic(
+                name=name,
+                partitions=[
+                    topic.DeleteRecordsPartition(partition_index=tp.partition, offset=wanted[tp])
+                    for tp in of_topic
+                ],
+            )
+            for name, of_topic in offsets.by_topic(partitions)
+        ]
+        return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+
+    return client.request_leaders(ApiKey.DELETE_RECORDS, wanted, build, _log_starts)
+
+
+def _log_starts(answer: Any) -> dict[TopicPartition, int | KBatchError]:
+    return {
+        TopicPartition(topic.name, one.partition_index): error_of(
+            one.error_code, f"records of {topic.name}-{one.partition_index} cannot be deleted"
+        )
+        if one.error_code
+        else one.low_watermark
+        for topic in answer.topics
+        for one in topic.partitions
+    }
+
+
+def _ensure_not_internal(client: Client, name: str) -> None:
+    if client.topic(name).is_internal:
+        raise ConfigError(f"topic {name!r} of {client.options} is the cluster's own")
+
+
+def _ensure_done(result: Any, what: str) -> None:
+    # What takes the controller longer than the request goes on, and is waited for.
+    if result.error_code not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+        raise error_of(result.error_code, _said(what, result))
+
+
+def _said(what: str, result: Any) -> str:
+    return f"{what}: {getattr(result, 'error_message', None) or 'no reason given'}"
+
+
+def _wait_until(client: Client, is_done: Callable[[], bool], otherwise: str) -> None:
+    timeout_ms = client.options.default_api_timeout_ms
+    end_ms = client.monotonic_ms() + timeout_ms
+    while not is_done():
+        if client.monotonic_ms() >= end_ms:
+            raise RequestTimedOutError(f"{otherwise} after {timeout_ms} ms, in {client.options}")
+        client.wait(client.options.retry_backoff_ms)
+
+
+def _timeout_ms(client: Client) -> int:
+    return min(client.options.request_timeout_ms, client.options.default_api_timeout_ms)
+
+
+def _uuid_of(topic_id: str) -> uuid.UUID:
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
