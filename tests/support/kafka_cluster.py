@@ -31,6 +31,7 @@ from tests.support.waiting import until
 
 NODES = (1, 2, 3)
 _SMALL: dict[str, object] = {
+    "replica_selector_class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     # A dead broker is noticed soon, and a leader stays where the test moved it.
     "broker_session_timeout_ms": 3000,
     "broker_heartbeat_interval_ms": 500,
@@ -44,6 +45,11 @@ _SMALL: dict[str, object] = {
     "num_network_threads": 2,
     "background_threads": 2,
 }
+
+
+def rack_of(node: int) -> str:
+    """Return the rack of a broker; each has its own."""
+    return f"rack-{node}"
 
 
 class BrokerCluster:
@@ -60,7 +66,7 @@ class BrokerCluster:
             listener = Listener("PROXIED", "PLAINTEXT", advertised=proxy.address)
             broker = self.brokers[n] = Broker(
                 kafka, folder / f"broker-{n}", voters=[own, *(v for v in voters if v != own)],
-                listeners=[listener], memory="256m", **_SMALL,
+                listeners=[listener], memory="256m", broker_rack=rack_of(n), **_SMALL,
             )  # fmt: skip
             proxy.target = broker.addresses["PROXIED"]
         self.servers = ",".join(proxy.address for proxy in self.proxies.values())
