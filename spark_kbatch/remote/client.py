@@ -44,7 +44,7 @@ from spark_kbatch.errors import (
     UnknownHostError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import INT_MAX, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions, host_and_port
 from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
 from spark_kbatch.wire.backoff import ExponentialBackoff
@@ -83,6 +83,8 @@ class Client:
         self.connections = Connections(
             ConnectionConfig(
                 client_id=options.client_id,
+                # Producers count their own, by max.in.flight.requests.per.connection.
+                max_in_flight_requests_per_connection=INT_MAX,
                 request_timeout_ms=options.request_timeout_ms,
                 reconnect_backoff_ms=options.reconnect_backoff_ms,
                 reconnect_backoff_max_ms=options.reconnect_backoff_max_ms,

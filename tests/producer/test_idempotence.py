@@ -7,10 +7,12 @@ import itertools
 import pytest
 
 from spark_kbatch.errors import (
+    InvalidProducerEpochError,
     InvalidRecordError,
     KafkaStorageError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
+    UnknownProducerIdError,
 )
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
@@ -238,3 +240,49 @@ def test_an_id_that_cannot_be_had_is_asked_for_again() -> None:
     ids.append(7)
     sequences.prepare()
     assert numbers(*sent(sequences, a_batch())) == [(7, 0, 0)]
+
+
+# Errors of brokers.
+
+FORGOTTEN = AppendResult(error=UnknownProducerIdError("events-0", 100))
+OLD_EPOCH = AppendResult(error=InvalidProducerEpochError("events-0", 100, -1, 0))
+
+
+@pytest.mark.parametrize("answer", [FORGOTTEN, OLD_EPOCH], ids=["forgotten", "old-epoch"])
+def test_a_producer_that_a_broker_does_not_know_takes_a_new_epoch(answer: AppendResult) -> None:
+    sequences = some_sequences()
+    acknowledged(sequences, *sent(sequences, a_batch()))
+    oldest, second = sent(sequences, a_batch(2), a_batch())
+    assert sequences.can_retry(second, answer)
+    sequences.prepare()
+    assert numbers(oldest, second) == [(100, 0, 1), (100, 0, 3)], "a log may have the oldest"
+    assert sequences.can_retry(oldest, answer)
+    sequences.prepare()
+    assert numbers(oldest, second) == [(100, 1, 0), (100, 1, 2)]
+
+
+# The next producer.
+
+
+def test_the_next_producer_goes_on_with_the_same_id_and_numbers() -> None:
+    sequences = some_sequences()
+    acknowledged(sequences, *sent(sequences, a_batch(2), a_batch(3, partition=1)))
+    following = sequences.passed_on(lambda: pytest.fail("it has an id"))
+    following.prepare()
+    found = sent(following, a_batch(), a_batch(), a_batch(partition=1))
+    assert numbers(*found) == [(100, 0, 2), (100, 0, 3), (100, 0, 3)]
+
+
+def test_the_next_producer_takes_a_new_epoch_where_a_batch_may_or_may_not_be_written() -> None:
+    sequences = some_sequences()
+    acknowledged(sequences, *sent(sequences, a_batch(), a_batch(partition=1)))
+    sent(sequences, a_batch())
+    following = sequences.passed_on(lambda: 101)
+    following.prepare()
+    assert numbers(*sent(following, a_batch(), a_batch(partition=1))) == [(100, 1, 0)] * 2
+
+
+def test_the_next_producer_takes_an_id_where_there_was_none() -> None:
+    following = Sequences(lambda: pytest.fail("not asked")).passed_on(lambda: 7)
+    following.prepare()
+    assert numbers(*sent(following, a_batch())) == [(7, 0, 0)]

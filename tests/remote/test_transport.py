@@ -34,6 +34,7 @@ from spark_kbatch.wire.protocol import (
     Request,
     Versions,
 )
+from tests.support.waiting import until
 from tests.support.wire_servers import LoopbackServer
 
 
@@ -255,6 +256,21 @@ def test_silent_broker_holds_back_its_own_partitions_alone() -> None:
         assert not waiting.done()
         held.set()
         assert waiting.exception(20) is None
+
+
+def test_as_many_requests_are_in_flight_as_the_option_says_and_no_more() -> None:
+    brokers = TwoBrokers(0)
+    held = threading.Event()
+    brokers.produce = lambda _node, _request: held.wait(20) and None
+    in_flight = {"max_in_flight_requests_per_connection": 8, "enable_idempotence": False}
+    with producing(brokers, **in_flight) as producer:
+        futures = send(producer, *[0] * 12)
+        transport: Any = producer._sender._transport
+        until(lambda: transport._connections.in_flight_count() == 8)
+        time.sleep(0.05)
+        assert transport._connections.in_flight_count() == 8
+        held.set()
+        assert results(futures) == [None] * 12
 
 
 @pytest.mark.parametrize(
