@@ -194,10 +194,12 @@ class Sender:
         """Do what `send_ready` does; return after how many ms to call again unless woken."""
         try:
             self.send_ready()
+            # As of that time: a batch that has become ready since is due, it waits for no answer.
+            next_batch_ms = self._looked_ms + self._next_batch_delay_ms(self._looked_ms)
         except (KBatchError, OSError) as error:
             self._why_unsent = error
             if isinstance(error, (RetriableError, OSError)) and _is_transient(error):
-                logger.warning("cannot get a producer id, retrying: %s", error)
+                logger.warning("nothing can be sent at the moment, retrying: %s", error)
             else:
                 for batch in self._accumulator.take_all():
                     self._fail(batch, error)
@@ -206,8 +208,7 @@ class Sender:
         due = [request.sent_ms + self._config.request_timeout_ms for request in self._in_flight]
         due += [self._accumulator.expiry_ms(batch) for batch in self._batches_in_flight()]
         due.append(self._accumulator.next_expiry_ms())
-        # As of that time: a batch that has become ready since is due, it waits for no answer.
-        due.append(self._looked_ms + self._next_batch_delay_ms(self._looked_ms))
+        due.append(next_batch_ms)
         return 0 if self._answers else max(min(due) - self._monotonic_ms(), 0)
 
     def _next_batch_delay_ms(self, now_ms: int) -> int:
