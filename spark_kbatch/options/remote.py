@@ -123,7 +123,7 @@ def _recovery(key: str, value: str) -> str:
 
 # fmt: off
 CLUSTER_OPTIONS = (
-    Option("bootstrap.servers", _bootstrap_servers, _SERVERS_ACCEPTED, None, "Servers to ask first; they name all others of the cluster."),
+    Option("bootstrap.servers", _bootstrap_servers, _SERVERS_ACCEPTED, None, "Servers to ask first; they name all others of the cluster.", "required"),
     Option("client.id", _text, "text", ClusterOptions.client_id, "Name of the client in the brokers' logs, metrics and quotas."),
     Option("client.rack", _text, "text", ClusterOptions.client_rack, "Rack of the client: brokers with `replica.selector.class` let it read from the nearest replica.", "none"),
     Option("request.timeout.ms", parse_number(1), f"1 to {INT_MAX}", ClusterOptions.request_timeout_ms, "How long to wait for the answer to one request; then the connection is closed, and the request fails or is retried."),
@@ -135,7 +135,7 @@ CLUSTER_OPTIONS = (
     Option("reconnect.backoff.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.reconnect_backoff_ms, "Pause before the first attempt to connect to a broker again; it doubles with each further one, up to reconnect.backoff.max.ms."),
     Option("reconnect.backoff.max.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.reconnect_backoff_max_ms, "Longest pause before an attempt to connect again."),
     Option("connections.max.idle.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.connections_max_idle_ms, "Time after which an idle connection is closed."),
-    Option("socket.connection.setup.timeout.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.socket_connection_setup_timeout_ms, "How long a connection may take to be made, TLS and SASL included; it doubles with each failure, up to socket.connection.setup.timeout.max.ms."),
+    Option("socket.connection.setup.timeout.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.socket_connection_setup_timeout_ms, "How long a connection may take to be made, TLS included; it doubles with each failure, up to socket.connection.setup.timeout.max.ms."),
     Option("socket.connection.setup.timeout.max.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.socket_connection_setup_timeout_max_ms, "Longest time that a connection may take to be made."),
     Option("fetch.max.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_max_bytes, "Maximum bytes of records in one answer to a fetch. The first batch is sent even if it is larger."),
     Option("fetch.min.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_min_bytes, "Bytes that a broker waits for before it answers a fetch."),

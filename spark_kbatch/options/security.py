@@ -236,10 +236,10 @@ def _refuse_jaas(key: str, why: str) -> NoReturn:
 SECURITY_OPTIONS = (
     Option("security.protocol", _one_of(PROTOCOLS), ", ".join(PROTOCOLS), Security.protocol, "How connections are secured: with SSL they are encrypted, with SASL the client authenticates itself."),
     Option("ssl.truststore.location", _pem_location, "a PEM file", "", "File with the certificates of the authorities that brokers' certificates are checked against. Executors read it too, at the same path.", "the system's authorities"),
-    Option("ssl.truststore.certificates", _text, "PEM text", "", "The same certificates as text, in place of a file."),
+    Option("ssl.truststore.certificates", _text, "PEM text", "", "The same certificates as text, in place of a file.", "none"),
     Option("ssl.truststore.type", _store_type, "PEM", "PEM", "Format of the certificates. Key stores of Java are refused, with the command that converts them."),
     Option("ssl.keystore.location", _pem_location, "a PEM file", "", "File with the client's private key and certificate chain, for brokers that ask for a client certificate.", "none"),
-    Option("ssl.keystore.certificate.chain", _text, "PEM text", "", "The certificate chain as text, in place of a file; with ssl.keystore.key."),
+    Option("ssl.keystore.certificate.chain", _text, "PEM text", "", "The certificate chain as text, in place of a file; with ssl.keystore.key.", "none"),
     Option("ssl.keystore.key", _secret, "PEM text", NO_SECRET, "The private key as text, in place of a file; with ssl.keystore.certificate.chain.", "none"),
     Option("ssl.keystore.type", _store_type, "PEM", "PEM", "Format of the private key."),
     Option("ssl.key.password", _secret, "a password", NO_SECRET, "Password of the private key, if it is encrypted.", "none"),

@@ -162,6 +162,9 @@ class Pipeline:
         """Send one request to a leader, if its connection takes one; else connect."""
         connections = self._client.connections
         if not connections.can_send(node) and not connections.ready(node):
+            refusal = connections.refusal(node)
+            if refusal is not None:
+                raise refusal
             error = connections.last_error(node)
             delay_ms = connections.delay_ms(node)
             if error is not None and delay_ms:

@@ -40,7 +40,6 @@ from spark_kbatch.errors import (
     OutOfOrderSequenceError,
     RecordTooLargeError,
     RetriableApiError,
-    RetriableError,
     UnknownProducerIdError,
     UnsupportedVersionError,
 )
@@ -215,18 +214,12 @@ class BrokerTransport:
         """
         is_ready = self._connections.ready(node)
         if not is_ready:
-            refused = self._refusal_of(node)
+            refused = self._connections.refusal(node)
             if refused is not None:
                 raise refused
             if self._connections.last_error(node) is not None:
                 self._unreachable.add(node)
         return is_ready
-
-    def _refusal_of(self, node: Node) -> KBatchError | None:
-        """Return why there is no connection, if trying again does not help: a password, a certificate."""
-        error = self._connections.last_error(node)
-        is_lost = self._connections.state(node) is State.DISCONNECTED
-        return error if is_lost and not isinstance(error, RetriableError) else None
 
     def delay_ms(self, node: Any) -> int:
         """Return the time until the broker may be connected to, or asked for no requests before."""
@@ -346,7 +339,7 @@ class BrokerTransport:
             delays = [delay for delay in map(connections.delay_ms, nodes) if delay]
             return None, min(delays, default=NEVER_MS)
         # The one whose pause ends first; the bootstrap servers after those that the cluster named.
-        self._refused = next(filter(None, map(self._refusal_of, nodes)), None)
+        self._refused = next(filter(None, map(connections.refusal, nodes)), None)
         node = min(nodes, key=connections.connection_delay_ms)
         delay_ms = connections.connection_delay_ms(node)
         if not delay_ms:

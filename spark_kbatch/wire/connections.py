@@ -15,8 +15,8 @@ them. `ready` reconnects, after a pause that doubles with each failure; each att
 host's name in turn. As in Kafka, everything else waits while a name is looked up. A connection that the client
 itself closed, because it was idle or its user has ended, is made again without a pause.
 
-`last_error` says why there is no connection. One that is not a `RetriableError` is final, such as a refused
-certificate or password: trying again would only fail again, and might lock the user out, so callers raise it.
+`last_error` says why there is no connection. `refusal` returns it only where trying again does not help, because
+a certificate or a password was refused; that might even lock the user out. Callers raise it at once.
 
 A forked child closes the sockets that it inherited. The server does not notice, because the parent still has
 them. The child does not touch the selector, which both share, and goes on with a new one. Requests in flight
@@ -192,12 +192,16 @@ class Connections:
         return peer.connection.throttled_ms()
 
     def last_error(self, node: Node) -> KBatchError | None:
-        """Return why there is no connection to the node; None if there is one, or none was tried.
-
-        If it is not a RetriableError, trying again does not help.
-        """
+        """Return why there is no connection to the node; None if there is one, or none was tried."""
         peer = self._peers.get(node)
         return None if peer is None else peer.last_error
+
+    def refusal(self, node: Node) -> KBatchError | None:
+        """Return why there is no connection to the node, if trying again does not help; None otherwise."""
+        peer = self._peers.get(node)
+        if peer is None or peer.state is not State.DISCONNECTED:
+            return None
+        return None if isinstance(peer.last_error, RetriableError) else peer.last_error
 
     def in_flight_count(self, node: Node | None = None) -> int:
         """Return the number of unanswered requests to a node, or to all nodes."""
@@ -260,9 +264,9 @@ class Connections:
                 why = self.last_error(node) or f"{node} did not answer"
                 raise RequestTimedOutError(f"no connection within {timeout_ms} ms: {why}")
             self.poll(min(left_ms, self.delay_ms(node) or left_ms))
-            failed = self.last_error(node)
-            if failed is not None and not isinstance(failed, RetriableError):
-                raise failed
+            refusal = self.refusal(node)
+            if refusal is not None:
+                raise refusal
         ended: list[tuple[Any, KBatchError | None]] = []
         self.send(
             node,

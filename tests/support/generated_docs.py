@@ -20,6 +20,8 @@ from spark_kbatch.options.option import (
 )
 from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.options.read import READ_OPTIONS
+from spark_kbatch.options.remote import CLUSTER_OPTIONS
+from spark_kbatch.options.security import SECURITY_OPTIONS
 from spark_kbatch.options.server import SERVER_OPTIONS
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
@@ -68,6 +70,10 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
         tuple(option for option in CONFIG_OPTIONS if option not in TOPIC_OPTIONS)
     ),
     ("options.md", "producer options"): lambda: options_markdown(PRODUCER_OPTIONS),
+    ("options.md", "cluster options"): lambda: options_markdown(
+        tuple(option for option in CLUSTER_OPTIONS if option not in SECURITY_OPTIONS)
+    ),
+    ("options.md", "security options"): lambda: options_markdown(SECURITY_OPTIONS),
     ("options.md", "ignored options"): ignored_markdown,
     ("command-line.md", "commands"): commands_markdown,
     ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),

@@ -76,6 +76,18 @@ class TestPassword:
         assert "a-wrong-one" not in str(raised.value)
 
 
+def test_refusal_is_told_from_a_connection_that_is_lost() -> None:
+    with LoopbackServer(SaslAnswers()) as server:
+        for password, is_final in (("a-wrong-one", True), (PASSWORD, False)):
+            with secured("PLAIN", login(password=password)) as connections:
+                while not connections.ready(server.node) and not connections.refusal(server.node):
+                    connections.poll(1000)
+                connections.disconnect(server.node)
+                refusal = connections.refusal(server.node)
+                assert isinstance(refusal, SaslAuthenticationError) == is_final
+                assert connections.last_error(server.node) is not None
+
+
 def test_server_that_does_not_know_the_password_is_refused() -> None:
     with LoopbackServer(SaslAnswers(knows_password=False)) as server:
         with pytest.raises(SaslAuthenticationError, match="wrong signature"):
