@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from spark_kbatch.cluster.readable import TopicsAtPath
-from spark_kbatch.consumer.source import Closed, OneTopic
+from spark_kbatch.consumer import planning
+from spark_kbatch.consumer.source import Closed, OneTopic, found_singly
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir
@@ -97,6 +98,10 @@ class ForeignSource:
                 f"topic {topic!r} does not exist in {self.path}; {known if near else 'it has none'}"
             )
         return found
+
+    def found(self, names: Iterable[str]) -> dict[str, planning.FoundTopic]:
+        """Return those of the named topics that exist."""
+        return found_singly(self, names)
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerLogView]:
         """Return views of these logs, each as of when it is looked at."""

@@ -19,7 +19,7 @@ from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import Snapshots
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.source import Closed, OneTopic
+from spark_kbatch.consumer.source import Closed, OneTopic, found_singly
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
@@ -176,6 +176,10 @@ class ClusterParts:
         return rows if self.manager.all_of(partitions) == known else self.describe(names)
 
     # Reading.
+
+    def found(self, names: Iterable[str]) -> dict[str, planning.FoundTopic]:
+        """Return those of the named topics that exist."""
+        return found_singly(self, names)
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Replica]:
         """Return these logs, all as of one moment."""

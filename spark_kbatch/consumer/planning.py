@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.errors import (
@@ -66,11 +66,21 @@ class LogView(Protocol):
         """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
 
 
+class FoundTopic(NamedTuple):
+    """A topic that exists: its id, empty if it has none, and its partitions, in order."""
+
+    topic_id: str
+    partitions: Sequence[TopicPartition]
+
+
 class Topics(Protocol):
-    """The questions that planning asks of the topics at PATH."""
+    """The questions that planning asks of topics."""
 
     def topic_names(self, *, internal: bool = False) -> Sequence[str]:
         """Return the names of all topics, sorted."""
+
+    def found(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+        """Return those of the named topics that exist."""
 
     def partitions(self, topic: str) -> Sequence[TopicPartition]:
         """Return a topic's partitions, in order; raises UnknownTopicOrPartitionError."""
@@ -101,26 +111,23 @@ def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> li
             return [tp for tp in existing if tp in chosen]
         case SubscribePattern(pattern):
             search = re.compile(pattern).search
-            found: list[TopicPartition] = []
-            for name in topics.topic_names():
-                if search(name):
-                    try:
-                        found += topics.partitions(name)
-                    except UnknownTopicOrPartitionError:
-                        continue  # deleted since the names were listed
-            return sorted(found)
+            matching = [name for name in topics.topic_names() if search(name)]
+            # Others were deleted since the names were listed.
+            return sorted(tp for one in topics.found(matching).values() for tp in one.partitions)
 
 
 def _partitions(
     option: str, names: Iterable[str], topics: Topics, *, strict: bool
 ) -> list[TopicPartition]:
+    wanted = sorted(set(names))
+    there = topics.found(wanted)
     found: list[TopicPartition] = []
-    for name in sorted(set(names)):
+    for name in wanted:
         try:
-            found += topics.partitions(name)
+            if name in there or strict:
+                found += there[name].partitions if name in there else topics.partitions(name)
         except UnknownTopicOrPartitionError as error:
-            if strict:
-                raise UnknownTopicOrPartitionError(f"option {option!r}: {error}") from None
+            raise UnknownTopicOrPartitionError(f"option {option!r}: {error}") from None
     return found
 
 

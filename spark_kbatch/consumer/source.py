@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from spark_kbatch.consumer.planning import LogView
+from spark_kbatch.consumer.planning import FoundTopic, LogView
 from spark_kbatch.consumer.reading import Fetcher
 from spark_kbatch.errors import ClosedError, UnknownTopicOrPartitionError
 from spark_kbatch.model import LogOffsets, OffsetRange, PartitionInfo, ReadRange, TopicPartition
@@ -32,6 +32,9 @@ class Source(Protocol):
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order; raises as `topic`."""
+
+    def found(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+        """Return those of the named topics that exist."""
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         """Return these logs as they stand now; all as of one moment, if the place knows one.
@@ -97,6 +100,15 @@ class OneTopic:
         finally:
             # Checked after the read: if the id still matches, the batches are of this topic.
             ensure_same(topic_partition.topic, self._topic_id, self._source)
+
+
+def found_singly(source: Source, names: Iterable[str]) -> dict[str, FoundTopic]:
+    """Return `Source.found`, topic by topic."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(UnknownTopicOrPartitionError):
+            found[name] = FoundTopic(source.topic(name).topic_id, source.partitions(name))
+    return found
 
 
 def ensure_same(topic: str, topic_id: str, source: Source) -> None:

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
-from spark_kbatch.consumer.planning import LogView, Topics
+from spark_kbatch.consumer.planning import FoundTopic, LogView, Topics
 from spark_kbatch.consumer.stream_limits import TriggerDelay, rate_limited
 from spark_kbatch.consumer.stream_offset import Offsets, StreamOffset, is_another_topic
 from spark_kbatch.errors import (
@@ -361,6 +361,7 @@ class _WithIds:
 
     def __init__(self, topics: StreamTopics) -> None:
         self._topics = topics
+        self._ids: dict[str, str] = {}  # of topics whose partitions were found
         self.ids: Mapping[str, str] = {}
 
     def topic_names(self, *, internal: bool = False) -> Sequence[str]:
@@ -369,18 +370,22 @@ class _WithIds:
     def partitions(self, topic: str) -> Sequence[TopicPartition]:
         return self._topics.partitions(topic)
 
+    def found(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+        found = self._topics.found(names)
+        self._ids |= {name: one.topic_id for name, one in found.items() if one.topic_id}
+        return found
+
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         wanted = list(partitions)
         names = sorted({tp.topic for tp in wanted})
+        self.ids = {name: self._ids[name] for name in names if name in self._ids}
         try:
-            self.ids = self._ids_of(names)
             views = self._topics.views(wanted)
-            if self._ids_of(names) != self.ids:
-                raise _ChangedError(", ".join(names))
         except UnknownTopicOrPartitionError as error:
             raise _ChangedError(str(error)) from error
+        after = self._topics.found(names)
+        if after.keys() != set(names) or self.ids != {
+            name: one.topic_id for name, one in after.items() if one.topic_id
+        }:
+            raise _ChangedError(", ".join(names))
         return views
-
-    def _ids_of(self, names: Iterable[str]) -> dict[str, str]:
-        ids = {name: self._topics.topic(name).topic_id for name in names}
-        return {name: topic_id for name, topic_id in ids.items() if topic_id}

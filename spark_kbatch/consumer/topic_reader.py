@@ -9,7 +9,7 @@ import pyarrow as pa
 from spark_kbatch.consumer import offset_bounds, planning, reading, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.planning import LogView
+from spark_kbatch.consumer.planning import FoundTopic, LogView
 from spark_kbatch.consumer.source import Source
 from spark_kbatch.consumer.splits import Piece
 from spark_kbatch.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -180,6 +180,11 @@ class _TopicsPlanned:
     def partitions(self, topic: str) -> list[TopicPartition]:
         self.ids[topic] = self._source.topic(topic).topic_id
         return self._source.partitions(topic)
+
+    def found(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+        found = self._source.found(names)
+        self.ids |= {name: one.topic_id for name, one in found.items()}
+        return found
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         return self._source.views(partitions)

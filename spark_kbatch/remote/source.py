@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from spark_kbatch.consumer.planning import FoundTopic
 from spark_kbatch.errors import ClosedError, RetriableError, UnknownTopicOrPartitionError
 from spark_kbatch.model import (
     LogOffsets,
@@ -119,6 +120,19 @@ class RemoteSource:
         """Return all partitions of a topic, in order; raises as `topic`."""
         found = self._look_up(lambda client: _topic(client, topic))
         return [TopicPartition(topic, one.partition) for one in found.partitions]
+
+    def found(self, names: Iterable[str]) -> dict[str, FoundTopic]:
+        """Return those of the named topics that exist."""
+        wanted = set(names)
+        if not wanted:
+            return {}
+        found = self._look_up(lambda client: client.metadata(wanted, fresh=True)).topics
+        return {
+            name: FoundTopic(
+                one.topic_id, [TopicPartition(name, number.partition) for number in one.partitions]
+            )
+            for name, one in found.items()
+        }
 
     # Offsets.
 

@@ -340,6 +340,28 @@ def test_stream_notices_that_a_topic_was_recreated_by_its_id(
     assert query.restart(failOnDataLoss=False).batches() == [{"a-0": (0, 7)}]
 
 
+def test_planning_a_stream_asks_as_often_for_many_topics_as_for_one(tmp_path: Path) -> None:
+    asked: list[str] = []
+    names = [f"t{n}" for n in range(8)]
+    with (
+        builders.a_cluster(tmp_path, topics=dict.fromkeys(names, 2)) as cluster,
+        cluster.serve() as server,
+    ):
+        with cluster.producer() as producer:
+            for name in names:
+                producer.send(name, value=b"v", partition=0)
+        for api in ("Metadata", "ListOffsets"):
+            server.intercept(api, lambda request: asked.append(request.api))
+
+        def requests(*, subscribe: str) -> list[str]:
+            asked.clear()
+            assert stream(server.bootstrap_servers, subscribe=subscribe).batch()
+            return list(asked)
+
+        requests(subscribe="t0")  # connects
+        assert requests(subscribe=",".join(names)) == requests(subscribe="t0")
+
+
 # Options.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spark_kbatch.consumer.planning import FoundTopic
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
@@ -60,6 +61,11 @@ class TopicsInMemory:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
         return found
 
+    def found(self, names: Iterable[str]) -> dict[str, FoundTopic]:
+        """Return the topics that exist; they have no ids."""
+        existing = {one.topic for one in self.logs}
+        return {name: FoundTopic("", self.partitions(name)) for name in names if name in existing}
+
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ALog]:
         """Return the logs themselves."""
         self.looks += 1
@@ -108,6 +114,12 @@ class FakeTopics:
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, n) for n in range(len(self.logs[self._known(topic)]))]
+
+    def found(self, names: Iterable[str]) -> dict[str, FoundTopic]:
+        return {
+            name: FoundTopic(self.ids[name], self.partitions(name))
+            for name in names if name in self.logs
+        }  # fmt: skip
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, ALog]:
         return {one: self.logs[self._known(one.topic)][one.partition] for one in partitions}
