@@ -32,6 +32,7 @@ from spark_kbatch.server.pools import CallLater, Pool
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.025  # between two checks of a lock
+_CHECKS_PER_S_MAX = 4000  # of all locks: a fifth of a core. A job may lock thousands of partitions
 _IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
 
 
@@ -156,6 +157,7 @@ class Appends:
             queue.waiting_since = now_s
         waited_s = now_s - queue.waiting_since
         pause_s = min(max(_FIRST_PAUSE_S, waited_s), _LONGEST_PAUSE_S)
+        pause_s = max(pause_s, len(self._queues) / _CHECKS_PER_S_MAX)
         with self._mutex:
             over = [one for one in queue.appends if one.deadline_s <= now_s]
             queue.appends = deque(one for one in queue.appends if one.deadline_s > now_s)

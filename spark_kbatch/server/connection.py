@@ -205,6 +205,7 @@ class Connection:
     def resume(self) -> None:
         """Go on receiving, because there is memory again."""
         if self._state is _State.RECEIVING:
+            self._last_active_s = self._loop.time()
             self._read(True)
 
     def _notice_the_end(self) -> None:
@@ -279,7 +280,8 @@ class Connection:
 
     def is_over(self, now_s: float, idle_s: float) -> bool:
         """Return True if the client has been silent for too long, though it is its turn."""
-        if self._state is _State.HANDLING:
+        waits_for_memory = self._state is _State.RECEIVING and not self._reads
+        if self._state is _State.HANDLING or waits_for_memory:
             return False
         is_amid = self._state is _State.SENDING or self._receive.announced is not None
         limit_s = min(idle_s, _STALLED_AFTER_S) if is_amid else idle_s

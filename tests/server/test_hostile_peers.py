@@ -26,6 +26,7 @@ from tests.support.raw_clients import (
     produced,
     request,
 )
+from tests.support.waiting import until
 
 MiB = 1 << 20
 BATCH = builders.batch(n=1)
@@ -202,6 +203,32 @@ def test_large_requests_take_turns_for_memory_and_are_all_answered(
 
     assert peak < 4 * MiB + len(large)
     assert end_offset(cluster) == len(clients)
+
+
+def test_a_request_that_waits_for_memory_is_not_taken_for_a_stalled_one(cluster: Cluster) -> None:
+    cluster.alter_topic("events", {"max.message.bytes": 8 * MiB})
+    large = request(ApiKey.PRODUCE, 9, produce(builders.batch(n=1, value_bytes=3 * MiB)))
+    with (
+        cluster.serve(queued_max_request_bytes=1 * MiB, connections_max_idle_ms=300) as server,
+        RawClient(server) as slow,
+        RawClient(server) as waiting,
+    ):
+        memory = server._memory.requests
+        slow.send(large[: 2 * MiB])
+        until(lambda: memory.used_bytes > MiB, "one has used up the memory")
+        slow.send(large[2 * MiB : 2 * MiB + 1])
+        until(lambda: memory._favoured, "it may go on")
+        waiting.socket.setblocking(False)
+        sent = waiting.socket.send(large)
+        until(lambda: memory._waiting, "the other waits")
+        for position in range(2 * MiB + 1, 2 * MiB + 10):
+            slow.send(large[position : position + 1])
+            time.sleep(0.1)
+        slow.send(large[2 * MiB + 10 :])
+        assert produced(slow.receive(ApiKey.PRODUCE, 9)).error_code == 0
+        waiting.socket.setblocking(True)
+        waiting.send(large[sent:])
+        assert produced(waiting.receive(ApiKey.PRODUCE, 9)).error_code == 0
 
 
 def test_a_client_that_does_not_read_gets_one_answer_at_a_time(

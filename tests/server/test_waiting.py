@@ -15,6 +15,7 @@ import pytest
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
@@ -134,6 +135,29 @@ def test_an_append_that_cannot_look_for_its_lock_any_more_is_answered(
 
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert produced(client.ask(ApiKey.PRODUCE, 9, produce(BATCH))).base_offset == 0
+
+
+def test_many_locked_partitions_are_looked_at_less_often(
+    cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.server.appends._CHECKS_PER_S_MAX", 40)
+    checks, is_locked = [0], Appends._is_locked
+
+    def counted(appends: Appends, topic_partition: TopicPartition) -> bool:
+        checks[0] += 1
+        return is_locked(appends, topic_partition)
+
+    monkeypatch.setattr(Appends, "_is_locked", counted)
+    clients = [RawClient(server) for _ in range(LOCKED)]
+    with locked(cluster, range(LOCKED), 60):
+        for number, client in enumerate(clients):
+            client.send(request(ApiKey.PRODUCE, 9, produce(BATCH, partition=number)))
+        time.sleep(HELD_S)
+    for client in clients:
+        assert produced(client.receive(ApiKey.PRODUCE, 9)).base_offset == 0
+        client.socket.close()
+
+    assert 0 < checks[0] < 2 * 40  # a second's worth; without the limit one partition has as many
 
 
 def test_producer_ids_that_wait_for_a_lock_delay_no_other_requests(
