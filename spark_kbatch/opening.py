@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from spark_kbatch.cluster.broker_logs import BrokerLogs, ForeignSource
 from spark_kbatch.cluster.cluster import Cluster
@@ -15,8 +16,8 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
 from spark_kbatch.options.paths import absolute_path
-from spark_kbatch.options.read import ReadOptions
-from spark_kbatch.options.remote import is_address
+from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
+from spark_kbatch.options.remote import ClusterOptions, is_address, parse_cluster_options
 from spark_kbatch.replica.metadata import Metadata
 
 
@@ -53,10 +54,26 @@ def open_topics(options: ReadOptions) -> TopicReader:
     """Open what Spark reads from; raises as `open_for_reading`, or if the real cluster cannot be reached."""
     if options.cluster is None:
         return open_reader(options.path, foreign_end=options.foreign_end)
+    return _remote_reader(options.cluster, options.patience)
+
+
+def open_remote_reader(config: Mapping[str, Any]) -> TopicReader:
+    """Open a real cluster, to plan and run reads.
+
+    Args:
+        config: all options of the client, by Kafka's keys.
+
+    Raises:
+        ConfigError: an option is not accepted.
+    """
+    return _remote_reader(parse_cluster_options(config, alone=True), DEFAULT_PATIENCE)
+
+
+def _remote_reader(cluster: ClusterOptions, patience: Patience) -> TopicReader:
     # What speaks to a network is loaded only by those who name a cluster in one.
     from spark_kbatch.remote.source import RemoteSource  # noqa: PLC0415
 
-    return TopicReader(RemoteSource(options.cluster, options.patience))
+    return TopicReader(RemoteSource(cluster, patience))
 
 
 def placed(options: ReadOptions) -> ReadOptions:

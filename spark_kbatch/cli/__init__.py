@@ -9,6 +9,8 @@
     serving     the server
     mirroring   mirrors of topics
     parameters  options that several commands share
+    places      what a command works on: a folder, or a real cluster
+    properties  Java properties files
     output      tables, JSON and lines on stdout
 
 A command parses its arguments, calls a cluster, and prints: what it knows of logs lies in other rooms.

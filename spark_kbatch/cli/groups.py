@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,26 +16,31 @@ from spark_kbatch.cli.output import (
     text_of,
 )
 from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.cli.places import client_options, is_remote, name_of, open_cluster
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import ConsumerGroup
 from spark_kbatch.terminal import cell
 
+if TYPE_CHECKING:
+    from spark_kbatch.remote.cluster import RemoteCluster
+
 
 @click.command()
 @click.argument("path")
 @click.argument("group", metavar="[GROUP]", required=False)
+@client_options
 @json_option
-def groups(path: str, group: str | None, as_json: bool) -> None:
+def groups(path: str, group: str | None, client: Mapping[str, str], as_json: bool) -> None:
     """List the consumer groups of the cluster at PATH, with how many records each is behind.
 
     With the name of a GROUP, show its members, and its offset and lag in each partition. A server need not
-    run: groups are shown as they were stored last, which a rebalance may be changing now.
+    run: groups are shown as they were stored last, which a rebalance may be changing now. PATH may be
+    HOST:PORT of a real cluster.
     """
-    cluster = Cluster(path)
-    running = cluster.running_server()
-    server = None if running is None else running.bootstrap_servers
+    cluster = open_cluster(path, client)
+    server = _served_at(cluster)
     found = cluster.groups() if group is None else [find_group(cluster, group)]
     if as_json:
         for one in found:
@@ -44,7 +50,8 @@ def groups(path: str, group: str | None, as_json: bool) -> None:
     if group is not None:
         _print_group(found[0], where)
         return
-    table = new_table(f"Consumer groups of {cluster.path}, {where}")
+    title = name_of(cluster) if is_remote(cluster) else f"{name_of(cluster)}, {where}"
+    table = new_table(f"Consumer groups of {title}")
     for heading in ("group", "state", "topics"):
         table.add_column(heading, overflow="fold")
     for heading in ("members", "lag"):
@@ -53,10 +60,17 @@ def groups(path: str, group: str | None, as_json: bool) -> None:
         names = ", ".join(dict.fromkeys(tp.topic for tp in one.offsets))
         numbers = (f"{len(one.members):,}", f"{one.lag:,}")
         table.add_row(cell(one.group_id), one.state, cell(names or "-"), *numbers)
-    print_table(table, if_empty=f"{cluster.path} has no consumer groups; it is {where}.")
+    print_table(table, if_empty=f"{name_of(cluster)} has no consumer groups; it is {where}.")
 
 
-def find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
+def _served_at(cluster: Cluster | RemoteCluster) -> str | None:
+    if not isinstance(cluster, Cluster):
+        return cluster.bootstrap_servers
+    running = cluster.running_server()
+    return None if running is None else running.bootstrap_servers
+
+
+def find_group(cluster: Cluster | RemoteCluster, group_id: str) -> ConsumerGroup:
     """Return a group by its id.
 
     Raises:
@@ -65,7 +79,7 @@ def find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
     found = {one.group_id: one for one in cluster.groups()}
     if group_id not in found:
         raise ConfigError(
-            f"consumer group {group_id!r} does not exist in {cluster.path}; its groups: "
+            f"consumer group {group_id!r} does not exist in {name_of(cluster)}; its groups: "
             f"{', '.join(found) or 'none'}"
         )
     return found[group_id]
@@ -94,7 +108,8 @@ def _group_as_json(group: ConsumerGroup) -> dict[str, Any]:
 
 def _print_group(group: ConsumerGroup, where: str) -> None:
     """Print the members of a group, and its offsets, as two tables."""
-    title = f"Group {group.group_id}: {group.state}, generation {group.generation}, {where}"
+    generation = f", generation {group.generation}" if group.generation >= 0 else ""  # if told
+    title = f"Group {group.group_id}: {group.state}{generation}, {where}"
     offsets = new_table(title)
     offsets.add_column("topic", overflow="fold")
     for heading in ("partition", "committed offset", "next offset", "lag"):
@@ -118,7 +133,7 @@ def _print_group(group: ConsumerGroup, where: str) -> None:
 
 
 def print_offsets_of_group(
-    cluster: Cluster | BrokerLogs, topic: str, group_id: str, as_json: bool
+    cluster: Cluster | BrokerLogs | RemoteCluster, topic: str, group_id: str, as_json: bool
 ) -> None:
     """Print a line for each partition of a topic: committed offset, next offset and lag of a group."""
     if isinstance(cluster, BrokerLogs):

@@ -20,6 +20,9 @@
     kbatch log-dirs PATH               show log dirs, and replicas that are not in sync
     kbatch demo [PATH]                 write, read and check a year of flights
 
+For topics, consume, offsets, groups and the commands that delete or change topics and records, PATH may be
+HOST:PORT of a real cluster; --config and -X give the properties of its client.
+
 With --json, stdout has nothing but JSON objects, one per line. Exit codes:
 
     0: done
@@ -39,6 +42,7 @@ import click
 
 from spark_kbatch import __version__
 from spark_kbatch.cli import groups, mirroring, records, serving, topics, upkeep
+from spark_kbatch.cli.places import ensure_folder
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, visible
 
@@ -75,7 +79,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("path", required=False)
+@click.argument("path", required=False, callback=ensure_folder)
 def demo(path: str | None) -> None:
     """Write a year of flights to a log at PATH with Spark, read it back, and check it."""
     from spark_kbatch.spark import demo as demo_module  # noqa: PLC0415  the other commands need no Spark

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
+from spark_kbatch.cli.properties import read_properties
 from spark_kbatch.model import IsolationLevel
 from spark_kbatch.options.write import FOREIGN_ENDS
 
@@ -47,19 +47,11 @@ def settings_given(
 def properties_of(
     _context: click.Context, _parameter: click.Parameter, file: str | None
 ) -> dict[str, str]:
-    """Read KEY=VALUE lines of a file of client properties; errors do not repeat values, which may be secret."""
+    """Read a file of client properties; errors do not repeat values, which may be secret."""
     if file is None:
         return {}
-    found: dict[str, str] = {}
-    text = (
-        Path(file).read_text().replace("\\\n", "")
-    )  # a backslash at the end of a line continues it
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        key, equals, value = stripped.partition("=")
-        if not (equals and key.strip()):
-            raise click.BadParameter(f"line {number} of {file} is not KEY=VALUE")
-        found[key.strip()] = value.strip()
-    return found
+    try:
+        return read_properties(file)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise click.BadParameter(f"{file!r} cannot be read: {why}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -13,9 +13,15 @@ import click
 from spark_kbatch.cli.groups import print_offsets_of_group
 from spark_kbatch.cli.output import iso_time, print_json, print_line, text_of
 from spark_kbatch.cli.parameters import foreign_end_option, isolation_level_option, json_option
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cli.places import (
+    client_options,
+    ensure_goes_with,
+    open_cluster,
+    open_readable,
+)
 from spark_kbatch.model import INT_MAX, IsolationLevel, TopicPartition
-from spark_kbatch.opening import open_for_reading, open_reader
+from spark_kbatch.opening import open_reader, open_remote_reader
+from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.terminal import field, to_json, visible
 
@@ -64,6 +70,7 @@ def _offset_or(word: str) -> Callable[[click.Context, click.Parameter, str], int
 )
 @isolation_level_option
 @foreign_end_option
+@client_options
 @json_option
 def consume(
     path: str,
@@ -75,6 +82,7 @@ def consume(
     max_decompressed_batch_bytes: int,
     isolation_level: str,
     foreign_end: str,
+    client: Mapping[str, str],
     as_json: bool,
 ) -> None:
     r"""Print the records of TOPIC, partition by partition, in offset order.
@@ -82,10 +90,10 @@ def consume(
     A line has partition, offset, time, key, value and headers, separated by tabs. Null is \N. Characters
     that are not printable are escaped (\t, \n, \x1b, \u202e), as are bytes that are not UTF-8 (\xff)
     and backslashes (\\); in headers also "=" and ",". With --json, bytes that are not UTF-8 are
-    {"base64": "..."}.
+    {"base64": "..."}. PATH may be HOST:PORT of a real cluster.
     """
     records = _records(
-        path, foreign_end, topic, partitions, start, end, isolation_level,
+        path, client, foreign_end, topic, partitions, start, end, isolation_level,
         max_decompressed_batch_bytes,
     )  # fmt: skip
     shown = _as_object if as_json else _as_line
@@ -97,6 +105,7 @@ def consume(
 
 def _records(
     path: str,
+    client: Mapping[str, str],
     foreign_end: str,
     topic: str,
     partitions: Sequence[int],
@@ -105,7 +114,11 @@ def _records(
     isolation_level: str,
     max_decompressed_batch_bytes: int,
 ) -> Iterator[dict[str, Any]]:
-    reader = open_reader(path, foreign_end=foreign_end)
+    ensure_goes_with(path, client)
+    if is_address(path):
+        reader = open_remote_reader({"bootstrap.servers": path, **client})
+    else:
+        reader = open_reader(path, foreign_end=foreign_end)
     ranges = reader.offset_ranges(
         topic,
         partitions=partitions or None,
@@ -183,6 +196,7 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
 @click.option("--group", "-g", help="Print this consumer group's committed offsets instead.")
 @isolation_level_option
 @foreign_end_option
+@client_options
 @json_option
 def offsets(
     path: str,
@@ -191,6 +205,7 @@ def offsets(
     group: str | None,
     isolation_level: str,
     foreign_end: str,
+    client: Mapping[str, str],
     as_json: bool,
 ) -> None:
     """Print, for each partition of TOPIC, the first offset whose record has the given time or a later one.
@@ -199,9 +214,9 @@ def offsets(
     latest stands for the offset of the next record, max-timestamp for the record with the largest time.
 
     With --group, a line has partition, committed offset, the offset of the next record, and the lag, which
-    is the difference; "-" where the group has committed nothing.
+    is the difference; "-" where the group has committed nothing. PATH may be HOST:PORT of a real cluster.
     """
-    cluster = open_for_reading(path, foreign_end=foreign_end)
+    cluster = open_readable(path, client, foreign_end)
     if group is not None:
         print_offsets_of_group(cluster, topic, group, as_json)
         return
@@ -244,11 +259,17 @@ def _partition_and_offset(
     required=True,
     callback=_partition_and_offset,
 )
+@client_options
 @json_option
-def delete_records(path: str, topic: str, offsets: dict[int, int], as_json: bool) -> None:
-    """Delete all records below an offset in partitions of TOPIC; -1 deletes all records."""
+def delete_records(
+    path: str, topic: str, offsets: dict[int, int], client: Mapping[str, str], as_json: bool
+) -> None:
+    """Delete all records below an offset in partitions of TOPIC; -1 deletes all records.
+
+    PATH may be HOST:PORT of a real cluster.
+    """
     wanted = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
-    for tp, offset in sorted(Cluster(path).delete_records(wanted).items()):
+    for tp, offset in sorted(open_cluster(path, client).delete_records(wanted).items()):
         if as_json:
             print_json({"topic": topic, "partition": tp.partition, "log_start_offset": offset})
         else:

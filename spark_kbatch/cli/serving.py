@@ -11,6 +11,7 @@ import click
 
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option, settings_given
+from spark_kbatch.cli.places import folder_argument
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import REPLICATION_FACTOR_MAX, parse_address
@@ -44,7 +45,7 @@ def _advertised(
 
 
 @click.command()
-@click.argument("path")
+@folder_argument
 @click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=_address, help="Address to listen on; port 0 for any free port.")  # fmt: skip
 @click.option("--advertise", metavar="HOST:PORT", callback=_advertised, help="Address that clients connect to, if not the one that they have reached.")  # fmt: skip
 @click.option("--auto-create/--no-auto-create", default=True, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip

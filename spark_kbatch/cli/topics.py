@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from spark_kbatch.cli.output import new_table, print_json, print_line, print_table, text_of
 from spark_kbatch.cli.parameters import foreign_end_option, json_option, settings_given
+from spark_kbatch.cli.places import client_options, name_of, open_cluster, open_readable
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.readable import damaged_topics, skipping_deleted
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
-from spark_kbatch.model import GroupOffset, PartitionInfo, TopicPartition
-from spark_kbatch.opening import open_for_reading
-from spark_kbatch.options.topic import Topic, ensure_not_internal, topic_key
+from spark_kbatch.model import GroupOffset, LogOffsets, PartitionInfo, TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
 from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.terminal import cell, visible
+
+if TYPE_CHECKING:
+    from spark_kbatch.remote.cluster import RemoteCluster
+    from spark_kbatch.remote.topics import RemoteTopic
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +41,67 @@ _REPLICA_COLUMNS = ("leader", "isr", "lag")
     "--internal", is_flag=True, help="Include internal topics, whose names start with '__'."
 )
 @foreign_end_option
+@client_options
 @json_option
 def topics(
-    path: str, names: Sequence[str], internal: bool, foreign_end: str, as_json: bool
+    path: str,
+    names: Sequence[str],
+    internal: bool,
+    foreign_end: str,
+    client: Mapping[str, str],
+    as_json: bool,
 ) -> None:
-    """List the topics at PATH, a cluster or a real broker's log dir, with offsets and sizes by partition."""
-    cluster = open_for_reading(path, foreign_end=foreign_end)
+    """List the topics at PATH, with offsets and sizes by partition.
 
+    PATH is a cluster, a real broker's log dir, or HOST:PORT of a real cluster, which does not tell sizes.
+    """
+    cluster = open_readable(path, client, foreign_end)
+    if isinstance(cluster, (Cluster, BrokerLogs)):
+        found = _listed_at_path(cluster, names, internal)
+    else:
+        found = _listed_remotely(cluster, names, internal)
+    if as_json:
+        for topic in found.topics:
+            rows = [
+                {"partition": row.topic_partition.partition, **row.as_json}
+                for row in found.rows
+                if row.topic_partition.topic == topic.name
+            ]
+            print_json({"topic": topic.name, "topic_id": topic.topic_id, "partitions": rows})
+    elif found.topics or not found.damaged:
+        _print_topics(found, name_of(cluster))
+    _raise_first(found.damaged)
+
+
+class _Row(NamedTuple):
+    """One partition of a listing."""
+
+    topic_partition: TopicPartition
+    offsets: LogOffsets | None  # None if they cannot be asked for
+    size_in_bytes: int | None
+    replication: Mapping[str, Any]
+    groups: Mapping[str, GroupOffset]
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        offsets = (
+            dict.fromkeys(LogOffsets._fields) if self.offsets is None else self.offsets._asdict()
+        )
+        size = {"size_in_bytes": self.size_in_bytes}
+        return {**offsets, **size, **self.replication, **_groups_as_json(self.groups)}
+
+
+class _Listing(NamedTuple):
+    """What `kbatch topics` shows."""
+
+    topics: Sequence[Topic | RemoteTopic]
+    rows: Sequence[_Row]
+    damaged: Mapping[str, KafkaStorageError]  # topics that were left out
+
+
+def _listed_at_path(
+    cluster: Cluster | BrokerLogs, names: Sequence[str], internal: bool
+) -> _Listing:
     def look(
         names: Sequence[str],
     ) -> tuple[list[Topic], list[PartitionInfo], Mapping[TopicPartition, Sequence[ReplicaInfo]]]:
@@ -59,49 +117,92 @@ def topics(
         sound = [name for name in every if name not in damaged]
         chosen, partitions, replicas = skipping_deleted(cluster, sound, look)
     groups = _groups_by_partition(cluster)
-    if as_json:
-        for topic in chosen:
-            rows = [
-                {
-                    "partition": row.topic_partition.partition,
-                    **row.offsets._asdict(),
-                    "size_in_bytes": row.size_in_bytes,
-                    **_replication(replicas.get(row.topic_partition)),
-                    **_groups_as_json(groups.get(row.topic_partition)),
-                }
-                for row in partitions
-                if row.topic_partition.topic == topic.name
-            ]
-            print_json({"topic": topic.name, "topic_id": topic.topic_id, "partitions": rows})
-        _raise_first(damaged)
-        return
-    table = new_table(f"Topics of {cluster.path}")
+    rows = [
+        _Row(
+            row.topic_partition,
+            row.offsets,
+            row.size_in_bytes,
+            _replication(replicas.get(row.topic_partition)),
+            groups.get(row.topic_partition, {}),
+        )
+        for row in partitions
+    ]
+    return _Listing(chosen, rows, damaged)
+
+
+def _listed_remotely(cluster: RemoteCluster, names: Sequence[str], internal: bool) -> _Listing:
+    chosen = [cluster.topic(name) for name in names or cluster.topic_names(internal=internal)]
+    edges = led_offsets(cluster, chosen)
+    rows = [
+        _Row(
+            tp,
+            edges.get(tp),
+            None,
+            {
+                "leader": topic.leaders[n],
+                "replicas": list(topic.replicas[n]),
+                "isr": list(topic.isr[n]),
+            },
+            {},
+        )
+        for topic in chosen
+        for n, tp in enumerate(partitions_of(topic))
+    ]
+    return _Listing(chosen, rows, {})
+
+
+def partitions_of(topic: RemoteTopic) -> list[TopicPartition]:
+    """Return the partitions of a topic of a real cluster."""
+    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+
+
+def led_offsets(
+    cluster: RemoteCluster, topics: Iterable[RemoteTopic]
+) -> dict[TopicPartition, LogOffsets]:
+    """Return the edges of partitions that have leaders: no one else could be asked, now."""
+    led = [tp for one in topics for tp in partitions_of(one) if one.leaders[tp.partition] >= 0]
+
+    def found(edge: str, level: str) -> dict[TopicPartition, int]:
+        asked = cluster.list_offsets(dict.fromkeys(led, edge), isolation_level=level)
+        return {tp: one.offset for tp, one in asked.items() if one is not None}
+
+    # In the order in which they grow, so that none is past the next one.
+    starts = found("earliest", "read_uncommitted")
+    stable = found("latest", "read_committed")
+    ends = found("latest", "read_uncommitted")
+    return {tp: LogOffsets(starts[tp], ends[tp], stable[tp], ends[tp]) for tp in led}
+
+
+def _print_topics(found: _Listing, where: str) -> None:
+    table = new_table(f"Topics of {where}")
     table.add_column("topic", overflow="fold")
-    for heading in ("partition", "first offset", "next offset", "records", "bytes"):
+    has_sizes = any(row.size_in_bytes is not None for row in found.rows)
+    for heading in ("partition", "first offset", "next offset", "records", *["bytes"] * has_sizes):
         table.add_column(heading, justify="right")
-    replication = [_replication(replicas.get(row.topic_partition)) for row in partitions]
-    if any(replication):
-        for heading in _REPLICA_COLUMNS:
-            table.add_column(heading)
-    has_groups = any(row.topic_partition in groups for row in partitions)
+    of_replicas = [
+        heading
+        for heading in _REPLICA_COLUMNS
+        if any(heading in row.replication for row in found.rows)
+    ]
+    for heading in of_replicas:
+        table.add_column(heading)
+    has_groups = any(row.groups for row in found.rows)
     if has_groups:
         table.add_column("lag of groups", overflow="fold")
-    for row, shown_replicas in zip(partitions, replication, strict=True):
-        start, end = row.offsets.log_start_offset, row.offsets.high_watermark
-        numbers = (row.topic_partition.partition, start, end, end - start, row.size_in_bytes)
+    for row in found.rows:
+        topic, partition = row.topic_partition
+        edges: tuple[int | None, ...] = (None, None, None)
+        if row.offsets is not None:
+            start, end = row.offsets.log_start_offset, row.offsets.high_watermark
+            edges = (start, end, end - start)
+        numbers = (partition, *edges, *[row.size_in_bytes] * has_sizes)
+        numbers_shown = ("-" if number is None else f"{number:,}" for number in numbers)
         shown = [
-            text_of(shown_replicas[name]) if shown_replicas else ""
-            for name in _REPLICA_COLUMNS
-            if any(replication)
+            text_of(row.replication[heading]) if row.replication else "" for heading in of_replicas
         ]
-        of_groups = groups.get(row.topic_partition, {})
-        lags = ", ".join(f"{group}: {text_of(one.lag)}" for group, one in of_groups.items())
-        topic_cell = cell(row.topic_partition.topic)
-        numbers_shown = (f"{number:,}" for number in numbers)
-        table.add_row(topic_cell, *numbers_shown, *shown, *[cell(lags)] * has_groups)
-    if chosen or not damaged:
-        print_table(table, if_empty=f"{cluster.path} has no topics yet.")
-    _raise_first(damaged)
+        lags = ", ".join(f"{group}: {text_of(one.lag)}" for group, one in row.groups.items())
+        table.add_row(cell(topic), *numbers_shown, *shown, *[cell(lags)] * has_groups)
+    print_table(table, if_empty=f"{where} has no topics yet.")
 
 
 def _raise_first(damaged: Mapping[str, KafkaStorageError]) -> None:
@@ -151,7 +252,7 @@ def _groups_by_partition(
     return found
 
 
-def _groups_as_json(groups: Mapping[str, GroupOffset] | None) -> dict[str, Any]:
+def _groups_as_json(groups: Mapping[str, GroupOffset]) -> dict[str, Any]:
     if not groups:
         return {}
     return {
@@ -167,14 +268,22 @@ def _groups_as_json(groups: Mapping[str, GroupOffset] | None) -> dict[str, Any]:
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@client_options
 @json_option
-def delete_topic(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bool) -> None:
+def delete_topic(
+    path: str,
+    names: Sequence[str],
+    yes: bool,
+    dry_run: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
     """Delete topics with all their records.
 
     They are gone at once. Their files are deleted later, by `kbatch gc` or a commit, when the topic's
-    file.delete.delay.ms has passed.
+    file.delete.delay.ms has passed. PATH may be HOST:PORT of a real cluster.
     """
-    cluster = Cluster(path)
+    cluster = open_cluster(path, client)
     names = list(dict.fromkeys(names))
     found = {name: _contents(cluster, name) for name in names}
     if not (yes or dry_run):
@@ -191,8 +300,10 @@ def delete_topic(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_j
             print_line(visible(f"topic {name} {outcome}: {_summary(contents)}"))
 
 
-def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
+def _contents(cluster: Cluster | RemoteCluster, name: str) -> dict[str, int | None]:
     """Return what a topic holds; None for what its logs, if unreadable, do not tell. Refuse internal topics."""
+    if not isinstance(cluster, Cluster):
+        return _contents_remotely(cluster, name)
     ensure_not_internal(name)
     partitions = cluster.topic(name).partitions
     try:
@@ -204,22 +315,40 @@ def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
     return {"partitions": partitions, "records": records, "size_in_bytes": size}
 
 
+def _contents_remotely(cluster: RemoteCluster, name: str) -> dict[str, int | None]:
+    topic = cluster.topic(name)
+    edges = led_offsets(cluster, [topic])
+    records = sum(one.high_watermark - one.log_start_offset for one in edges.values())
+    return {
+        "partitions": topic.partitions,
+        "records": records if len(edges) == topic.partitions else None,
+        "size_in_bytes": None,
+    }
+
+
 def _summary(contents: Mapping[str, int | None]) -> str:
     partitions, records, size = contents.values()
     held = f"{partitions} partition{'s' * (partitions != 1)}"
     if records is None:
         return f"{held}, whose logs cannot be read"
-    return f"{held}, {records:,} record{'s' * (records != 1)}, {size:,} bytes"
+    held = f"{held}, {records:,} record{'s' * (records != 1)}"
+    return held if size is None else f"{held}, {size:,} bytes"
 
 
 @click.command("create-partitions")
 @click.argument("path")
 @click.argument("topic")
 @click.argument("total", type=click.IntRange(1))
+@client_options
 @json_option
-def create_partitions(path: str, topic: str, total: int, as_json: bool) -> None:
-    """Add partitions to TOPIC, so that it has TOTAL partitions."""
-    grown = Cluster(path).create_partitions(topic, total)
+def create_partitions(
+    path: str, topic: str, total: int, client: Mapping[str, str], as_json: bool
+) -> None:
+    """Add partitions to TOPIC, so that it has TOTAL partitions.
+
+    PATH may be HOST:PORT of a real cluster.
+    """
+    grown = open_cluster(path, client).create_partitions(topic, total)
     if as_json:
         print_json({"topic": topic, "partitions": grown.partitions})
     else:
@@ -232,17 +361,27 @@ def create_partitions(path: str, topic: str, total: int, as_json: bool) -> None:
 @click.argument("topic")
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY to VALUE; may be repeated.")  # fmt: skip
 @click.option("--reset", metavar="KEY", multiple=True, help="Reset KEY to its default; may be repeated.")  # fmt: skip
+@client_options
 @json_option
 def alter_topic(
-    path: str, topic: str, given: dict[str, str], reset: Sequence[str], as_json: bool
+    path: str,
+    topic: str,
+    given: dict[str, str],
+    reset: Sequence[str],
+    client: Mapping[str, str],
+    as_json: bool,
 ) -> None:
-    """Change settings of TOPIC, and print all of its settings."""
+    """Change settings of TOPIC, and print all of its settings.
+
+    PATH may be HOST:PORT of a real cluster; which settings there are is for that to say.
+    """
     twice = sorted(set(map(topic_key, given)) & set(map(topic_key, reset)))
     if twice:
         raise click.UsageError(f"{twice[0]!r} is given to both --set and --reset")
-    cluster, changes = Cluster(path), given | dict.fromkeys(reset)
-    topic_now = cluster.alter_topic(topic, changes) if changes else cluster.topic(topic)
-    settings = {topic_key(name): value for name, value in asdict(topic_now.config).items()}
+    cluster, changes = open_cluster(path, client), given | dict.fromkeys(reset)
+    config = (cluster.alter_topic(topic, changes) if changes else cluster.topic(topic)).config
+    settings = asdict(config) if isinstance(config, TopicConfig) else config
+    settings = {topic_key(name): value for name, value in settings.items()}
     if as_json:
         print_json({"topic": topic, "config": settings})
     else:

@@ -18,6 +18,7 @@ from spark_kbatch.cli.output import (
     print_table,
 )
 from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.cli.places import folder_argument
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import UnknownTopicOrPartitionError
@@ -33,7 +34,7 @@ the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 
 
 @click.command()
-@click.argument("path")
+@folder_argument
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @click.option(
@@ -90,7 +91,7 @@ def gc(
 
 
 @click.command()
-@click.argument("path")
+@folder_argument
 @click.argument("number", metavar="[COMMIT]", type=click.IntRange(0), required=False)
 @click.option("--topic", "-t", help="List only commits to this topic.")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Stop after this many commits.")
@@ -147,7 +148,7 @@ def _name(commit: Commit) -> str:
 
 
 @click.command()
-@click.argument("path")
+@folder_argument
 @click.argument("topic")
 @click.option("--to", "log_dir", required=True, metavar="DIR", help="One of the broker's log.dirs.")
 @json_option
@@ -181,7 +182,7 @@ def export(path: str, topic: str, log_dir: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("path")
+@folder_argument
 @click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1)
 @click.option("--dry-run", is_flag=True, help="Only show what would be repaired.")
 @json_option
@@ -231,7 +232,7 @@ def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
 
 
 @click.command("log-dirs")
-@click.argument("path")
+@folder_argument
 @click.option("--replicate", is_flag=True, help="First bring replicas that lag back in sync.")
 @click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Replace the lost log dir of this node by the empty directory at its path.")  # fmt: skip
 @json_option
