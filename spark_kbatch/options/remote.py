@@ -3,8 +3,9 @@
     parse_cluster_options({"kafka.bootstrap.servers": "host:9092", "kafka.client.id": "reports"})
 
 Keys are Kafka's, with or without the prefix `kafka.`, in any case; defaults are Kafka's, but for
-max.partition.fetch.bytes: a task reads one partition, and larger answers cost less for each record. The result is hashable
-and can be pickled: it travels to Spark's tasks, where clients are shared by it. Its `repr` has no secrets.
+max.partition.fetch.bytes: a task reads one partition, and larger answers cost less for each record. The result
+is hashable and can be pickled: it travels to Spark's tasks, where clients are shared by it. Its `repr` has no
+secrets.
 
 Source: Kafka clients/.../clients/CommonClientConfigs.java, ClientUtils.java, consumer/ConsumerConfig.java,
 admin/AdminClientConfig.java.

@@ -5,11 +5,11 @@
         client.request(ApiKey.LIST_GROUPS, ListGroupsRequest())
         client.request_leaders(ApiKey.LIST_OFFSETS, partitions, build, results)
 
-A call goes on until it has its answer, or `default.api.timeout.ms` have passed. Lost connections, partitions whose
-leader moved and errors that Kafka calls retriable are tried again after a pause that doubles; metadata is read
-again first. Whatever else fails is raised at once, above all a refused certificate or password. The error at the end names the brokers that were tried, and
-why each failed. Only what may be repeated is sent through here: a request may have been executed although its
-connection was lost.
+A call goes on until it has its answer, or `default.api.timeout.ms` have passed. Lost connections, partitions
+whose leader moved and errors that Kafka calls retriable are tried again after a pause that doubles; metadata is
+read again first. Whatever else fails is raised at once, above all a refused certificate or password. The error
+at the end names the brokers that were tried, and why each failed. Only what may be repeated is sent through
+here: a request may have been executed although its connection was lost.
 
 If none of the known brokers can be reached, the bootstrap servers are asked again.
 
@@ -694,6 +694,8 @@ def _take(options: ClusterOptions) -> Client:
 
 
 def _put_back(client: Client) -> None:
+    if client.connections.is_closed:
+        return
     client.connections.disconnect_busy("its user has ended")
     client.connections.poll(0)
     with _lock:

@@ -157,6 +157,11 @@ class Connections:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
     # States.
 
     def state(self, node: Node) -> State:

@@ -379,7 +379,7 @@ class TestPool:
             with leased(options_of("127.0.0.1:1")):
                 pass
 
-            assert client.connections._is_closed
+            assert client.connections.is_closed
 
     def test_connection_whose_answer_no_one_waits_for_is_closed(self) -> None:
         with LoopbackServer() as server:
@@ -402,12 +402,19 @@ class TestPool:
                 assert again.connections.state(node) is State.DISCONNECTED
                 assert again.request(ApiKey.METADATA, MetadataRequest(topics=[]), node=node)
 
+    def test_client_that_its_user_closed_does_not_come_back(self) -> None:
+        options = options_of("127.0.0.1:1")
+        with leased(options) as client:
+            client.close()
+
+        assert options not in _idle
+
     def test_client_is_closed_after_an_error_that_is_not_of_this_package(self) -> None:
         options = options_of("127.0.0.1:1")
         with pytest.raises(ZeroDivisionError), leased(options) as client:
             raise ZeroDivisionError
 
-        assert client.connections._is_closed
+        assert client.connections.is_closed
         assert options not in _idle
 
 
