@@ -142,7 +142,7 @@ CLUSTER_OPTIONS = (
     Option("fetch.min.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_min_bytes, "Bytes that a broker waits for before it answers a fetch."),
     Option("fetch.max.wait.ms", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_max_wait_ms, "How long a broker waits for fetch.min.bytes."),
     Option("max.partition.fetch.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.max_partition_fetch_bytes, "Maximum bytes of one partition in an answer to a fetch. The first batch is sent even if it is larger. A task holds two answers. Kafka's default is 1 MiB."),
-    Option("check.crcs", parse_boolean, "true, false", ClusterOptions.check_crcs, "Whether to check the CRC of each batch."),
+    Option("check.crcs", parse_boolean, "true, false", ClusterOptions.check_crcs, "Ignored: the CRC of each batch is always checked."),
     *SECURITY_OPTIONS,
 )
 # fmt: on

@@ -141,7 +141,8 @@ class PartitionFetcher:
                 if found is not None:
                     return found
             except (_PassingError, RetriableError) as error:
-                why = error.cause if isinstance(error, _PassingError) else error
+                if why is None or not isinstance(error, RequestTimedOutError):
+                    why = error.cause if isinstance(error, _PassingError) else error
                 self._forget()
                 self._pause(attempts, deadline_ms)
                 attempts += 1
@@ -244,14 +245,15 @@ class PartitionFetcher:
 
     def _answer_of(self, coming: _Coming, deadline_ms: int) -> Any:
         """Wait for an answer, within request.timeout.ms of when the waiting starts."""
-        timeout_ms = self._client.options.request_timeout_ms
-        until_ms = min(deadline_ms, self._monotonic_ms() + timeout_ms)
+        start_ms = self._monotonic_ms()
+        timeout_ms = min(self._client.options.request_timeout_ms, max(deadline_ms - start_ms, 0))
+        until_ms = start_ms + timeout_ms
         while not coming.is_here:
             left_ms = until_ms - self._monotonic_ms()
             if left_ms <= 0:
                 reason = f"it did not answer a fetch within {timeout_ms} ms"
                 self._connections.disconnect(coming.node, reason)
-                raise DisconnectedError(str(coming.node), reason)
+                raise RequestTimedOutError(f"{coming.node}: {reason}")
             self._connections.poll(left_ms)
         if coming.error is not None:
             raise coming.error
