@@ -91,6 +91,19 @@ class Sequences:
                 following._set_unresolved(topic_partition)
         return following
 
+    @property
+    def has_id(self) -> bool:
+        """Whether there is a producer id, which an earlier producer may have left."""
+        return self._producer_id >= 0
+
+    def forget_id(self) -> None:
+        """Take a new id before the next batch: the one there is belongs to another cluster."""
+        self._producer_id = -1
+        kept = {tp: one for tp, one in self._partitions.items() if one.in_flight}
+        self._partitions = kept
+        self._unresolved &= kept.keys()
+        self._to_renumber &= kept.keys()
+
     def prepare(self) -> None:
         """Get a producer id, or a new epoch if failures require one; call before draining.
 

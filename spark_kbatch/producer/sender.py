@@ -197,9 +197,11 @@ class Sender:
             # As of that time: a batch that has become ready since is due, it waits for no answer.
             next_batch_ms = self._looked_ms + self._next_batch_delay_ms(self._looked_ms)
         except (KBatchError, OSError) as error:
+            is_new = str(error) != str(self._why_unsent)  # said once, not at each attempt
             self._why_unsent = error
             if isinstance(error, (RetriableError, OSError)) and _is_transient(error):
-                logger.warning("nothing can be sent at the moment, retrying: %s", error)
+                if is_new:
+                    logger.warning("nothing can be sent at the moment, retrying: %s", error)
             else:
                 for batch in self._accumulator.take_all():
                     self._fail(batch, error)

@@ -164,6 +164,12 @@ class Client:
             retries.pause()
             self.invalidate()
 
+    @property
+    def has_lost_a_connection(self) -> bool:
+        """Whether the last connection to a broker was lost, and there is none since."""
+        nodes = [*self._cache.nodes.values(), *self._bootstrap]
+        return any(self.connections.last_error(node) is not None for node in nodes)
+
     def invalidate(self) -> None:
         """Read metadata again at its next use."""
         self._cache.invalidate()
@@ -690,6 +696,8 @@ def _take(options: ClusterOptions) -> Client:
     if client is None:
         return Client(options)
     client.connections.poll(0)  # notices those that a broker has closed
+    if client.has_lost_a_connection:
+        client.invalidate()  # other brokers, even of another cluster, may be there now
     return client
 
 

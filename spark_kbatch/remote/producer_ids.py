@@ -4,6 +4,10 @@ A cluster remembers a producer id for a day after its last write, and a Spark wo
 producer that ends leaves its id, with the sequence number of each partition, to the next one of the process to
 the same cluster. Two producers at the same time have different ids. A forked child takes its own.
 
+Another cluster may come to answer at the same address, such as a broker for tests that starts with an empty disk
+each time. It gives the same ids to others, and would take their batches for repetitions of each other. So an id
+goes with the id of its cluster, which the next producer compares (`transport`).
+
 Source: Kafka clients/producer/internals/TransactionManager.java; producer.id.expiration.ms.
 """
 
@@ -12,18 +16,28 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.producer.idempotence import Sequences
 
-_free: dict[ClusterOptions, list[Sequences]] = {}  # needs no lock: append and pop are atomic
+
+@dataclass
+class ProducerIdentity:
+    """A producer id with its sequence numbers, and the cluster that gave it."""
+
+    sequences: Sequences
+    cluster_id: str = ""  # if it is known
+
+
+_free: dict[ClusterOptions, list[ProducerIdentity]] = {}  # needs no lock: append and pop are atomic
 
 
 @contextlib.contextmanager
-def passed_on_sequences(
+def passed_on_identity(
     options: ClusterOptions, new_producer_id: Callable[[], int]
-) -> Iterator[Sequences]:
-    """Yield the sequence numbers of a producer that has ended, or new ones; the next producer gets them after.
+) -> Iterator[ProducerIdentity]:
+    """Yield the identity of a producer that has ended, or a new one; the next producer gets it after.
 
     Args:
         options: of the cluster.
@@ -32,14 +46,15 @@ def passed_on_sequences(
     process_id = os.getpid()
     free = _free.setdefault(options, [])
     try:
-        sequences = free.pop().passed_on(new_producer_id)
+        identity = free.pop()
+        identity.sequences = identity.sequences.passed_on(new_producer_id)
     except IndexError:
-        sequences = Sequences(new_producer_id)
+        identity = ProducerIdentity(Sequences(new_producer_id))
     try:
-        yield sequences
+        yield identity
     finally:
         if os.getpid() == process_id:
-            free.append(sequences)
+            free.append(identity)
 
 
 os.register_at_fork(after_in_child=_free.clear)

@@ -50,7 +50,7 @@ from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.record.header import unpack
 from spark_kbatch.remote.client import leased
 from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
-from spark_kbatch.remote.producer_ids import passed_on_sequences
+from spark_kbatch.remote.producer_ids import passed_on_identity
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
@@ -108,9 +108,14 @@ class BrokerTransport:
         self._leases = ExitStack()
         self._client = self._leases.enter_context(leased(options))
         self._connections = self._client.connections
-        self.sequences = self._leases.enter_context(
-            passed_on_sequences(options, self._new_producer_id)
+        self._identity = self._leases.enter_context(
+            passed_on_identity(options, self._new_producer_id)
         )
+        self.sequences = self._identity.sequences
+        # Another cluster's brokers may have taken the place of those that gave an inherited id.
+        self._has_inherited_id = self.sequences.has_id
+        self._met: set[Node] = set()
+        self._doubtful: set[Node] = set()
         self._leaders: dict[TopicPartition, _Leader] = {}
         self._unreachable: set[Node] = set()  # to which a connection failed or was lost
         self._topic_ids: dict[str, str] = {}
@@ -200,7 +205,9 @@ class BrokerTransport:
 
     def _hear_other_threads(self) -> None:
         while self._told:
-            self._note_leaders(self._told.popleft())
+            metadata = self._told.popleft()
+            self._note_cluster(metadata.cluster_id)
+            self._note_leaders(metadata)
         while self._asked_for:
             self._wanted.add(self._asked_for.popleft())
 
@@ -212,6 +219,7 @@ class BrokerTransport:
         Raises:
             KBatchError: it refuses this client, or the other way round, for good.
         """
+        self._meet(node)
         is_ready = self._connections.ready(node)
         if not is_ready:
             refused = self._connections.refusal(node)
@@ -219,7 +227,25 @@ class BrokerTransport:
                 raise refused
             if self._connections.last_error(node) is not None:
                 self._unreachable.add(node)
-        return is_ready
+        return is_ready and node not in self._doubtful
+
+    def _meet(self, node: Node) -> None:
+        """Doubt a broker at first, if the producer id is inherited and the connection is not.
+
+        It is sent nothing before metadata has told which cluster this is.
+        """
+        if self._has_inherited_id and node not in self._met:
+            self._met.add(node)
+            if self._connections.state(node) is State.DISCONNECTED:
+                self._doubtful.add(node)
+                self._unreachable.add(node)  # so that its topics are looked up
+
+    def _note_cluster(self, cluster_id: str) -> None:
+        known = self._identity.cluster_id
+        if cluster_id and known and cluster_id != known and self.sequences.has_id:
+            logger.info("%s is another cluster than before: a new producer id", self._options)
+            self.sequences.forget_id()
+        self._identity.cluster_id = cluster_id or known
 
     def delay_ms(self, node: Any) -> int:
         """Return the time until the broker may be connected to, or asked for no requests before."""
@@ -351,6 +377,8 @@ class BrokerTransport:
         tells_all = False
         if error is None and not getattr(answer, "error_code", 0):
             metadata, errors = self._cache.update(asked, answer, now_ms)
+            self._note_cluster(metadata.cluster_id)
+            self._doubtful.clear()
             self._note_topics(metadata)
             self._note_leaders(metadata)
             tells_all = asked <= metadata.topics.keys()

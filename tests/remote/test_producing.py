@@ -379,3 +379,48 @@ def test_password_that_is_refused_meanwhile_fails_records_at_once(
             assert server.accepted < 10
         finally:
             producer.close(timeout=0)
+
+
+def test_another_cluster_at_the_same_address_gives_another_producer_id(tmp_path: Path) -> None:
+    """It would take the batches of two producers with one id for repetitions of each other."""
+
+    def send(server: Server, value: bytes, partition: int) -> None:
+        with producing(server) as producer:
+            producer.send("events", value, partition=partition).result(30)
+
+    with builders.a_cluster(tmp_path / "before", topics={"events": 2}) as cluster:
+        with cluster.serve() as server:
+            port = int(server.bootstrap_servers.rpartition(":")[2])
+            send(server, b"before", 0)
+    inherited = {options: list(free) for options, free in producer_ids._free.items()}
+    with builders.a_cluster(tmp_path / "after", topics={"events": 2}) as cluster:
+        with cluster.serve(port=port) as server:
+            producer_ids._free.clear()  # as another process
+            send(server, b"of another process", 1)
+            producer_ids._free.clear()
+            producer_ids._free.update(inherited)
+            send(server, b"after", 1)
+        assert values(cluster, 1) == [b"of another process", b"after"]
+
+
+def test_another_cluster_is_noticed_before_anything_is_sent_over_a_new_connection(
+    tmp_path: Path,
+) -> None:
+    """The producer's own process has not spoken to it, and believes what it knows of the topic."""
+    with builders.a_cluster(tmp_path / "before", topics={"events": 2}) as cluster:
+        with cluster.serve() as server:
+            port = int(server.bootstrap_servers.rpartition(":")[2])
+            with producing(server) as producer:
+                producer.send("events", b"before", partition=0).result(30)
+    with builders.a_cluster(tmp_path / "after", topics={"events": 2}) as cluster:
+        with cluster.serve(port=port) as server:
+
+            def send_first() -> None:
+                with producing(server) as producer:
+                    producer.send("events", b"of another process", partition=1).result(30)
+
+            _, status = os.waitpid(run_child(send_first), 0)
+            assert status == 0
+            with producing(server) as producer:
+                producer.send("events", b"after", partition=1).result(30)
+        assert values(cluster, 1) == [b"of another process", b"after"]
