@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
+import spark_kbatch
 from tests.support.kafka_clients import Address, read
 from tests.support.kafka_cluster import BrokerCluster
 from tests.support.paced import Pace
@@ -108,6 +109,7 @@ def source(spark: SparkSession, brokers: BrokerCluster, topic: str) -> DataFrame
 
 
 def save(frame: DataFrame, brokers: BrokerCluster, topic: str) -> None:
+    spark_kbatch.register(frame.sparkSession)  # for this thread
     writer = frame.write.format("kbatch").mode("append").option("topic", topic)
     writer.option("kafka.bootstrap.servers", brokers.servers).option("kafka.batch.size", 4000).save()  # fmt: skip
 
