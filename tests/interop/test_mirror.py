@@ -132,7 +132,8 @@ def folder(tmp_path: Path) -> Path:
         with (directory / f"{0:020d}.log").open("wb") as log:
             for number in range(0, each, BATCH_RECORDS):
                 kind = number // BATCH_RECORDS % (len(CODECS) + 1)
-                numbers = range(number, min(number + BATCH_RECORDS, each))
+                first = partition * each + number  # no two records are the same
+                numbers = range(first, first + min(BATCH_RECORDS, each - number))
                 if kind < len(CODECS):
                     codec = [*CODECS][kind]
                     of_batch = rows(numbers, headers=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit import compaction
@@ -29,7 +32,7 @@ from tests.support import builders, reference
 from tests.support.broker_dirs import a_batch, a_partition
 from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
-from tests.support.log_histories import data_batch, marker_batch
+from tests.support.log_histories import History, data_batch, histories, marker_batch
 from tests.support.mirrors import MIRROR, as_mirrored, mirrored
 from tests.support.soundness import ensure_sound
 
@@ -463,3 +466,25 @@ def test_a_mirror_that_crashes_in_random_ways_goes_on(
     source, recording = recorded
     for crash in [*recording.power_losses(seed, stride=3), *recording.torn_kills(seed)]:
         ensure_goes_on(source, crash)
+
+
+# Any history of transactions.
+
+
+@given(history=histories(), data=st.data())
+@settings(max_examples=15)
+def test_of_any_history_the_committed_records_are_there_however_it_grew(
+    history: History, data: st.DataObject
+) -> None:
+    cluster = Cluster(PATH, create=True, files=DiskFiles(Disk()))
+    grown = data.draw(st.lists(st.integers(1, len(history.written)), max_size=3, unique=True))
+    with tempfile.TemporaryDirectory() as folder:
+        for count in [*sorted(grown), len(history.written)]:
+            log = Path(folder) / "events-0" / f"{0:020d}.log"
+            log.parent.mkdir(exist_ok=True)
+            log.write_bytes(b"".join(one.data for one in history.written[:count]))
+            mirrored(Path(folder), cluster)
+
+    found = builders.contents(cluster)[TopicPartition("events", 0)]
+    assert [record.value for record in found] == [b"%d" % n for n in history.committed()]
+    assert [record.offset for record in found] == list(range(len(found)))

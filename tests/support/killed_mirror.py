@@ -5,6 +5,7 @@ It takes small steps, each of which it tells with a line, so that a test can kil
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -16,49 +17,47 @@ import spark_kbatch
 from spark_kbatch.mirroring import copying
 from tests.conftest import REPOSITORY
 
-STEP_BYTES = 256 * 1024
+STEP_BYTES = 32 * 1024
 _STEPS_MAX = 25  # of a process, before it is killed
 _PAUSE_MAX_S = 0.05
+_STARTUP_S = 4
 TIMEOUT_S = 300
 
 
 def killed_runs(seed: int, kills: int, *words: object, folder: Path) -> int:
-    """Run mirrors that are killed at random moments, then one to its end; return the steps of all."""
+    """Run mirrors that are killed at random moments, then one to its end; return the steps that were told."""
     rng, steps = random.Random(seed), 0
-    for _ in range(kills):
-        found, ended = _run(words, folder, rng.randrange(_STEPS_MAX), rng.random() * _PAUSE_MAX_S)
-        assert not ended, f"it was done after {steps + found} steps, before all kills"
-        steps += found
-    found, ended = _run(words, folder, None, 0)
-    assert ended
-    return steps + found
+    for number in range(kills):
+        with _running(words, folder) as process:
+            if number % 4 == 3:  # at any time from its start on
+                time.sleep(rng.random() * _STARTUP_S)
+            else:
+                told = _steps(process, 1 + rng.randrange(_STEPS_MAX))
+                assert told, f"it failed, or was done after {steps} steps, before all kills"
+                steps += told
+                time.sleep(rng.random() * _PAUSE_MAX_S)
+            process.kill()
+            assert process.wait() == -9, f"it ended after {steps} steps, before all kills"
+    with _running(words, folder) as process:
+        steps += _steps(process, None)
+        assert process.wait(TIMEOUT_S) == 0, (folder / "errors").read_text()
+    return steps
 
 
-def _run(
-    words: tuple[object, ...], folder: Path, until: int | None, pause_s: float
-) -> tuple[int, bool]:
-    """Run one process, kill it after so many steps; return the steps that it told, and whether it ended."""
-    with (
-        (folder / "errors").open("w+") as errors,
-        subprocess.Popen(
+def _running(words: tuple[object, ...], folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / "errors").open("w") as errors:
+        return subprocess.Popen(
             [sys.executable, "-m", "tests.support.killed_mirror", *map(str, words)],
             stdout=subprocess.PIPE, stderr=errors, cwd=folder,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        ) as process,
-    ):  # fmt: skip
-        assert process.stdout is not None
-        steps = 0
-        while until is None or steps <= until:
-            if not process.stdout.readline():
-                break
-            steps += 1
-        else:
-            time.sleep(pause_s)
-            process.kill()
-        code = process.wait(TIMEOUT_S)
-        errors.seek(0)
-        assert code in (0, -9), errors.read()
-        return steps, code == 0
+        )  # fmt: skip
+
+
+def _steps(process: subprocess.Popen[bytes], most: int | None) -> int:
+    """Wait until the process has told so many steps, or all; return their number."""
+    assert process.stdout is not None
+    lines = itertools.islice(process.stdout, most)
+    return sum(1 for _ in lines)
 
 
 def main(source: str, target: str, topics: str) -> None:
