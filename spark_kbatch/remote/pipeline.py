@@ -6,9 +6,14 @@
 Each partition has a queue. A request to a leader takes the next batch of each of its partitions that has
 one, and up to five requests of a connection are in flight. If a batch fails in a way that a retry mends
 (its leader moved, the connection was lost), nothing more of its partition is sent until what is in flight has
-ended; then it is sent again from the first batch that failed, in order. The batches have sequence numbers,
-so that one that was written although its answer was lost is written once: a leader remembers the last
-five of each producer, and no more are in flight.
+ended; then those that failed are sent again in order, one at a time, before any new one. The batches have
+sequence numbers, so that one that was written although its answer was lost is written once: a leader
+remembers the last five of each producer. No more are in flight; and one at a time, because
+
+    1. five batches are written, and their answers are lost
+    2. all are sent again; the first fails once more, the others count as written
+    3. a sixth is sent, and written: now the leader remembers the last five without the first
+    4. the first is sent again, and refused as out of order
 
 Source: Kafka clients/.../producer/internals/Sender.java, RecordAccumulator.java (drainBatchesForOneNode).
 """
@@ -59,12 +64,28 @@ class _Queue:
     why: str = ""  # they failed
     not_before_ms: int = 0
     attempts: int = 0
-    sent: int = 0
+    count: int = 0  # of batches so far
+    next_number: int = 0  # of the first batch that was never sent
+    again_below: int = 0  # batches below this number are sent one at a time
 
-    @property
-    def may_send(self) -> bool:
-        """Whether its next batch may go."""
-        return bool(self.waiting) and not self.failed and self.in_flight < BATCHES_REMEMBERED
+    def may_send(self, now_ms: int) -> bool:
+        """Return True if its next batch may go."""
+        if not self.waiting or self.failed or self.not_before_ms > now_ms:
+            return False
+        return self.in_flight < (1 if self.again_below else BATCHES_REMEMBERED)
+
+    def take(self) -> _Batch:
+        """Return the next batch, which goes."""
+        batch = self.waiting.popleft()
+        self.in_flight += 1
+        self.next_number = max(self.next_number, batch.number + 1)
+        return batch
+
+    def written(self) -> None:
+        """Go on after a batch was written."""
+        self.attempts, self.why = 0, ""
+        if not self.in_flight and (not self.waiting or self.waiting[0].number >= self.again_below):
+            self.again_below = 0
 
 
 class Pipeline:
@@ -92,8 +113,8 @@ class Pipeline:
             as `drain`, also for earlier batches.
         """
         queue = self._queues.setdefault(topic_partition, _Queue())
-        queue.waiting.append(_Batch(queue.sent, data))
-        queue.sent += 1
+        queue.waiting.append(_Batch(queue.count, data))
+        queue.count += 1
         self._bytes += len(data)
         self._wait_until(_MOST_BYTES)
 
@@ -151,16 +172,22 @@ class Pipeline:
         while True:
             by_leader: dict[Node, list[TopicPartition]] = {}
             for topic_partition, queue in self._queues.items():
-                if queue.may_send and queue.not_before_ms <= now_ms:
+                if queue.may_send(now_ms):
                     leader, _ = self._client.leader(topic_partition)
                     by_leader.setdefault(leader, []).append(topic_partition)
-            sent = [self._send_to(node, partitions) for node, partitions in by_leader.items()]
+            sent = [
+                # Looking up a leader may have brought answers.
+                self._send_to(node, [one for one in of if self._queues[one].may_send(now_ms)])
+                for node, of in by_leader.items()
+            ]
             if not any(sent):
                 return
 
     def _send_to(self, node: Node, partitions: list[TopicPartition]) -> bool:
         """Send one request to a leader, if its connection takes one; else connect."""
         connections = self._client.connections
+        if not partitions:
+            return False
         if not connections.can_send(node) and not connections.ready(node):
             refusal = connections.refusal(node)
             if refusal is not None:
@@ -180,8 +207,7 @@ class Pipeline:
             queue = self._queues[one]
             if size and size + len(queue.waiting[0].data) > _REQUEST_BYTES:
                 continue
-            taken[one] = queue.waiting.popleft()
-            queue.in_flight += 1
+            taken[one] = queue.take()
             size += len(taken[one].data)
         connections.send(
             node,
@@ -234,7 +260,7 @@ class Pipeline:
                 continue
             code, message = codes.get(topic_partition, (ErrorCode.UNKNOWN_SERVER_ERROR, ""))
             if code in _WRITTEN:
-                queue.attempts, queue.why = 0, ""
+                queue.written()
                 self._bytes -= len(batch.data)
                 self._progress_ms = self._client.monotonic_ms()
             elif code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.failed:
@@ -242,7 +268,6 @@ class Pipeline:
             else:
                 text = f"a batch for {topic_partition} at {node}{message and f': {message}'}"
                 self._failed(topic_partition, batch, error_of(code, text))
-            self._maybe_send_again(queue)
         for topic_partition in taken:
             self._maybe_send_again(self._queues[topic_partition])
 
@@ -263,7 +288,7 @@ class Pipeline:
             return
         for batch in sorted(queue.failed, key=lambda one: one.number, reverse=True):
             queue.waiting.appendleft(batch)
-        queue.failed = []
+        queue.failed, queue.again_below = [], queue.next_number
         pause_ms = self._client.backoff.pause_ms(queue.attempts)
         queue.attempts += 1
         queue.not_before_ms = self._client.monotonic_ms() + pause_ms

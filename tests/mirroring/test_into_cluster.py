@@ -199,7 +199,9 @@ class Died(BaseException):
     """The process is killed."""
 
 
-def run_until_it_dies(source: Cluster, brokers: TransactionalCluster, after: int) -> bool:
+def run_until_it_dies(
+    source: Cluster, brokers: TransactionalCluster, after: int, *, unit_bytes: int = 1
+) -> bool:
     """Mirror in a process that dies after some steps; return True if it was done before."""
     process, left = target(brokers), [after]
 
@@ -210,7 +212,7 @@ def run_until_it_dies(source: Cluster, brokers: TransactionalCluster, after: int
 
     process.abandon = lambda: None  # type: ignore[method-assign]  a dead process aborts nothing
     try:
-        mirrored(source.path, process, on_progress=die, unit_bytes=1)
+        mirrored(source.path, process, on_progress=die, unit_bytes=unit_bytes)
     except Died:
         return False
     finally:
@@ -229,8 +231,9 @@ def test_each_record_is_there_once_whatever_is_lost_and_whoever_dies(
     rng = random.Random(seed)
     with TransactionalCluster(faults=Faults(seed=seed, share=0.15)) as brokers:
         for _ in range(6):
-            run_until_it_dies(source, brokers, rng.randrange(8))
-            write(source, batches=rng.randrange(3))
+            unit_bytes = rng.choice([1, 1 << 20])
+            run_until_it_dies(source, brokers, rng.randrange(8), unit_bytes=unit_bytes)
+            write(source, batches=rng.choice([0, 2, 12]))
         while not run_until_it_dies(source, brokers, 20):
             pass
         brokers.faults = Faults()
