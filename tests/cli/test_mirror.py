@@ -74,6 +74,15 @@ def test_json_is_one_object(source: Cluster, tmp_path: Path) -> None:
     assert json.loads(run(*words).output)["records"] == 0
 
 
+def test_a_terminal_shows_a_bar(source: Cluster, tmp_path: Path) -> None:
+    words = ["mirror", str(source.path), str(tmp_path / "target"), "--topics", "events"]
+
+    done = CliRunner(env={"FORCE_COLOR": "1", "COLUMNS": "100"}).invoke(cli, words)
+
+    assert "10 records, 0.0 MB" in done.stderr
+    assert "\x1b" not in done.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
 def test_a_mirror_that_follows_ends_with_a_signal(
     source: Cluster, tmp_path: Path, number: signal.Signals
