@@ -20,7 +20,8 @@ import pytest
 from spark_kbatch.errors import ConfigError, SslAuthenticationError
 from spark_kbatch.options.remote import parse_cluster_options
 from spark_kbatch.wire.channel import Channel
-from spark_kbatch.wire.connections import Connections, Node
+from spark_kbatch.wire.connection import ConnectionConfig
+from spark_kbatch.wire.connections import Connections, Node, State
 from spark_kbatch.wire.fetch import (
     FetchPartitionResponse,
     FetchRequest,
@@ -168,6 +169,41 @@ def echo(context: ssl.SSLContext, sock: socket.socket) -> None:
     with context.wrap_socket(sock, server_side=True) as tls, contextlib.suppress(OSError):
         while data := tls.recv(10_000):
             tls.sendall(data)
+
+
+def test_server_that_never_answers_the_handshake_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        node = Node(1, *silent.getsockname())
+        security = parse_cluster_options(
+            {"bootstrap.servers": "h:1", "security.protocol": "SSL"}
+        ).security
+        config = ConnectionConfig(socket_connection_setup_timeout_ms=50)
+        with Connections(config, security=security) as connections:
+            connections.ready(node)
+            while connections.state(node) is State.CONNECTING:
+                connections.poll(1000)
+
+            assert "set up in time" in str(connections.last_error(node))
+            assert connections.refusal(node) is None
+
+
+def test_forked_child_makes_its_own_connection_and_leaves_its_parents_alone(
+    server: LoopbackServer, authority: Authority
+) -> None:
+    with secured(ssl_truststore_location=authority.certificate) as connections:
+        assert connections.request(server.node, *METADATA)
+        child = os.fork()
+        if not child:
+            found = ""
+            try:
+                found = connections.request(server.node, *METADATA).cluster_id
+            finally:
+                os._exit(0 if found == "a-cluster" else 1)
+        _, status = os.waitpid(child, 0)
+
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert connections.request(server.node, *METADATA).cluster_id == "a-cluster"
+        assert server.accepted == 2
 
 
 class TestClientCertificate:
