@@ -179,7 +179,7 @@ class PartitionFetcher:
             self._ensure_same()
             return LogRead(path, 0, memoryview(b""), []), edges
         data = memoryview(part.records)
-        batches = list(_whole_batches(data, asked.offset, path))
+        batches = list(_whole_batches(data, asked.offset, self._end, path))
         at, last = batches[-1]
         size = at + last.size_in_bytes
         self._batch_epoch = last.partition_leader_epoch
@@ -429,8 +429,12 @@ def _edges(part: FetchPartitionResponse) -> LogOffsets:
     return LogOffsets(max(part.log_start_offset, 0), end, stable if stable >= 0 else end, end)
 
 
-def _whole_batches(data: memoryview, offset: int, path: str) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the batches of an answer, the last of which may be cut off and is left out then.
+def _whole_batches(
+    data: memoryview, offset: int, end: int, path: str
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the batches of an answer up to `end`; the last one may be cut off, and is left out then.
+
+    Nothing after `end` is looked at, so that a range can end before a damaged batch.
 
     Raises:
         CorruptRecordError: impossible sizes, magic bytes or offsets; or none is whole, or none reaches `offset`.
@@ -445,6 +449,8 @@ def _whole_batches(data: memoryview, offset: int, path: str) -> Iterator[tuple[i
                 )  # fmt: skip
             at_least = header.next_offset
             yield at, header
+            if at_least >= max(end, offset + 1):
+                break
         if at_least <= offset:
             raise CorruptRecordError(
                 "last offset", position=0, expected=f"{offset} or more", found=at_least - 1

@@ -28,10 +28,12 @@ from spark_kbatch.model import (
     OffsetRange,
     ReadRange,
 )
+from spark_kbatch.options.read import Patience
 from spark_kbatch.record.header import LogRead
-from spark_kbatch.remote.client import Client
+from spark_kbatch.remote.client import Client, close_idle_clients
 from spark_kbatch.remote.fetcher import PartitionFetcher
 from spark_kbatch.remote.offsets import list_offsets
+from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, FetchResponse, Versions
 from tests.support import builders
@@ -290,6 +292,16 @@ def test_what_does_not_pass_in_time_is_an_error_that_says_why(cluster: ScriptedC
     assert len(cluster.fetches) > 1
 
 
+def test_a_read_waits_as_long_as_its_option_says(cluster: ScriptedCluster) -> None:
+    cluster.on_fetch = lambda fetch: cluster.error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    source = RemoteSource(cluster.options(), Patience(poll_timeout_ms=150))
+
+    with pytest.raises(RequestTimedOutError, match="from offset 0 on within 150 ms"):
+        source.fetch(EVENTS_0, ReadRange(0, 1))
+
+    close_idle_clients()
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "said"),
     [
@@ -461,6 +473,18 @@ def test_bytes_that_are_no_batches_are_an_error_that_says_where_they_came_from(
 
     assert "events-0 at 127.0.0.1:" in caught.value.path
     assert caught.value.path.endswith("fetched from offset 4")
+
+
+def test_a_range_can_end_before_a_damaged_batch(cluster: ScriptedCluster) -> None:
+    damaged = b"".join(BATCHES[:2]) + b"\xff" * len(BATCHES[2])
+    cluster.on_fetch = lambda fetch: answer_of(
+        records=damaged, high_watermark=10, last_stable_offset=10
+    )
+
+    with Reader(cluster, end=4) as reader:
+        assert reader.offsets(0, 4) == [0, 1, 2, 3]
+    with Reader(cluster) as reader, pytest.raises(CorruptRecordError, match="events-0 at"):
+        reader.offsets(0, 10)
 
 
 def test_records_of_aborted_transactions_are_left_out_though_brokers_list_too_many() -> None:
