@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,6 +25,8 @@ from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
     KBatchError,
+    LockTimeoutError,
+    NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -49,11 +52,13 @@ from spark_kbatch.replica import administration
 from spark_kbatch.replica.delayed_fetch import CONSUMER_REPLICA_ID, FetchInfo, OnFetched, Room
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
-from spark_kbatch.replica.view import Replica
+from spark_kbatch.replica.view import Replica, Replicas
 
 logger = logging.getLogger(__name__)
 
 StrPath = str | os.PathLike[str]
+
+_ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
 
 
 class ClusterParts:
@@ -74,6 +79,7 @@ class ClusterParts:
         self.files, self.path = files, self.metadata.path
         self.manager = ReplicaManager(files, self.metadata, now_ms)
         self.snapshots = Snapshots(self.manager, self._elect)
+        self.prompt_snapshots = Snapshots(self.manager, self._elect_soon)
         self.history = History(self.manager)
         self._agreements = Agreements(files, self.metadata.paths.snapshots_dir, now_ms)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
@@ -91,7 +97,7 @@ class ClusterParts:
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
-        for part in ("metadata", "manager", "snapshots", "history"):
+        for part in ("metadata", "manager", "snapshots", "prompt_snapshots", "history"):
             setattr(self, part, Closed(self.path))
 
     def _ensure_log_dirs(self, folders: Sequence[Path]) -> None:
@@ -214,6 +220,7 @@ class ClusterParts:
         replica_id: int = CONSUMER_REPLICA_ID,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
         room: Room | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         """Do as `ReplicaManager.fetch_messages`, with the defaults of Kafka's consumer."""
         self.manager.fetch_messages(
@@ -225,7 +232,7 @@ class ClusterParts:
             fetch_infos=fetch_infos,
             isolation=isolation,
             on_complete=on_complete,
-            replicas=self.snapshots.replicas,
+            replicas=replicas or self.snapshots.replicas,
             room=room,
         )
 
@@ -310,6 +317,32 @@ class ClusterParts:
         except (OSError, KBatchError) as error:
             logger.warning("no leader is elected for now: %s", error)
         self.manager.replicate(others, commits, flush=True)
+
+    def _elect_soon(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Do as `_elect`, unless others hold a lock for longer than a moment, as a commit may.
+
+        Raises:
+            NotLeaderOrFollowerError: they do.
+        """
+        commits = self.coordinator(flush=True)
+        deadline = time.monotonic() + _ELECTION_PATIENCE_S
+        for topic_partition in topic_partitions:
+            try:
+                if topic_partition == TRANSACTION_STATE:
+                    commits.roll_forward(deadline=deadline)
+                    continue
+                with (
+                    self.manager.writing(),
+                    self.manager.locked([topic_partition], commits, deadline=deadline),
+                ):
+                    pass  # Whoever takes the lock elects a leader first.
+            except LockTimeoutError as error:
+                raise NotLeaderOrFollowerError(
+                    f"the leader of {topic_partition} cannot be read, and another one cannot be elected "
+                    f"now: {error}; ask again"
+                ) from error
+            except (OSError, KBatchError) as error:
+                logger.warning("no leader of %s is elected for now: %s", topic_partition, error)
 
 
 def _folders(log_dirs: Any) -> list[Path]:

@@ -14,6 +14,7 @@ from spark_kbatch.replica.delayed_fetch import FetchInfo, OnFetched, Room
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.replica.view import Replicas
 
 
 class Backend(Protocol):
@@ -24,6 +25,7 @@ class Backend(Protocol):
     metadata: Metadata
     manager: ReplicaManager
     snapshots: Snapshots
+    prompt_snapshots: Snapshots  # raises NotLeaderOrFollowerError rather than wait for an election
 
     def make_topic(
         self,
@@ -62,6 +64,7 @@ class Backend(Protocol):
         max_bytes: int,
         isolation: IsolationLevel,
         room: Room | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         """Do as `ReplicaManager.fetch_messages`."""
 

@@ -105,6 +105,7 @@ class FetchHandler:
                 max_bytes=max_bytes,
                 isolation=answer.isolation,
                 room=self._memory.room,
+                replicas=self._backend.prompt_snapshots.replicas,
             )
 
 

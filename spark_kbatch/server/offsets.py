@@ -127,13 +127,13 @@ class OffsetsHandler:
         """Return the replicas to read, in one snapshot if all can be read; an error for those that cannot."""
         wanted = list(dict.fromkeys(partitions))
         try:
-            return self._backend.snapshots.replicas(wanted)
+            return self._backend.prompt_snapshots.replicas(wanted)
         except (OSError, KBatchError):
             return {tp: self._look_at(tp) for tp in wanted}
 
     def _look_at(self, topic_partition: TopicPartition) -> Replica | Exception:
         try:
-            return self._backend.snapshots.replicas([topic_partition])[topic_partition]
+            return self._backend.prompt_snapshots.replicas([topic_partition])[topic_partition]
         except (OSError, KBatchError) as error:
             return error
 

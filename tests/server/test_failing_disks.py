@@ -12,13 +12,16 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import LATEST, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.server.housekeeping import Housekeeping
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import ApiKey, ListOffsetsRequest
 from tests.support import builders
 from tests.support.failing_disks import (
     BROKEN,
@@ -30,6 +33,7 @@ from tests.support.failing_disks import (
     partition,
 )
 from tests.support.killed_children import SEED, kills
+from tests.support.raw_clients import RawClient, fetch, request
 from tests.support.running_clients import Consuming, Producing
 from tests.support.waiting import until
 
@@ -78,6 +82,62 @@ def ensure_failing_disks_lose_nothing(folder: Path, failures: int) -> None:
     for number in range(PARTITIONS):
         offsets = [offset for p, offset, _ in dict.fromkeys(consuming.records) if p == number]
         assert offsets == sorted(offsets)
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.FETCH, ApiKey.LIST_OFFSETS], ids=lambda one: one.name)
+def test_an_election_that_waits_for_a_lock_delays_no_other_requests(
+    tmp_path: Path, api_key: ApiKey
+) -> None:
+    disks = Disks()
+    with (
+        a_replicated_cluster(tmp_path, disks, partitions=2, replicas=2) as cluster,
+        cluster.serve() as server,
+        RawClient(server) as other,
+    ):
+        leader, healthy = sorted(ALL, key=lambda tp: partition(cluster, tp).view.state().leader)
+        builders.append_records(cluster, {one: builders.batch(n=1) for one in ALL})
+        clients = [RawClient(server) for _ in range(8)]  # more than there are threads for them
+        with cluster._parts.manager.locks.partitions([leader]):  # as a commit has them
+            disks.fail(tmp_path / "disk-0", BROKEN)
+            for client in clients:
+                client.send(ask_about(api_key, leader))
+            started = time.monotonic()
+            until(lambda: error(other, api_key, healthy) == 0)
+            assert time.monotonic() - started < 5
+            for client in clients:
+                answer = client.receive(api_key, VERSIONS[api_key])
+                assert error_of(answer) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        until(lambda: error(other, api_key, leader) == 0, "another replica is elected")
+        for client in clients:
+            client.socket.close()
+
+
+VERSIONS = {ApiKey.FETCH: 12, ApiKey.LIST_OFFSETS: 5}
+
+
+def ask_about(api_key: ApiKey, tp: TopicPartition) -> bytes:
+    """Return a Fetch or a ListOffsets for a partition."""
+    version = VERSIONS[api_key]
+    if api_key is ApiKey.FETCH:
+        return request(api_key, version, fetch(0, tp.topic, tp.partition))
+    topic_of = ListOffsetsRequest.ListOffsetsTopic
+    place = topic_of.ListOffsetsPartition(
+        partition_index=tp.partition, current_leader_epoch=-1, timestamp=LATEST
+    )
+    topics = [topic_of(name=tp.topic, partitions=[place])]
+    body = ListOffsetsRequest(version=version, replica_id=-1, isolation_level=0, topics=topics)
+    return request(api_key, version, body)
+
+
+def error(client: RawClient, api_key: ApiKey, tp: TopicPartition) -> int:
+    """Ask about a partition; return the error in the answer."""
+    client.send(ask_about(api_key, tp))
+    return error_of(client.receive(api_key, VERSIONS[api_key]))
+
+
+def error_of(answer: Any) -> int:
+    """Return the error of the one partition in an answer."""
+    return int(answer.topics[0].partitions[0].error_code)
 
 
 def in_sync(cluster: Cluster) -> list[bool]:

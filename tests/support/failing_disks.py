@@ -126,7 +126,8 @@ def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
     again._parts.manager = ReplicaManager(
         cluster._parts.files, metadata, clock.time_of_day, monotonic_ms=clock, uses_threads=False
     )
-    again._parts.snapshots._manager = again._parts.manager
+    for snapshots in (again._parts.snapshots, again._parts.prompt_snapshots):
+        snapshots._manager = again._parts.manager
     return again
 
 
