@@ -19,6 +19,8 @@ import click
 import pytest
 
 from spark_kbatch.cli.main import cli
+from spark_kbatch.cli.properties import parse_properties
+from spark_kbatch.options.remote import parse_cluster_options
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
 from tests.support.generated_docs import DOCS, GENERATED, section
 
@@ -114,16 +116,33 @@ def test_generated_parts_are_those_of_the_code(page: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_shown_commands_have_words_that_the_command_line_takes(path: Path) -> None:
+def test_shown_commands_have_words_that_the_command_line_takes(path: Path, tmp_path: Path) -> None:
     """They are parsed, not run."""
+    (tmp_path / "client.properties").write_text("client.id=a")
+    there = {"LOG_DIR": str(REPOSITORY), "client.properties": str(tmp_path / "client.properties")}
     parent = click.Context(cli, info_name="kbatch", **cli.context_settings)
     blocks = _FENCED.findall(path.read_text(encoding="utf-8"))
     lines = (line for language, body in blocks if language == "sh" for line in body.splitlines())
     for line in lines:
         if line.startswith("kbatch "):
             _, name, *words = shlex.split(line, comments=True)
-            words = [str(REPOSITORY) if word == "LOG_DIR" else word for word in words]
+            words = [there.get(word, word) for word in words]
             cli.commands[name].make_context(name, words, parent=parent)
+
+
+PROPERTIES = [
+    pytest.param(body, id=f"{path.stem} {number}")
+    for path in PAGES
+    for number, (language, body) in enumerate(_FENCED.findall(path.read_text(encoding="utf-8")))
+    if language == "properties"
+]
+
+
+@pytest.mark.parametrize("text", PROPERTIES)
+def test_shown_client_properties_are_accepted(text: str) -> None:
+    options = parse_cluster_options({"bootstrap.servers": "h:1", **dict(parse_properties(text))}, alone=True)  # fmt: skip
+
+    assert options.security.protocol in text
 
 
 def anchors(markdown: str) -> set[str]:
