@@ -11,6 +11,18 @@ once and in order, whatever becomes of requests, because the producer is idempot
 
 A worker's connections and its producer id outlive the task (`client`, `producer_ids`).
 
+Where it differs from Spark's sink:
+
+    linger.ms, batch.size       not set and 1 MiB, not 0 and 16 KiB: a batch is sent when it is full, when memory is
+                                short, and at the end of the task
+    a missing topic             is never made by looking it up; created where `num.partitions` is given, else refused
+                                on the driver, with the names of those that exist
+    num.partitions, replication.factor, topic settings
+                                an existing topic must have them
+    a column `timestamp`        becomes the records' times; Spark's sink ignores it
+    partitioner.class           a Python function
+    rows of a failed task       as with Spark's sink they stay; their number is logged
+
 Source: Spark connector/kafka-0-10-sql/.../KafkaWriteTask.scala, KafkaBatchWrite.scala, KafkaStreamingWrite.scala.
 """
 

@@ -155,6 +155,7 @@ def producing(tmp_path: Path, **options: Any) -> Iterator[tuple[Producer, FakeBr
         nodes=brokers,
         seed=1,
     )
+    brokers.awaited = lambda node: sum(one.node == node for one in producer._sender._in_flight)
     try:
         yield producer, brokers, cluster
     finally:

@@ -68,7 +68,8 @@ class FakeBrokers:
         self.silent: set[int] = set()  # brokers that answer nothing
         self.requests: list[tuple[int, ProduceRequest]] = []
         self.most_in_flight: Counter[int] = Counter()
-        self._sent_s: dict[int, float] = {}
+        # How many of its requests the producer waits for; a connection breaks a moment after it gives one up.
+        self.awaited: Callable[[int], int] = lambda node: len(self._brokers[node].in_flight)
         self.violations: list[str] = []
         self.is_closed = False
 
@@ -110,11 +111,7 @@ class FakeBrokers:
         number = next(self._numbers)
         broker.in_flight[number] = request, on_answer
         self.requests.append((node, request))
-        # A request that is out of time is no longer waited for, a moment before its connection breaks.
-        self._sent_s[number] = time.monotonic()
-        oldest_s = time.monotonic() - 0.5 * request.timeout_ms / 1000
-        awaited = sum(self._sent_s[one] > oldest_s for one in broker.in_flight)
-        self.most_in_flight[node] = max(self.most_in_flight[node], awaited)
+        self.most_in_flight[node] = max(self.most_in_flight[node], self.awaited(node))
         taken = request._replace(
             batches=[b._replace(data=memoryview(bytes(b.data))) for b in request.batches]
         )
