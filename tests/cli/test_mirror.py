@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,27 @@ def test_a_broker_of_ours_is_a_source_and_no_target(source: Cluster, tmp_path: P
 
     assert done.records_count == 15
     assert holds(tmp_path / "target", source, "events", "clicks")
+
+
+def test_a_server_is_followed_until_another_thread_stops_it(
+    source: Cluster, tmp_path: Path
+) -> None:
+    stop, written = threading.Event(), threading.Event()
+
+    def write_then_stop(done: spark_kbatch.MirrorProgress) -> None:
+        if done.units and not written.is_set():
+            written.set()
+            write(source)
+        elif done.records_count == 20:
+            stop.set()
+
+    with source.serve(port=0) as server:
+        done = spark_kbatch.mirror(
+            server.bootstrap_servers, tmp_path / "target", "events", follow=True,
+            unit_bytes=1 << 20, unit_seconds=0.01, on_progress=write_then_stop, stop=stop,
+        )  # fmt: skip
+
+    assert (done.records_count, done.offsets_left) == (20, 0)
 
 
 def test_the_name_follows_the_sources_cluster_wherever_it_is(
