@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from spark_kbatch.server.refusals import refusal
+from spark_kbatch.server.refusals import _ANSWERS, refusal
 from spark_kbatch.server.requests import Received
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
-from tests.support import messages
+from tests.support import builders, messages
 
 ERROR = ErrorCode.NOT_COORDINATOR
 SEEDS = 5
 FETCH_HAS_ONE_ERROR_SINCE = 7
-CASES = [case for case in messages.CASES if case[2] == messages.REQUEST]
+# What only clients of real clusters send, such as transactions, is not among them.
+ANSWERED = {ApiKey.PRODUCE, ApiKey.FETCH, *_ANSWERS}
+CASES = [one for one in messages.CASES if one[2] == messages.REQUEST and one[0] in ANSWERED]
+
+
+def test_every_kind_that_a_server_answers_can_be_refused(tmp_path: Path) -> None:
+    with builders.a_cluster(tmp_path) as cluster, cluster.serve() as server:
+        assert {*server._dispatch.supported()} == ANSWERED
 
 
 def errors_in(value: Any) -> Iterator[int]:
