@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -303,3 +304,87 @@ def test_a_silent_broker_does_not_hold_back_tasks_that_read_from_others(
 
     expected = (list(range(PER_PARTITION)), numbered(PER_PARTITION))
     assert by_partition(job.result(JOB_TIMEOUT_S)) == dict.fromkeys(range(PARTITIONS), expected)
+
+
+# Plain Python
+
+
+def test_a_producer_loses_repeats_and_reorders_nothing_whatever_the_brokers_do(
+    brokers: BrokerCluster, topic: str, background: Callable[..., Future[Any]]
+) -> None:
+    brokers.create_topic(topic, partitions=PARTITIONS)
+    is_over = threading.Event()
+    sent = background(send_until, brokers, topic, is_over)
+    try:
+        for fault in FAULTS:
+            fault(brokers, topic)
+            assert not sent.done()
+    finally:
+        is_over.set()
+
+    count = sent.result(JOB_TIMEOUT_S)
+    assert count > 1000
+    assert stored(brokers, topic) == dict.fromkeys(range(PARTITIONS), numbered(count))
+
+
+def send_until(brokers: BrokerCluster, topic: str, is_over: threading.Event) -> int:
+    """Send numbered records to all partitions until it is over; return how many each has."""
+    count = 0
+    with spark_kbatch.connect(brokers.servers) as cluster, cluster.producer() as producer:
+        while not is_over.is_set():
+            for partition in range(PARTITIONS):
+                producer.send(topic, value=b"%0100d" % count, partition=partition)
+            count += 1
+            time.sleep(0.001)
+    return count
+
+
+def test_a_reader_gets_every_record_once_and_in_order_whatever_the_brokers_do(
+    brokers: BrokerCluster, topic: str, background: Callable[..., Future[Any]]
+) -> None:
+    fill(brokers, topic)
+    is_over = threading.Event()
+    found = background(read_until, brokers, topic, is_over)
+    try:
+        for fault in FAULTS:
+            fault(brokers, topic)
+            assert not found.done()
+    finally:
+        is_over.set()
+
+    expected = (list(range(PER_PARTITION)), numbered(PER_PARTITION))
+    assert by_partition(found.result(JOB_TIMEOUT_S)) == dict.fromkeys(range(PARTITIONS), expected)
+
+
+def read_until(brokers: BrokerCluster, topic: str, is_over: threading.Event) -> pa.Table:
+    """Read a topic slowly until it is over, and then the rest."""
+    found = []
+    with spark_kbatch.connect(brokers.servers, **{"max.partition.fetch.bytes": "16384"}) as cluster:
+        for batch in cluster.read(topic):
+            found.append(batch.select(["partition", "offset", "value"]))
+            is_over.wait(0.5)
+        is_over.wait()
+    return pa.Table.from_batches(found)
+
+
+def test_a_silent_broker_does_not_hold_back_what_a_producer_sends_to_the_others(
+    brokers: BrokerCluster, topic: str
+) -> None:
+    brokers.create_topic(topic, partitions=PARTITIONS)
+    with spark_kbatch.connect(brokers.servers) as cluster, cluster.producer() as producer:
+        for partition in range(PARTITIONS):
+            producer.send(topic, value=b"%0100d" % 0, partition=partition).result(60)
+        brokers.proxies[2].stall()
+        sent = {
+            p: [producer.send(topic, value=value, partition=p) for value in numbered(5001)[1:]]
+            for p in range(PARTITIONS)
+        }
+        for p in (0, 2):
+            for one in sent[p]:
+                one.result(20)
+        assert not any(one.done() for one in sent[1])
+        brokers.proxies[2].go_on()
+        for one in sent[1]:
+            one.result(60)
+
+    assert stored(brokers, topic) == dict.fromkeys(range(PARTITIONS), numbered(5001))
