@@ -170,7 +170,7 @@ def test_a_batch_read_gets_every_record_once_and_in_order(
     fill(brokers, topic)
     frame = source(spark, brokers, topic).select("partition", "offset", "value")
     job = background(frame.mapInArrow(pace.slowly, frame.schema).toArrow)
-    pace.started(2)
+    pace.started(2, job)
 
     fault(brokers, topic)
     assert not job.done()
@@ -188,7 +188,7 @@ def test_a_batch_write_stores_every_row_once_and_in_the_order_of_its_task(
     brokers.create_topic(topic, partitions=PARTITIONS)
     rows = rows_of_tasks(spark)
     job = background(save, rows.mapInArrow(pace.slowly, rows.schema), brokers, topic)
-    pace.started(2)
+    pace.started(2, job)
 
     fault(brokers, topic)
     assert not job.done()
@@ -207,6 +207,7 @@ def follow(
     spark: SparkSession, brokers: BrokerCluster, topic: str, checkpoint: Path, rows: int
 ) -> list[int]:
     """Copy a topic to another in micro-batches of so many rows; return the rows of each."""
+    spark_kbatch.register(spark)  # for this thread
     frame = (
         spark.readStream.format("kbatch").option("kafka.bootstrap.servers", brokers.servers)
         .option("subscribe", topic).option("startingOffsets", "earliest")
@@ -294,11 +295,11 @@ def test_a_silent_broker_does_not_hold_back_tasks_that_read_from_others(
     fill(brokers, topic)
     frame = source(spark, brokers, topic).select("partition", "offset", "value")
     job = background(frame.mapInArrow(pace.slowly, frame.schema).toArrow)
-    pace.started(2)
+    pace.started(2, job)
 
     brokers.proxies[2].stall()
     pace.hurry()
-    pace.ended(2)  # of three, on two cores
+    pace.ended(2, job)  # of three, on two cores
     assert not job.done()
     brokers.proxies[2].go_on()
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -66,10 +67,19 @@ class Pace:
         """Have the tasks pass on the rest at once."""
         self._folder.joinpath("hurry").touch()
 
-    def started(self, tasks: int) -> None:
-        """Wait until so many tasks have had rows."""
-        until(lambda: len(list(self._folder.glob("*.started"))) >= tasks, timeout_s=_START_S)
+    def started(self, tasks: int, job: Future[Any]) -> None:
+        """Wait until so many tasks of a job have had rows; raise what the job raises."""
+        self._wait(tasks, "started", job)
 
-    def ended(self, tasks: int) -> None:
-        """Wait until so many tasks have passed on all their rows."""
-        until(lambda: len(list(self._folder.glob("*.ended"))) >= tasks)
+    def ended(self, tasks: int, job: Future[Any]) -> None:
+        """Wait until so many tasks of a job have passed on all their rows; raise what the job raises."""
+        self._wait(tasks, "ended", job)
+
+    def _wait(self, tasks: int, what: str, job: Future[Any]) -> None:
+        def seen() -> bool:
+            return len(list(self._folder.glob(f"*.{what}"))) >= tasks
+
+        until(lambda: job.done() or seen(), f"{tasks} tasks {what}", timeout_s=_START_S)
+        if job.done():
+            job.result()
+        assert seen(), "the job ended too early"
