@@ -23,7 +23,7 @@ REQUESTS = [case for case in messages.CASES if case[2] == messages.REQUEST]
 # These would create topics with any name, and delete those that the rounds use.
 LEFT_OUT = {ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS}
 BATCHES = [builders.batch(n=3, seed=seed, compression=codec) for seed, codec in enumerate(("none", "zstd", "lz4"))]  # fmt: skip
-CONNECTIONS = 10  # of a round, each with some requests: 100,000 arrive in 10,000 rounds
+CONNECTIONS = 11  # of a round, each with some requests: 100,000 arrive in 10,000 rounds
 PATIENCE_S = 0.3
 MEMORY_BYTES = 300 << 20
 
