@@ -169,7 +169,7 @@ def test_altered_settings_count_for_an_open_producer(cluster: Cluster) -> None:
     with cluster.producer() as producer:
         producer.send("events", b"v", timestamp_ms=1).result(20)
         other(cluster).alter_topic(
-            "events", {"message.timestamp.before.max.ms": 1000, "max.message.bytes": 1024}
+            "events", {"message.timestamp.before.max.ms": 60_000, "max.message.bytes": 1024}
         )
         wait_for_a_look()
         with pytest.raises(InvalidTimestampError):

@@ -211,7 +211,7 @@ def check_run(tmp_path: Path, seed: int, *, idempotent: bool) -> None:
             sent[partition, value] = producer.send("events", value, partition=partition)
             if rng.random() < 0.3:
                 time.sleep(rng.uniform(0, 0.002))
-        producer.close(timeout=5)
+        producer.close(timeout=60)
     transport.close()
     assert not transport.overwritten
 
