@@ -131,7 +131,10 @@ def _listed_at_path(
 
 
 def _listed_remotely(cluster: RemoteCluster, names: Sequence[str], internal: bool) -> _Listing:
-    chosen = [cluster.topic(name) for name in names or cluster.topic_names(internal=internal)]
+    if names or internal:
+        chosen = [cluster.topic(name) for name in names or cluster.topic_names(internal=True)]
+    else:
+        chosen = cluster.topics()  # asks once for all
     edges = led_offsets(cluster, chosen)
     rows = [
         _Row(
