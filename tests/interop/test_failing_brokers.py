@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -234,11 +233,11 @@ def test_a_hundred_micro_batches_take_one_producer_id_per_worker_at_most(
     assert sizes == [30] * MICRO_BATCHES
     assert stored(brokers, "to-" + topic) == dict.fromkeys(range(PARTITIONS), numbered(1000))
     asked = [one for proxy in brokers.proxies.values() for one in proxy.asked_for_producer_ids]
-    # A core has one worker that reads and one that writes; Spark may change which does what.
-    by_process = Counter(one.process for one in asked)
-    assert set(by_process.values()) == {1}
-    assert len(by_process) <= 4
-    assert len(producer_ids(brokers.files("to-" + topic))) <= len(by_process)
+    # A core has one worker that reads and one that writes; Spark may change which does what. A broker that has
+    # no ids at hand refuses a request, which is repeated: so the ids that were used are counted.
+    workers = {one.process for one in asked}
+    assert 1 <= len(workers) <= 4
+    assert len(producer_ids(brokers.files("to-" + topic))) <= len(workers)
 
 
 def test_a_stream_copies_every_record_once_and_in_order_whatever_the_brokers_do(
