@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the groups in its own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the tests that start JVMs first, and those that share a session in two processes.
 
