@@ -35,7 +35,7 @@ demo: java ## Write a year of flights into a Kafka log with Spark, read it back,
 	JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/spark/demo.py
 
 test: java ## Run every test that is not slow
-	$(PYTEST) -n 3 --dist loadgroup --no-loadscope-reorder -m 'not slow and not interop'
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow and not interop'
 
 test-fast: $(INSTALLED) ## Run the tests that are not slow and need no Spark
 	$(PYTEST) -m 'not spark and not slow and not interop'

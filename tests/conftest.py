@@ -47,22 +47,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the groups in its own
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the tests that start JVMs first, and those that share a session in two processes.
-
-    Each session costs half a minute of CPU until it is warm. The tests of any other file stay together.
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that start JVMs first: each of their files takes minutes, and would run alone at the end."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
-    files = list(dict.fromkeys(item.path for item in items if "spark" in _fixtures(item)))
-    for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        shares_session = "spark" in _fixtures(item)
-        group = f"session {files.index(item.path) % 2}" if shares_session else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
-def _fixtures(item: pytest.Item) -> Sequence[str]:
-    return item.fixturenames if isinstance(item, pytest.Function) else ()
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share two Spark sessions among the processes: each costs half a minute of CPU until it is warm."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.two_sessions import TwoSessions  # noqa: PLC0415  pytest-xdist may be absent
+
+    return TwoSessions(config, log)
 
 
 @pytest.fixture(scope="session")

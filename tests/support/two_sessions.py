@@ -1,0 +1,25 @@
+"""How pytest-xdist divides the tests among processes: by file, and those that share a Spark session in two parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xdist.scheduler import LoadScopeScheduling
+
+TESTS = Path(__file__).parent.parent
+SESSIONS = 2
+
+
+class TwoSessions(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives the tests of a file to one process, and the files that share a session to two."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return f"session {SHARING.index(file) % SESSIONS}" if file in SHARING else file
+
+
+SHARING = [
+    f"tests/spark/{path.name}"
+    for path in sorted((TESTS / "spark").glob("test_*.py"))
+    if "spark: SparkSession" in path.read_text(encoding="utf-8")
+]
