@@ -13,7 +13,7 @@ import random
 import struct
 from collections.abc import Callable
 
-ROUNDS = int(os.environ.get("KBATCH_FUZZ_ROUNDS", "150"))
+ROUNDS = int(os.environ.get("KBATCH_FUZZ_ROUNDS", "60"))
 FIRST = int(os.environ.get("KBATCH_FUZZ_FIRST", "0"))
 
 # Bytes and numbers that upset lengths, counts and varints.

@@ -19,7 +19,7 @@ class TwoSessions(LoadScopeScheduling):  # type: ignore[misc]
 
 
 SHARING = [
-    f"tests/spark/{path.name}"
-    for path in sorted((TESTS / "spark").glob("test_*.py"))
+    path.relative_to(TESTS.parent).as_posix()
+    for path in (*sorted((TESTS / "spark").glob("test_*.py")), TESTS / "test_conf.py")
     if "spark: SparkSession" in path.read_text(encoding="utf-8")
 ]
