@@ -25,7 +25,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.remote import ClusterOptions, parse_cluster_options
-from spark_kbatch.remote.client import Client, _idle, close_idle_clients, leased
+from spark_kbatch.remote.client import Client, _idle, leased
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
@@ -44,12 +44,6 @@ from tests.support.wire_servers import LoopbackServer, metadata_answer
 def options_of(*servers: LoopbackServer | str, **more: Any) -> ClusterOptions:
     addresses = [one if isinstance(one, str) else str(one.node) for one in servers]
     return parse_cluster_options({"bootstrap_servers": ",".join(addresses), **more}, alone=True)
-
-
-@pytest.fixture(autouse=True)
-def _empty_pool() -> Iterator[None]:
-    yield
-    close_idle_clients()
 
 
 @pytest.fixture

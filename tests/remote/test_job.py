@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,29 +20,10 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import CLUSTER_WRITE_KEYS, EMBEDDED_WRITE_KEYS, parse_write_options
-from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.job import RemoteJob, producer_config
 from spark_kbatch.server.server import Server
 from tests.support import builders
 from tests.support.kafka import free_ports
-
-
-@pytest.fixture(autouse=True)
-def _empty_pool() -> Iterator[None]:
-    yield
-    close_idle_clients()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[spark_kbatch.Cluster]:
-    with builders.a_cluster(tmp_path, topics={"events": 2}) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def server(cluster: spark_kbatch.Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
 
 
 def options_of(server: Server, **options: str) -> Any:

@@ -26,7 +26,6 @@ from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.remote import ClusterOptions, parse_cluster_options
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.remote import producer_ids
-from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.server.server import Server
@@ -38,25 +37,6 @@ from tests.support.faults import run_child
 from tests.support.sasl_servers import PASSWORD, USER, SaslAnswers
 from tests.support.waiting import until
 from tests.support.wire_servers import LoopbackServer, metadata_answer
-
-
-@pytest.fixture(autouse=True)
-def _empty_pools() -> Iterator[None]:
-    producer_ids._free.clear()
-    yield
-    close_idle_clients()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[spark_kbatch.Cluster]:
-    with builders.a_cluster(tmp_path, topics={"events": 2}) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def server(cluster: spark_kbatch.Cluster) -> Iterator[Server]:
-    with cluster.serve() as server:
-        yield server
 
 
 def options_of(server: Server, **more: Any) -> ClusterOptions:

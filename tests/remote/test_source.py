@@ -31,7 +31,6 @@ from spark_kbatch.opening import open_topics
 from spark_kbatch.options.read import Patience, parse_read_options
 from spark_kbatch.options.remote import parse_cluster_options
 from spark_kbatch.record.codec import RECORD_SCHEMA
-from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.source import SIZE_UNKNOWN, RemoteSource
 from tests.support import builders
 from tests.support.kafka import free_ports
@@ -42,12 +41,6 @@ from tests.support.stream_queries import Query
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 TIMES_MS = [builders.FIRST_TIMESTAMP_MS + 1000 * n for n in range(5)]
-
-
-@pytest.fixture(autouse=True)
-def _empty_pool() -> Iterator[None]:
-    yield
-    close_idle_clients()
 
 
 @pytest.fixture
