@@ -1,4 +1,4 @@
-"""What a command works on: a cluster's folder, a broker's logs, or a real cluster over the network.
+"""The places that commands work on: a cluster's folder, a broker's logs, or a real cluster over the network.
 
 PATH may be HOST:PORT of a real cluster, or several of these with commas between them, for commands that go with one.
 The options of its client come from `--config` and `-X`, and stay out of everything that is printed.

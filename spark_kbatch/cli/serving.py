@@ -14,8 +14,8 @@ from spark_kbatch.cli.parameters import json_option, settings_given
 from spark_kbatch.cli.places import folder_argument
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.options.server import REPLICATION_FACTOR_MAX, parse_address
-from spark_kbatch.options.topic import PARTITIONS_MAX, topic_key
+from spark_kbatch.options.server import parse_address
+from spark_kbatch.options.topic import PARTITIONS_MAX, REPLICATION_FACTOR_MAX, topic_key
 from spark_kbatch.terminal import visible
 
 _OPTIONS_OF_SERVE = {

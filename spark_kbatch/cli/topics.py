@@ -92,7 +92,7 @@ class _Row(NamedTuple):
 
 
 class _Listing(NamedTuple):
-    """What `kbatch topics` shows."""
+    """The topics that `kbatch topics` shows."""
 
     topics: Sequence[Topic | RemoteTopic]
     rows: Sequence[_Row]

@@ -26,7 +26,6 @@ from spark_kbatch.commit.staging import (
     remove_abandoned_jobs,
 )
 from spark_kbatch.errors import (
-    ConfigError,
     KafkaStorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -47,6 +46,7 @@ from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,
     ensure_not_internal,
+    numbers_of_a_new_topic,
     parse_topic_options,
     topic_key,
 )
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from spark_kbatch.server.server import Server
 
 # As of the option replication.factor.
-REPLICATION_FACTOR_MAX = 32767
 
 _Result = TypeVar("_Result")
 
@@ -180,21 +179,7 @@ class Cluster(TopicsAtPath):
         """
         ensure_not_internal(name)
         arguments.boolean("exist_ok", exist_ok)
-        given = {
-            key: arguments.whole_number(key, value, 1, most)
-            for key, value, most in (
-                ("partitions", partitions, PARTITIONS_MAX),
-                ("num_partitions", num_partitions, PARTITIONS_MAX),
-                ("replication_factor", replication_factor, REPLICATION_FACTOR_MAX),
-            )
-            if value is not None
-        }
-        count = given.pop("num_partitions", None)
-        if count is not None and given.setdefault("partitions", count) != count:
-            raise ConfigError(
-                f"partitions is {partitions}, and num_partitions, another name for it, is {count}; "
-                "give one"
-            )
+        given = numbers_of_a_new_topic(partitions, num_partitions, replication_factor)
         settings = (
             vars(config)
             if isinstance(config, TopicConfig)

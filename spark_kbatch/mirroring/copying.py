@@ -51,7 +51,7 @@ _ISOLATION = IsolationLevel.READ_COMMITTED
 
 
 class MirrorProgress(NamedTuple):
-    """What a mirror has done since it was started."""
+    """The work of a mirror since it was started."""
 
     records_count: int  # sent, in units that are committed or not
     size_in_bytes: int

@@ -93,7 +93,7 @@ Bound: TypeAlias = Offsets | Timestamps
 
 
 class Patience(NamedTuple):
-    """How long a read goes on in spite of errors of a real cluster that may pass."""
+    """Limits of a read to the errors of a real cluster that it waits out."""
 
     poll_timeout_ms: int | None = None  # of one fetch; None for default.api.timeout.ms
     look_ups_repeated: int = 0  # how often a look-up that timed out is repeated

@@ -60,7 +60,7 @@ NO_JAAS = Jaas()
 
 @dataclass(frozen=True, repr=False)
 class Security:
-    """How a client secures its connections, and who it is; each field is a key of Kafka's."""
+    """A client's identity, and the protection of its connections; each field is a key of Kafka's."""
 
     protocol: str = "PLAINTEXT"
     ssl_truststore_location: str = ""

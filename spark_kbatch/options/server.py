@@ -14,9 +14,8 @@ from spark_kbatch.model import INT_MAX, LONG_MAX
 from spark_kbatch.options import arguments
 from spark_kbatch.options.group import GROUP_OPTIONS, GroupConfig
 from spark_kbatch.options.option import MiB, Option, parse_boolean, parse_number, refuse_unknown
-from spark_kbatch.options.topic import PARTITIONS_MAX
+from spark_kbatch.options.topic import PARTITIONS_MAX, REPLICATION_FACTOR_MAX
 
-REPLICATION_FACTOR_MAX = 32_767
 PORT_MAX = 65_535
 
 

@@ -27,6 +27,7 @@ from spark_kbatch.options.option import (
 INTERNAL_PREFIX = "__"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 PARTITIONS_MAX = 100_000  # of one topic: a damaged file must not ask for all memory
+REPLICATION_FACTOR_MAX = 32_767
 CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
 PRODUCER, UNCOMPRESSED = "producer", "uncompressed"  # of compression.type
 NO_LIMIT = -1  # of retention.ms and retention.bytes
@@ -62,6 +63,36 @@ def ensure_not_internal(name: str) -> None:
     """
     if arguments.text("topic", name).startswith(INTERNAL_PREFIX):
         raise ConfigError(f"topic {name!r} is the cluster's own; write to another")
+
+
+def numbers_of_a_new_topic(
+    partitions: int | None, num_partitions: int | None, replication_factor: int | None
+) -> dict[str, int]:
+    """Return `partitions` and `replication_factor` as far as they were given.
+
+    Args:
+        partitions: how many.
+        num_partitions: another name for `partitions`.
+        replication_factor: how many replicas each has.
+
+    Raises:
+        ConfigError: a number is not accepted, or both names are given with different numbers.
+    """
+    given = {
+        key: arguments.whole_number(key, value, 1, most)
+        for key, value, most in (
+            ("partitions", partitions, PARTITIONS_MAX),
+            ("num_partitions", num_partitions, PARTITIONS_MAX),
+            ("replication_factor", replication_factor, REPLICATION_FACTOR_MAX),
+        )
+        if value is not None
+    }
+    count = given.pop("num_partitions", None)
+    if count is not None and given.setdefault("partitions", count) != count:
+        raise ConfigError(
+            f"partitions is {partitions}, and num_partitions, another name for it, is {count}; give one"
+        )
+    return given
 
 
 @functools.cache

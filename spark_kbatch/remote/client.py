@@ -62,6 +62,14 @@ _ASKED_FOR_AN_UNKNOWN_TOPIC = 3
 _TOPICS_NAMED = 20  # in an error
 
 
+def bootstrap_nodes(options: ClusterOptions) -> list[Node]:
+    """Return the servers to ask first; their ids are negative, as the real ones are not known."""
+    return [
+        Node(-1 - number, *host_and_port(server))
+        for number, server in enumerate(options.bootstrap_servers)
+    ]
+
+
 class Client:
     """A client of one cluster. Not thread-safe."""
 
@@ -103,10 +111,7 @@ class Client:
         )
         self._cache = MetadataCache(options.metadata_max_age_ms)
         self._has_metadata = False  # or had
-        self._bootstrap = [
-            Node(-1 - number, *host_and_port(server))
-            for number, server in enumerate(options.bootstrap_servers)
-        ]
+        self._bootstrap = bootstrap_nodes(options)
 
     def __enter__(self) -> Client:
         return self

@@ -37,7 +37,12 @@ from spark_kbatch.options.remote import (
     is_address,
     parse_cluster_options,
 )
-from spark_kbatch.options.topic import PARTITIONS_MAX, ensure_valid_topic, topic_key
+from spark_kbatch.options.topic import (
+    PARTITIONS_MAX,
+    ensure_valid_topic,
+    numbers_of_a_new_topic,
+    topic_key,
+)
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.remote import groups, offsets, topics
 from spark_kbatch.remote.client import Client, close_idle_clients, leased
@@ -45,7 +50,6 @@ from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.remote.topics import RemoteTopic
 
-_REPLICATION_FACTOR_MAX = 32767
 _CLUSTER_KEYS = frozenset(option.key for option in CLUSTER_OPTIONS)
 _PRODUCER_KEYS = frozenset(option.key for option in PRODUCER_OPTIONS)
 # Options of both; those given for the cluster hold for its producers too.
@@ -174,21 +178,7 @@ class RemoteCluster(ReadableTopics):
         """
         ensure_valid_topic(name)
         arguments.boolean("exist_ok", exist_ok)
-        given = {
-            key: arguments.whole_number(key, value, 1, most)
-            for key, value, most in (
-                ("partitions", partitions, PARTITIONS_MAX),
-                ("num_partitions", num_partitions, PARTITIONS_MAX),
-                ("replication_factor", replication_factor, _REPLICATION_FACTOR_MAX),
-            )
-            if value is not None
-        }
-        count = given.pop("num_partitions", None)
-        if count is not None and given.setdefault("partitions", count) != count:
-            raise ConfigError(
-                f"partitions is {partitions}, and num_partitions, another name for it, is {count}; "
-                "give one"
-            )
+        given = numbers_of_a_new_topic(partitions, num_partitions, replication_factor)
         settings = _settings({} if config is None else config)
         with self._client() as client:
             return topics.create_topic(

@@ -44,11 +44,11 @@ from spark_kbatch.errors import (
     UnsupportedVersionError,
 )
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
-from spark_kbatch.options.remote import ClusterOptions, host_and_port
+from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.producer.nodes import NEVER_MS, LeaderOf
 from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.record.header import unpack
-from spark_kbatch.remote.client import leased
+from spark_kbatch.remote.client import bootstrap_nodes, leased
 from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
 from spark_kbatch.remote.producer_ids import passed_on_identity
 from spark_kbatch.wire.backoff import ExponentialBackoff
@@ -126,10 +126,7 @@ class BrokerTransport:
         # Metadata.
         self._max_age_ms = options.metadata_max_age_ms
         self._cache = MetadataCache(self._max_age_ms)
-        self._bootstrap = [
-            Node(-1 - number, *host_and_port(server))
-            for number, server in enumerate(options.bootstrap_servers)
-        ]
+        self._bootstrap = bootstrap_nodes(options)
         self._refused: KBatchError | None = None  # why no broker could be asked, if that is final
         self._wanted: set[str] = set()  # topics whose leaders are to be looked up
         self._is_asking = False
