@@ -139,12 +139,11 @@ class Connection:
 
     def can_send_more(self) -> bool:
         """Return True if a request may be sent now."""
-        return (
-            self.is_ready
-            and self._in_flight.can_send_more()
-            and not self.throttled_ms()
-            and not self._is_session_over()
-        )
+        return self._takes_requests() and not self._is_session_over()
+
+    def _takes_requests(self) -> bool:
+        """Return True if nothing but the end of the session keeps a request from being sent."""
+        return self.is_ready and self._in_flight.can_send_more() and not self.throttled_ms()
 
     def throttled_ms(self) -> int:
         """Return the ms for which the server asked not to be sent requests; 0 if none are left."""
@@ -191,7 +190,8 @@ class Connection:
             UnsupportedVersionError: the server knows no version of it that is known here.
             ValueError: no request may be sent now (`can_send_more`), or the message cannot be encoded.
         """
-        if not self.can_send_more():
+        # A session that has come to its last part since the caller asked still takes a request.
+        if not self._takes_requests():
             raise ValueError(f"{self._server} cannot be sent another request now")
         version = self.version_of(api_key, last_version)
         message = body(version) if callable(body) else body

@@ -133,6 +133,27 @@ class TestSessionLifetime:
         assert 3 <= answers.exchanges <= 6
         assert all(error is None for _, error in ended)
 
+    def test_request_is_sent_though_the_session_came_to_its_last_part_since_it_was_ready(
+        self,
+    ) -> None:
+        answers = SaslAnswers(session_lifetime_ms=60_000)
+        ended: list[Any] = []
+        with LoopbackServer(answers) as server, secured("PLAIN", login()) as connections:
+            connections.request(server.node, *METADATA)
+            assert connections.ready(server.node)
+            connection = connections._peers[server.node].connection
+            assert connection is not None
+            connection._authenticate_again_ms = 0
+            connections.send(server.node, *METADATA, lambda *end: ended.append(end))
+            assert not connections.can_send(server.node)
+            while not ended:
+                connections.poll(1000)
+            connections.request(server.node, *METADATA)
+            assert server.accepted == 1
+
+        assert ended[0][1] is None
+        assert answers.exchanges == 2
+
     def test_password_changed_meanwhile_ends_the_connection(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
