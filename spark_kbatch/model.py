@@ -32,11 +32,26 @@ PartitionKey = TypeVar("PartitionKey", bound=tuple[str, int])
 
 # Codec ids by name: what `compression.type` accepts, and bits 0 to 2 of a batch's attributes.
 CODECS: Mapping[str, int] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+CODEC_NAMES: Mapping[int, str] = {codec: name for name, codec in CODECS.items()}
 
 
 # The latest time that fits into Spark's and Arrow's timestamps, which count microseconds in 64 bits. No
 # producer writes a later one, because no read could show it.
 TIMESTAMP_MS_MAX = LONG_MAX // 1000
+
+
+_RANGES_SHOWN = 8
+
+
+def ranges_shown(offsets: Mapping[TopicPartition, tuple[int, int]]) -> str:
+    """Return a line of first and last offsets, given from which to which, exclusive; of many the first few."""
+    shown = [
+        f"{tp} {start} to {end - 1}" for tp, (start, end) in sorted(offsets.items())[:_RANGES_SHOWN]
+    ]
+    if len(offsets) > len(shown):
+        topics = len({tp.topic for tp in offsets})
+        shown.append(f"... in all {len(offsets)} partitions of {topics} topic{'s' * (topics != 1)}")
+    return f"offsets {', '.join(shown)}" if shown else "no offsets"
 
 
 class OffsetRange(NamedTuple):
@@ -51,7 +66,7 @@ class OffsetAndTimestamp(NamedTuple):
     """A record found by time; the timestamp is -1 where the start or the end was asked for."""
 
     offset: int
-    timestamp: int  # ms
+    timestamp: int  #: ms
 
 
 class IsolationLevel(Enum):

@@ -3,6 +3,7 @@
     records   write and read the records of a V2 batch
     routing   choose the batch that each row goes to
     legacy    read and write messages of V0 and V1
+    lines     write records as lines of text
     llvm      vector code, each with a plain twin
     jit       compile once per machine, load later
 

@@ -4,7 +4,7 @@ Importing numba takes 0.25 s and 60 MB, and compiling takes several seconds. Pla
 no kernels and must not pay for that, so numba is imported on the first call too.
 
 Compiled code is cached next to the kernels' file, or in the user's cache directory, or, where neither can
-be written, in a private temporary directory. It is compiled again whenever the source of the kernels, of
+be written, in a temporary directory of the user's own, which all of the user's processes share. It is compiled again whenever the source of the kernels, of
 helpers from other modules or of the LLVM code changes.
 
 Several workers that start together would all compile, and each would take several times as long. So one
@@ -13,11 +13,13 @@ compiles while the others wait for its result.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import logging
 import os
 import platform
+import stat
 import sys
 import tempfile
 import threading
@@ -96,7 +98,7 @@ def _put_dispatchers(
         numba.njit(cache=True)(functions[kernels[0]])
     except RuntimeError:
         # Neither the kernels' directory nor the home directory can be written.
-        settings.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
+        settings.CACHE_DIR = _temporary_directory()
     instead = {} if settings.BOUNDSCHECK else llvm.by_name()  # which checks no bounds
     for name in helpers:
         module[name] = instead.get(name) or numba.njit(forceinline=True)(functions[name])
@@ -107,6 +109,18 @@ def _put_dispatchers(
         functions[name].__qualname__ = f"{name}_{digest}"
         module[name] = numba.njit(cache=True, nogil=True)(functions[name])
     return _Cache(Path(module[kernels[0]].stats.cache_path), digest)
+
+
+def _temporary_directory() -> str:
+    """Return a directory that only this user can write: cached kernels are run."""
+    shared = Path(tempfile.gettempdir(), f"spark_kbatch-kernels-{os.getuid()}")
+    with contextlib.suppress(OSError):
+        shared.mkdir(mode=0o700, exist_ok=True)
+        found = shared.lstat()
+        is_private = found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
+        if stat.S_ISDIR(found.st_mode) and is_private:
+            return str(shared)
+    return tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
 
 
 def _source_digest(functions: dict[str, Any], *llvm_names: str) -> str:

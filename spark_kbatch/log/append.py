@@ -1,7 +1,7 @@
 """Appending to a log: as a leader, as a follower, or past its end for a commit.
 
     LogAppender           put batches after the end of a log, invisible until a state shows them
-    append_as_leader      append one validated batch: assign its offsets and leader epoch
+    append_as_leader      append one validated batch, or a run of them: assign offsets and leader epoch
     append_as_follower    append a leader's batches byte for byte
 
     appender = LogAppender(log, state, now_ms=now_ms)
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producers import transaction_index
 from spark_kbatch.log.producers.replay import replay
 from spark_kbatch.log.producers.snapshot import write_snapshot
+from spark_kbatch.log.producers.state import ProducerStates
 from spark_kbatch.log.recovery import readable_epochs
 from spark_kbatch.log.segment import (
     INDEX_ENTRY,
@@ -45,7 +46,7 @@ from spark_kbatch.log.segment import (
     segment_at,
 )
 from spark_kbatch.log.state import LogState, boot_id
-from spark_kbatch.model import LONG_MAX, AppendOrigin, AppendResult
+from spark_kbatch.model import BATCHES_REMEMBERED, LONG_MAX, AppendOrigin, AppendResult
 from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import (
     MAGIC,
@@ -58,6 +59,7 @@ from spark_kbatch.record.header import (
     assign,
     ensure_valid,
     set_log_append_time,
+    together,
     unpack,
     walk,
     whole_size,
@@ -175,6 +177,31 @@ class LogAppender:
         self._write_log(head, records)
         return header
 
+    def append_run(
+        self, data: bytearray | memoryview, headers: Sequence[BatchHeader]
+    ) -> list[BatchHeader]:
+        """Append a run for which there is room. Writes to `data`.
+
+        Returns:
+            The batches' headers in the log, except for their CRCs.
+        """
+        view, position = memoryview(data), 0
+        placed: list[BatchHeader] = []
+        for header in headers:
+            end = position + header.size_in_bytes
+            if self._stamps:
+                start = position + RECORD_BATCH_OVERHEAD
+                header = self._assign(view[position:start], view[start:end], header)
+            else:
+                epoch = self._state.leader_epoch
+                assign(view, position, base_offset=self.next_offset, leader_epoch=epoch)
+                header = header.placed(self.next_offset, epoch)
+            self._account(header, self._size + position)
+            placed.append(header)
+            position = end
+        self._write_log(view)
+        return placed
+
     @property
     def segment_base_offset(self) -> int:
         """Base offset of the segment that has the last batch."""
@@ -183,6 +210,14 @@ class LogAppender:
     def is_full_for(self, header: BatchHeader) -> bool:
         """Return True if the active segment has no room for this batch."""
         return self._is_full(0, header)
+
+    def has_room_for(self, header: BatchHeader, batches_count: int) -> bool:
+        """Return True if the active segment has room for a run, whatever is in it."""
+        return (
+            header.size_in_bytes <= self._log.config.segment_bytes
+            and not self._is_full(0, header)
+            and not self._are_indexes_full(batches_count)
+        )
 
     def start_segment(self) -> None:
         """Start a new segment, unless the active one is empty."""
@@ -329,13 +364,13 @@ class LogAppender:
             or self._is_too_old_for(header)
         )
 
-    def _are_indexes_full(self) -> bool:
+    def _are_indexes_full(self, entries: int = 1) -> bool:
         room = self._log.config.segment_index_bytes
         index_size = self._index_size + len(self._indexer.index)
         time_index_size = self._time_index_size + len(self._indexer.time_index)
         return (
-            index_size + INDEX_ENTRY.size > room
-            or time_index_size + 2 * TIME_INDEX_ENTRY.size > room
+            index_size + entries * INDEX_ENTRY.size > room
+            or time_index_size + (entries + 1) * TIME_INDEX_ENTRY.size > room
         )
 
     def _is_too_old_for(self, header: BatchHeader) -> bool:
@@ -505,12 +540,18 @@ def append_as_leader(
     origin: AppendOrigin,
     flush: bool,
     now_ms: int,
+    headers: Sequence[BatchHeader] = (),
 ) -> AppendResult:
-    """Append one batch that `validate` has accepted, and make it visible.
+    """Append one batch that `accept` has accepted, or a run of them, and make it visible.
 
-    A duplicate is not written again: the result has its original offsets. The caller holds the
-    partition's lock, and no decided commit waits for its flip here. `data` is only read, and not used
-    after the call.
+    A duplicate is not written again: the result has its original offsets. A run is a duplicate if its
+    last batch is one, since its batches become visible together. The caller holds the partition's lock,
+    and no decided commit waits for its flip here. `data` is not used after the call, and only read unless
+    it is a run.
+
+    Args:
+        header: of the batch, or of the run together.
+        headers: of a run's batches.
 
     Raises:
         InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
@@ -519,7 +560,7 @@ def append_as_leader(
             idempotent producer may safely retry: the log is checked for a duplicate then.
     Source: UnifiedLog.append.
     """
-    return _append(log, state, data, header, origin, flush=flush, now_ms=now_ms).result
+    return _append(log, state, data, header, headers, origin, flush=flush, now_ms=now_ms).result
 
 
 def append_ahead(
@@ -530,10 +571,11 @@ def append_ahead(
     *,
     origin: AppendOrigin,
     now_ms: int,
+    headers: Sequence[BatchHeader] = (),
 ) -> Ahead:
     """Append as `append_as_leader`, visible to followers only: the high watermark stays. No flush."""
     return _append(
-        log, state, data, header, origin,
+        log, state, data, header, headers, origin,
         flush=False, now_ms=now_ms, high_watermark=state.high_watermark,
     )  # fmt: skip
 
@@ -543,6 +585,7 @@ def _append(
     state: LogState,
     data: Buffer,
     header: BatchHeader,
+    headers: Sequence[BatchHeader],
     origin: AppendOrigin,
     *,
     flush: bool,
@@ -552,9 +595,11 @@ def _append(
     appender = LogAppender(log, state, now_ms=now_ms)
     # Bytes that a dead writer left after the active segment show in its size. What else it left,
     # index entries and segments, matters only when the segment is rolled.
-    if appender.is_full_for(header) or not log.segments.is_as_recorded(state):
+    may_roll = _may_roll(appender, header, headers)
+    if may_roll or not log.segments.is_as_recorded(state):
         state = log.discard_unrecorded(state)
         appender = LogAppender(log, state, now_ms=now_ms)
+        may_roll = _may_roll(appender, header, headers)
     idempotent = header.producer_id > NO_PRODUCER_ID
     marker = None
     if idempotent:
@@ -564,22 +609,24 @@ def _append(
         if marker is not None:
             log.producers.states.ensure_may_end(header, marker)
         if origin.is_client:
-            duplicate = log.producers.states.find_duplicate(header)
+            last = headers[-1] if headers else header
+            duplicate = log.producers.states.find_duplicate(last)
             if duplicate is not None:
                 if flush:  # It may not have been flushed, or the flush of its state failed.
                     state = appender.finish(flush=True, high_watermark=high_watermark)
                     log.write_state(state, flush=True)
-                result = _result(log, state, duplicate.base_offset, duplicate.timestamp)
+                base_offset = duplicate.last_offset - header.last_offset_delta
+                result = _result(log, state, base_offset, duplicate.timestamp)
                 return Ahead(result, state, log, appender)
             log.producers.states.ensure_follows(header)
     are_known = log.producers.are_known(state)
-    if appender.is_full_for(header) and are_known:
-        appender.touch(
-            write_snapshot(
-                log.files, log.directory, state.log_end_offset, log.producers.states.entries
-            )
-        )
-    header = appender.append_batch(data, header)
+    if may_roll:
+        placed = _append_rolling(log, appender, data, headers or [header], now_ms, are_known)
+    elif headers:
+        placed = appender.append_run(bytearray(data) if isinstance(data, bytes) else data, headers)
+    else:
+        placed = [appender.append_batch(data, header)]
+    header = together(placed) if headers else placed[0]
     last_stable_offset = None
     if idempotent:
         last_stable_offset = log.producers.states.last_stable_offset_with(header)
@@ -594,11 +641,47 @@ def _append(
     )
     log.write_state(after, flush=flush)
     if are_known:
-        if idempotent:
-            replay(log.producers.states, header, marker, now_ms)
-        log.producers.appended(after, 1)
+        for one in placed[-BATCHES_REMEMBERED:] if idempotent else ():
+            replay(log.producers.states, one, marker, now_ms)
+        log.producers.appended(after, len(placed))
     result = _result(log, state, header.base_offset, header.max_timestamp)
     return Ahead(result, after, log, appender)
+
+
+def _may_roll(appender: LogAppender, header: BatchHeader, headers: Sequence[BatchHeader]) -> bool:
+    """Return True if the active segment may have no room for a batch, or for all of a run."""
+    if headers:
+        return not appender.has_room_for(header, len(headers))
+    return appender.is_full_for(header)
+
+
+def _append_rolling(
+    log: PartitionLog,
+    appender: LogAppender,
+    data: Buffer,
+    headers: Sequence[BatchHeader],
+    now_ms: int,
+    are_known: bool,
+) -> list[BatchHeader]:
+    """Append batches one by one; write the producers, if they are known, as of each segment's end.
+
+    Returns:
+        The batches' headers in the log, except for their CRCs.
+    """
+    # A copy: the log does not show these batches yet.
+    producers = ProducerStates(log.topic_partition)
+    producers.load(log.producers.states.entries, now_ms)
+    view, placed = memoryview(data), list[BatchHeader]()
+    for header in headers:
+        if appender.is_full_for(header) and are_known:
+            entries = producers.entries
+            appender.touch(write_snapshot(log.files, log.directory, appender.next_offset, entries))
+        size = header.size_in_bytes
+        batch, view = view[:size], view[size:]
+        placed.append(appender.append_batch(batch, header))
+        if header.producer_id > NO_PRODUCER_ID and not header.is_control:
+            producers.add(placed[-1], now_ms)
+    return placed
 
 
 def append_as_follower(

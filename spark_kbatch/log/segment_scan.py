@@ -2,6 +2,7 @@
 
     read_batches      read the whole batches at a position
     find_end          find where the whole valid batches end
+    find_batch        find the next valid batch after damage
     valid_batch_at    check if a valid batch begins at a position, as an index entry says
 
 Offsets increase from batch to batch and stay within 2^31 of the segment's base offset; compaction may
@@ -169,7 +170,7 @@ def find_end(
     """
     offset_max = base_offset + RELATIVE_OFFSET_MAX
     next_offset, last = base_offset, None
-    allowance = _Allowance(position)
+    allowance = Allowance(position)
     damaged: list[CorruptRecordError] = []
     resumed: list[tuple[int, int]] = []
 
@@ -197,7 +198,7 @@ def find_end(
                 return ended(fault)
             # Where offsets decrease, the batch before may be the wrong one: the next one decides.
             lowest = min(next_offset, misplaced.next_offset) if misplaced else next_offset
-            following = _find_batch(
+            following = find_batch(
                 files, descriptor, position, end_position, range(lowest, offset_max + 1), allowance
             )
             if following is None:
@@ -210,7 +211,7 @@ def find_end(
             damaged.append(fault)
 
 
-class _Allowance:
+class Allowance:
     """A limit on the bytes read to check what looks like a batch, so that a search stays linear."""
 
     def __init__(self, position: int) -> None:
@@ -225,13 +226,13 @@ class _Allowance:
         return True
 
 
-def _find_batch(
+def find_batch(
     files: Files,
     descriptor: int,
     position: int,
     end_position: int,
     offsets: range,
-    allowance: _Allowance,
+    allowance: Allowance,
 ) -> tuple[int, BatchHeader] | None:
     """Find the next whole valid batch after `position` that has all its offsets in `offsets`."""
 

@@ -49,8 +49,8 @@ _SLOT = struct.Struct(">4siqqqqqiqqqqqqqqq16s")
 _CRC, _I32 = struct.Struct(">I"), struct.Struct(">i")
 _MAGIC = b"KBST"
 _VERSION = 1
-_SLOT_DISTANCE = 4096
-_READ_SIZE = _SLOT_DISTANCE + _SLOT.size + _CRC.size
+SLOT_DISTANCE = 4096
+_READ_SIZE = SLOT_DISTANCE + _SLOT.size + _CRC.size
 _ATTEMPTS = 20
 _PAUSE_S = 0.001
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")  # Linux has it
@@ -139,7 +139,7 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
     Args:
         flush: whether to flush the slot.
     """
-    position = state.sequence % 2 * _SLOT_DISTANCE
+    position = state.sequence % 2 * SLOT_DISTANCE
     with files.opened(_path(directory), write=True) as descriptor:
         files.write_at(descriptor, position, pack(state))
         if flush:
@@ -158,7 +158,7 @@ def create_state(files: Files, directory: Path, state: LogState) -> None:
 
 def both_slots(state: LogState) -> bytes:
     """Return the content of a file with `state` in both slots, so that both are valid from the start."""
-    first = pack(state).ljust(_SLOT_DISTANCE, b"\0")
+    first = pack(state).ljust(SLOT_DISTANCE, b"\0")
     return first + pack(state._replace(sequence=state.sequence + 1))
 
 
@@ -184,7 +184,7 @@ def read_state(files: Files, directory: Path, data: bytes | None = None) -> LogS
     for attempt in range(_ATTEMPTS):
         if data is None or attempt:
             data = read_slots(files, directory)
-        slots = [unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:])]
+        slots = [unpack(data[:SLOT_SIZE]), unpack(data[SLOT_DISTANCE:])]
         valid = [slot for slot in slots if slot is not None]
         if len(valid) == 2 or (valid and attempt == _ATTEMPTS - 1):
             return max(valid)
@@ -207,7 +207,7 @@ def read_high_watermarks(files: Files, directories: Sequence[str]) -> Iterator[i
     paths = [f"{directory}/{STATE_FILE}" for directory in directories]
     for data in files.read_each(paths, _READ_SIZE):
         # Sequence numbers are not negative, so their bytes sort as they do.
-        at = 0 if data[8:16] > data[_SLOT_DISTANCE + 8 : _SLOT_DISTANCE + 16] else _SLOT_DISTANCE
+        at = 0 if data[8:16] > data[SLOT_DISTANCE + 8 : SLOT_DISTANCE + 16] else SLOT_DISTANCE
         body, crc = data[at : at + _SLOT.size], data[at + _SLOT.size : at + SLOT_SIZE]
         is_valid = (
             len(crc) == _CRC.size
@@ -231,7 +231,7 @@ def is_whole(files: Files, directory: Path) -> bool:
 def valid_slots(files: Files, directory: Path) -> list[LogState]:
     """Return the slots that are valid just now; raises as `read_slots` does."""
     data = read_slots(files, directory)
-    slots = unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:])
+    slots = unpack(data[:SLOT_SIZE]), unpack(data[SLOT_DISTANCE:])
     return [slot for slot in slots if slot is not None]
 
 

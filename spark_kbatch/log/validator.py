@@ -34,7 +34,8 @@ ProduceRequest.validateRecords.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,11 @@ from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
+    ensure_all_valid,
     ensure_valid,
+    increment_sequence,
+    size_of_first,
+    together,
     unpack,
     walk,
     with_max_timestamp,
@@ -71,10 +76,11 @@ _RECOMPRESSED_BYTES_MAX = 128 << 20
 
 
 class Accepted(NamedTuple):
-    """One batch as a log takes it, and its header."""
+    """One batch as a log takes it, and its header; or a run of them, with the header of all together."""
 
     data: Buffer
     header: BatchHeader
+    headers: Sequence[BatchHeader] = ()  # of the batches of a run
 
 
 def accept(
@@ -87,20 +93,92 @@ def accept(
 ) -> Accepted:
     """Return the one batch in `data` as a log with this config takes it; as it is, where it can.
 
+    A producer of ours may send a run: several batches back to back, whose sequences follow each other. It
+    is taken or refused as a whole.
+
     Raises:
-        As `validate`; from the network also:
+        As `validate`, for each batch; from the network also:
         InvalidRecordError: a record that does not decode; says which and why. From any producer: a batch
             that is to be compressed again and is too large for that.
     """
+    if origin is AppendOrigin.CLIENT and config.message_magic == MAGIC:
+        first_size = size_of_first(data)
+        if first_size < len(data):
+            return _accept_run(data, topic_partition, config, now_ms)
     header = validate(data, topic_partition, config, origin, now_ms=now_ms)
     if origin is AppendOrigin.NETWORK:
-        data, header = _inspected(data, header, topic_partition, config, now_ms)
+        data, header, _ = _inspected(data, header, topic_partition, config, now_ms)
     stored_codec = config.stored_codec(header.codec)
     if stored_codec != header.codec and origin.is_client and header.magic == MAGIC:
         data = _recompressed(data, header, stored_codec, topic_partition)
         _ensure_size(len(data), topic_partition, config)
         header = unpack(data)
     return Accepted(data, header)
+
+
+def _accept_run(
+    data: Buffer, topic_partition: TopicPartition, config: TopicConfig, now_ms: int
+) -> Accepted:
+    headers = _sound_headers(data, config)
+    if headers is not None:
+        return Accepted(data, together(headers), headers)
+    view, batches, are_as_sent = memoryview(data), list[Accepted](), True
+    while len(view):
+        size = size_of_first(view)
+        sent, view = view[:size], view[size:]
+        one = accept(sent, topic_partition, config, AppendOrigin.CLIENT, now_ms=now_ms)
+        batches.append(one)
+        are_as_sent &= one.data is sent
+    headers = [batch.header for batch in batches]
+    for before, header in itertools.pairwise(headers):
+        expected = before.producer_id, before.producer_epoch, before.base_sequence
+        if before.producer_id > NO_PRODUCER_ID:
+            following = increment_sequence(before.base_sequence, before.records_count)
+            expected = *expected[:2], following
+        found = header.producer_id, header.producer_epoch, header.base_sequence
+        if found != expected:
+            raise InvalidRecordError(
+                f"a run of batches for {topic_partition} goes on with (producer id, epoch, sequence) "
+                f"{found}; accepted: {expected}, which follows"
+            )
+    if not are_as_sent:
+        data = bytearray().join(batch.data for batch in batches)
+    return Accepted(data, together(headers), headers)
+
+
+def _sound_headers(data: Buffer, config: TopicConfig) -> list[BatchHeader] | None:
+    """Return the headers of a run that nothing is wrong with; None if `validate` has to look closer.
+
+    In a fifth of the time of `validate`: most runs are of many small batches.
+    """
+    if config.limits_times:
+        return None
+    limit = min(config.max_message_bytes, config.segment_bytes)
+    follows: tuple[int, int, int] | None = None
+    try:
+        batches = list(walk(data))
+        ensure_all_valid(data, batches)
+    except CorruptRecordError:
+        return None
+    headers = [header for _, header in batches]
+    codec_id = config.stored_codec(headers[0].codec)
+    for header in headers:
+        base_offset, length, _, magic, _, attributes, delta, _, _, *numbers, count = header
+        producer_id, epoch, sequence = numbers
+        if (
+            magic != MAGIC
+            or base_offset != 0
+            or length + LOG_OVERHEAD > limit
+            or attributes != codec_id
+            or count != delta + 1
+            or follows not in (None, (producer_id, epoch, sequence))
+            or (producer_id > NO_PRODUCER_ID and (epoch < 0 or sequence < 0))
+        ):
+            return None
+        if producer_id > NO_PRODUCER_ID:
+            sequence = increment_sequence(sequence, count)
+        follows = producer_id, epoch, sequence
+    return headers
 
 
 def _inspected(

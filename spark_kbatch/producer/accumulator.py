@@ -33,13 +33,14 @@ from typing import NamedTuple
 from spark_kbatch.errors import ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.producer.batch import PartitionQueue, ProducerBatch, ProduceResult
+from spark_kbatch.producer.batch import PartitionQueue, ProducerBatch, ProduceResult, Run
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.memory import BatchMemory, BufferPool
 from spark_kbatch.producer.nodes import NEVER_MS, LeaderOf, Node
 from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.producer.table_append import OnAppended, TableAppend
 from spark_kbatch.record.columns import Columns
+from spark_kbatch.record.header import MAGIC
 from spark_kbatch.record.scalar import Header
 
 
@@ -102,6 +103,7 @@ class RecordAccumulator:
         allocate: Callable[[int], int],
         on_ready: Callable[[], None],
         sequences: Sequences | None = None,
+        takes_runs: bool = False,
         seed: int | None = None,
     ) -> None:
         """Accumulate for one producer.
@@ -110,11 +112,13 @@ class RecordAccumulator:
             allocate: takes memory from the pool, waiting for it or freeing it; called without a lock.
             on_ready: called, without a lock, when a batch is full.
             sequences: numbers batches as they are drained, for idempotence.
+            takes_runs: whether a request may have several batches of a partition.
             seed: of the jitter of retry pauses.
         """
         self._config, self._pool = config, pool
         self._on_ready = on_ready
         self._sequences, self._random = sequences, random.Random(seed)
+        self._takes_runs = takes_runs
         self._memory = BatchMemory(
             pool,
             batch_size=config.batch_size,
@@ -312,7 +316,9 @@ class RecordAccumulator:
     ) -> list[ProducerBatch]:
         """Take the first batch of every queue that may be sent, together at most `max_size` bytes.
 
-        The first batch is taken whatever its size. The batches are closed, and numbered if the producer
+        The first batch is taken whatever its size. A transport that takes runs also gets the batches that
+        follow it in the queue, as far as they may be sent; batches that were sent as a run before come as
+        that run again, and those of a dissolved one alone. The batches are closed, and numbered if the producer
         is idempotent; a batch for which that fails has an `error`. Each call starts where the last one
         for the node stopped, so that no queue starves. A queue whose sequences are unresolved is passed
         over.
@@ -338,18 +344,52 @@ class RecordAccumulator:
                     break
                 if self._sequences is not None and not self._sequences.may_drain(batch):
                     continue
-                queue.batches.popleft()
-                if self._sequences is not None:
-                    self._sequences.assign(batch)
+                run = self._take_run(queue, now_ms, max_size - size)
                 if not queue.has_full():
                     with self._lock:
                         self._full.discard(queue)
-            try:
-                self._memory.close(batch)
-            except Exception as error:  # noqa: BLE001  any error fails this batch, not the others
-                batch.error = error
-            size += len(batch.builder.data)
-            taken.append(batch)
+            for batch in run:
+                try:
+                    self._memory.close(batch)
+                except Exception as error:  # noqa: BLE001  any error fails this batch, not the others
+                    batch.error = error
+                size += len(batch.builder.data)
+            taken += run
+        return taken
+
+    def _take_run(self, queue: PartitionQueue, now_ms: int, room: int) -> list[ProducerBatch]:
+        """Take the first batch of a queue, and those that go with it; number them.
+
+        Args:
+            room: for a new run, in bytes.
+        """
+        batches, sequences = queue.batches, self._sequences
+        first = batches.popleft()
+        if sequences is not None:
+            sequences.assign(first)
+        taken, topic = [first], first.topic
+        # Messages of an older format are not numbered through a run.
+        if not self._takes_runs or topic.config.message_magic < MAGIC:
+            return taken
+        before = first.run
+        if before is not None and before.is_dissolved:
+            return taken
+        if sequences is not None and not sequences.is_oldest(first):
+            return taken
+        first.run = run = before or Run()
+        room -= first.builder.estimated_size_in_bytes
+        while batches:
+            batch = batches[0]
+            room -= batch.builder.estimated_size_in_bytes
+            if batch.run is not before or (
+                before is None
+                and (room < 0 or batch.topic is not topic or self._wait_left(queue, now_ms) > 0)
+            ):
+                break
+            if sequences is not None:
+                sequences.assign(batch)
+            batch.run, batch.index_in_run = run, len(taken)
+            taken.append(batches.popleft())
         return taken
 
     def mute(self, topic_partition: TopicPartition) -> None:
@@ -394,6 +434,12 @@ class RecordAccumulator:
         batch.last_attempt_ms = now_ms
         self._put_back(batch)
 
+    def dissolve(self, batch: ProducerBatch) -> None:
+        """Put back a batch of a run that was refused, to be sent alone, at once."""
+        assert batch.run is not None
+        batch.run.is_dissolved = True
+        self._put_back(batch)
+
     def split_and_reenqueue(self, batch: ProducerBatch) -> int:
         """Replace a batch that was too large by smaller ones; return how many."""
         children = self._memory.split(batch)
@@ -406,12 +452,20 @@ class RecordAccumulator:
         return len(children)
 
     def _put_back(self, batch: ProducerBatch) -> None:
-        """Insert a batch in front, or by its sequence among those that are numbered."""
+        """Insert a batch in front, or by its sequence among those that are numbered.
+
+        Those of a run keep their order.
+        """
         queue = self._queue(batch.topic_partition)
         with queue.lock:
             index = 0
             if self._sequences is not None and batch.has_sequence:
                 index = self._sequences.position(batch, queue.batches)
+            elif batch.run is not None:
+                for other in queue.batches:
+                    if other.run is not batch.run or other.index_in_run > batch.index_in_run:
+                        break
+                    index += 1
             queue.batches.insert(index, batch)
             self._mark_full(queue)
 

@@ -31,6 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_kbatch.errors import ProducerForkedError
+from spark_kbatch.kernels.records import RECORDS_COUNT
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record import codec
@@ -142,6 +143,18 @@ class Thunk(NamedTuple):
     callback: Callable[[ProduceResult, int, int], None]  # result, first, size
 
 
+class Run:
+    """Batches that a transport takes together: all of them are written, or none is.
+
+    They were drained together, and are retried together: a log knows a run again by its last batch.
+    """
+
+    __slots__ = ("is_dissolved",)
+
+    def __init__(self) -> None:
+        self.is_dissolved = False  # whether its batches are sent one by one from now on
+
+
 class ProducerBatch:
     """One batch of one partition. Changing it takes its queue's lock, until it is drained."""
 
@@ -160,6 +173,8 @@ class ProducerBatch:
         self.is_pooled = is_pooled
         self.readers = 0  # requests that may still read its bytes
         self.attempts, self.backoff_ms = 0, 0.0
+        self.run: Run | None = None  # that it was sent in
+        self.index_in_run = 0
         self.result = ProduceResult(self.topic_partition)
         self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self.base_sequence, self.sequence_was_reset = NO_SEQUENCE, False
@@ -171,7 +186,7 @@ class ProducerBatch:
     @property
     def records_count(self) -> int:
         """The number of its records."""
-        return self.builder.records_count
+        return self.builder.state[RECORDS_COUNT]
 
     @property
     def is_done(self) -> bool:

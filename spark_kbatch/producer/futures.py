@@ -27,8 +27,8 @@ class RecordMetadata(NamedTuple):
 
     topic: str
     partition: int
-    offset: int  # -1 if acks is 0
-    timestamp: int  # ms
+    offset: int  #: -1 if acks is 0
+    timestamp: int  #: ms
 
 
 Callback = Callable[[RecordMetadata | None, Exception | None], None]

@@ -3,7 +3,9 @@
 Each partition counts its records from 0 within a producer id and epoch. A batch keeps its numbers over
 retries, and the log answers a retry of a written batch with the offsets of the first. A log remembers
 five batches: so at most four are sent after one that has not ended, whether answered or not. The first
-batch is sent alone: a log accepts any number from a producer that it does not know.
+batch is sent alone: a log accepts any number from a producer that it does not know. A run, which a log
+takes as a whole and knows again by its last batch, has any number of batches, and starts only when none
+is in flight.
 
 When a batch fails for good, all later ones would be out of order. The producer then takes a new epoch, in
 which the partition's unfinished batches count from 0 again, but only once it is sure that no log has
@@ -143,6 +145,10 @@ class Sequences:
             and partition.last_acked_sequence != _NONE_ACKED
             and partition.in_flight[0].base_sequence in partition.recent
         )
+
+    def is_oldest(self, batch: ProducerBatch) -> bool:
+        """Return True if no numbered batch of its partition before this one has not ended."""
+        return self._in_flight(batch)[0] is batch
 
     def assign(self, batch: ProducerBatch) -> None:
         """Assign sequence numbers to a drained batch that has none yet."""

@@ -115,6 +115,23 @@ class BufferPool:
         """The number of threads that wait for memory."""
         return len(self._waiters)
 
+    @property
+    def available(self) -> int:
+        """The bytes in buffers that are free."""
+        return self._free_count * self.poolable_size
+
+    def try_allocate_several(self, size_in_bytes: int, count: int, starts: list[int]) -> None:
+        """Allocate as `try_allocate`, up to `count` times; add to `starts` where each one starts."""
+        buffers = self._buffers(size_in_bytes)
+        with self._lock:
+            if self._closed:
+                raise ProducerClosedError(_CLOSED)
+            while len(starts) < count and not self._waiters:
+                start = self._take_locked(buffers)
+                if start is None:
+                    return
+                starts.append(start)
+
     def try_allocate(self, size_in_bytes: int) -> int | None:
         """Allocate buffers for so many bytes, if they are free; return where they start in `memory`.
 
@@ -319,13 +336,19 @@ class BatchMemory:
         """
         # A record over the limit gets a batch of its own, without room for another.
         capacity, ratio = self._capacity(topic, max(self.write_limit(topic), record_size))
-        return self._builder(topic, self._allocate(capacity), capacity, ratio)
+        return self._builders(topic, [self._allocate(capacity)], capacity, ratio)[0]
 
-    def try_builder(self, topic: Topic, record_size: int = 0) -> RecordBatchBuilder | None:
-        """Return a builder as `builder` does; None if there is no free memory."""
+    def try_builders(self, topic: Topic, record_size: int, count: int) -> list[RecordBatchBuilder]:
+        """Return up to `count` builders as `builder` does; fewer if there is no more free memory."""
         capacity, ratio = self._capacity(topic, max(self.write_limit(topic), record_size))
-        start = self._pool.try_allocate(capacity)
-        return None if start is None else self._builder(topic, start, capacity, ratio)
+        starts: list[int] = []
+        try:
+            self._pool.try_allocate_several(capacity, count, starts)
+            return self._builders(topic, starts, capacity, ratio)
+        except BaseException:  # an interrupt can come anywhere
+            for start in starts:
+                self._pool.deallocate(start, capacity)
+            raise
 
     def number(self, start: int) -> int:
         """Return the number that `write` knows a builder by, from the start of its bytes."""
@@ -389,17 +412,26 @@ class BatchMemory:
         ratio = self._ratios.estimation(topic.name, codec)
         return capacity_for(write_limit, ratio, self._capacity_max), ratio
 
-    def _builder(self, topic: Topic, start: int, capacity: int, ratio: float) -> RecordBatchBuilder:
-        first = BATCH_COLUMNS * self.number(start)
+    def _builders(
+        self, topic: Topic, starts: Sequence[int], capacity: int, ratio: float
+    ) -> list[RecordBatchBuilder]:
+        memory, states = self._pool.memory, self._states_view
         codec, level = self._codec_of(topic)
-        return RecordBatchBuilder(
-            self._pool.memory,
-            start,
-            capacity,
-            write_limit=self.write_limit(topic),
-            codec=codec,
-            level=level,
-            compression_ratio=ratio,
-            slot=SPARE_SLOT,
-            state=self._states_view[first : first + BATCH_COLUMNS],
-        )
+        write_limit = self.write_limit(topic)
+        builders = []
+        for start in starts:
+            first = BATCH_COLUMNS * self.number(start)
+            builders.append(
+                RecordBatchBuilder(
+                    memory,
+                    start,
+                    capacity,
+                    write_limit=write_limit,
+                    codec=codec,
+                    level=level,
+                    compression_ratio=ratio,
+                    slot=SPARE_SLOT,
+                    state=states[first : first + BATCH_COLUMNS],
+                )
+            )
+        return builders

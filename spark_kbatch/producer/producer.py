@@ -30,7 +30,7 @@ from spark_kbatch.errors import (
     ProducerForkedError,
     RecordTooLargeError,
 )
-from spark_kbatch.model import CODECS, INT_MAX, TIMESTAMP_MS_MAX
+from spark_kbatch.model import CODECS, INT_MAX, TIMESTAMP_MS_MAX, TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic
@@ -48,6 +48,7 @@ from spark_kbatch.producer.futures import (
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.known_topics import KnownTopics
 from spark_kbatch.producer.memory import BufferPool
+from spark_kbatch.producer.metrics import Written
 from spark_kbatch.producer.nodes import Nodes
 from spark_kbatch.producer.partitioner import Partitioner, Routing, load_partitioner
 from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
@@ -90,6 +91,7 @@ class Producer:
         new_producer_id: Callable[[], int] | None = None,
         nodes: Nodes | None = None,
         sequences: Sequences | None = None,
+        takes_runs: bool = False,
         inline: bool = False,
         seed: int | None = None,
     ) -> None:
@@ -103,6 +105,7 @@ class Producer:
             new_producer_id: required for idempotence, or `sequences`.
             nodes: of the transport; one by default, which answers by itself.
             sequences: that an earlier producer passed on.
+            takes_runs: whether the transport takes several batches of a partition together.
             inline: whether the caller's thread sends.
             seed: of everything that is random; by default a new one each time.
         """
@@ -141,6 +144,7 @@ class Producer:
             allocate=self._make_room if inline else self._wait_for_memory,
             on_ready=self._pump if inline else self._wake_up,
             sequences=sequences,
+            takes_runs=takes_runs,
             seed=seed,
         )
         topics = KnownTopics(
@@ -336,6 +340,24 @@ class Producer:
         if not self._is_closed and self._process_id == os.getpid():
             self._is_closed = True
             self._sender.close(timeout)
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return what was sent, by the names of Kafka's producer metrics; sizes are bytes, times ms.
+
+        Totals are since the producer was made. Rates per second, averages and maxima are of the last 30 to
+        60 seconds; None is an average or a maximum of nothing.
+        """
+        return {
+            **self._sender.metrics.as_dict(self._monotonic_ms()),
+            "requests-in-flight": self._sender.requests_in_flight,
+            "buffer-total-bytes": len(self.pool.memory),
+            "buffer-available-bytes": self.pool.available,
+            "waiting-threads": self.pool.queued,
+        }
+
+    def written(self) -> dict[TopicPartition, Written]:
+        """Return what was written so far, by partition."""
+        return self._sender.metrics.by_partition()
 
     def __repr__(self) -> str:
         acks = "all" if self._config.acks == -1 else self._config.acks

@@ -14,6 +14,8 @@ input and output, in the sender's thread, while the sender waits.
     answer                                  the batch
     no error                                succeeds
     it was written before                   succeeds; its offset is unknown
+    a run is refused, by which no batch     is sent again at once, alone: the others may be sound
+      was written
     too large, of several records           is split; its children are sent at once
     retriable, and there is time            is retried after a pause, before younger ones
     a lock that was not free                is retried; `retries` does not count this attempt
@@ -33,7 +35,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -50,6 +52,7 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.batch import NO_OFFSET, ProducerBatch
 from spark_kbatch.producer.idempotence import Sequences
+from spark_kbatch.producer.metrics import ProducerMetrics
 from spark_kbatch.producer.nodes import NEVER_MS, Node, Nodes, OneNode
 
 logger = logging.getLogger(__name__)
@@ -68,7 +71,10 @@ class ProduceBatch(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """Finished batches for a transport, at most one of each partition."""
+    """Finished batches for a transport, at most one of each partition.
+
+    A transport that takes runs may get several, one after the other: it writes them all, or none.
+    """
 
     acks: int  # -1, 0, 1
     timeout_ms: int
@@ -76,7 +82,7 @@ class ProduceRequest(NamedTuple):
     node: Node | None = None  # that leads their partitions; None where one leads all
 
 
-Answer = Mapping[TopicPartition, AppendResult]
+Answer = Mapping[TopicPartition, AppendResult]  # for a run, of its first batch
 
 
 class Transport(Protocol):
@@ -108,6 +114,25 @@ class _InFlight:
         self.is_answered = False  # or given up
         self.may_be_read = True
 
+    def results(self, answer: Answer | Exception) -> Iterator[tuple[ProducerBatch, AppendResult]]:
+        """Yield each batch with its result."""
+        next_offsets: dict[TopicPartition, int] = {}  # where runs go on
+        for batch in self.batches:
+            topic_partition = batch.topic_partition
+            result = _result_of(answer, topic_partition)
+            if result.base_offset >= 0:
+                offset = next_offsets.get(topic_partition, result.base_offset)
+                next_offsets[topic_partition] = offset + batch.records_count
+                result = AppendResult(offset, *result[1:])
+            yield batch, result
+
+    def is_run(self, batch: ProducerBatch) -> bool:
+        """Return True if the request has several batches of this one's partition."""
+        return any(
+            other is not batch and other.topic_partition == batch.topic_partition
+            for other in self.batches
+        )
+
 
 class Sender:
     """Sends one producer's batches. One thread at a time may call `send_ready` and `run_once`."""
@@ -138,6 +163,7 @@ class Sender:
         self._on_topic_error = on_topic_error
         self._accumulator, self._transport, self._config = accumulator, transport, config
         self._monotonic_ms, self._sequences = monotonic_ms, sequences
+        self.metrics = ProducerMetrics(monotonic_ms())
         self._looked_ms = -1  # when expired and ready batches were last looked for
         self._in_flight: list[_InFlight] = []
         self._read_late: list[_InFlight] = []  # given up, not answered
@@ -230,6 +256,11 @@ class Sender:
                 delay = min(delay, of_ready if is_ready else self._nodes.delay_ms(node))
         return delay
 
+    @property
+    def requests_in_flight(self) -> int:
+        """The number of requests that are not yet answered."""
+        return len(self._in_flight)
+
     def start(self) -> None:
         """Run in a separate thread until `close`."""
         self._thread = threading.Thread(target=self._run, name="kbatch-sender", daemon=True)
@@ -313,6 +344,7 @@ class Sender:
             if self._config.max_in_flight == 1:
                 self._accumulator.mute(batch.topic_partition)
         self._in_flight.append(request)
+        self.metrics.sent(batches, now_ms)
         sent = ProduceRequest(
             self._config.acks,
             self._config.request_timeout_ms,
@@ -351,10 +383,11 @@ class Sender:
                         self._accumulator.deallocate(batch)
             if not request.is_answered:
                 self._finish(request)
-                for batch in request.batches:
-                    result = _result_of(answer, batch.topic_partition)
+                self.metrics.answered(now_ms - request.sent_ms, now_ms)
+                for batch, result in request.results(answer):
+                    is_run = result.error is not None and request.is_run(batch)
                     try:
-                        self._complete(batch, result, now_ms)
+                        self._complete(batch, result, now_ms, is_run=is_run)
                     except Exception as failure:  # noqa: BLE001  fails this batch, not the others
                         self._fail(batch, failure)
         for request in [*self._in_flight]:
@@ -365,7 +398,8 @@ class Sender:
                     f"{self._config.request_timeout_ms}"
                 )
                 for batch in request.batches:
-                    self._complete(batch, AppendResult(error=error), now_ms)
+                    is_run = request.is_run(batch)
+                    self._complete(batch, AppendResult(error=error), now_ms, is_run=is_run)
 
     def _finish(self, request: _InFlight) -> None:
         request.is_answered = True
@@ -380,7 +414,9 @@ class Sender:
         if request.may_be_read:
             self._read_late.append(request)
 
-    def _complete(self, batch: ProducerBatch, result: AppendResult, now_ms: int) -> None:
+    def _complete(
+        self, batch: ProducerBatch, result: AppendResult, now_ms: int, *, is_run: bool
+    ) -> None:
         error = result.error
         if error is not None and self._on_topic_error is not None:
             self._on_topic_error(batch.topic.name)
@@ -390,15 +426,19 @@ class Sender:
             return
         if error is None:
             self._succeed(batch, result)
+        elif is_run and _is_refusal(error) and not self._can_retry(batch, result, now_ms):
+            self._accumulator.dissolve(batch)
         elif _is_too_large(error) and batch.records_count > 1:
             if self._sequences is not None:
                 self._sequences.remove(batch)
             count = self._accumulator.split_and_reenqueue(batch)
+            self.metrics.split(now_ms)
             logger.info("splitting a batch of %s into %d: %s", batch.topic_partition, count, error)
             self._accumulator.complete(batch)
         elif self._can_retry(batch, result, now_ms):
             logger.info("retrying a batch of %s: %s", batch.topic_partition, error)
             batch.error = error
+            self.metrics.retried(batch.records_count, now_ms)
             is_attempt = not isinstance(
                 error, LockTimeoutError
             )  # without the lock nothing was tried
@@ -409,11 +449,13 @@ class Sender:
     def _succeed(self, batch: ProducerBatch, result: AppendResult) -> None:
         if self._sequences is not None and batch.has_sequence:
             self._sequences.completed(batch)
+        self.metrics.written(batch, result.base_offset)
         batch.done(result.base_offset, result.log_append_time)
         self._accumulator.complete(batch)
 
     def _fail(self, batch: ProducerBatch, error: Exception) -> None:
         self.first_error = self.first_error or error
+        self.metrics.failed(batch.records_count, self._monotonic_ms())
         if self._sequences is not None:
             self._sequences.failed(batch)
         batch.done(NO_OFFSET, error=error)
@@ -455,6 +497,11 @@ def _result_of(answer: Answer | Exception, topic_partition: TopicPartition) -> A
 def _is_transient(error: Exception | None) -> bool:
     """Return False if waiting cannot help; `_can_retry` decides on errors that are not retriable."""
     return not isinstance(error, RetriableError) or error.is_transient
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return True if nothing was written because a batch is not as it has to be."""
+    return isinstance(error, KBatchError) and not isinstance(error, RetriableError)
 
 
 def _is_too_large(error: Exception) -> bool:

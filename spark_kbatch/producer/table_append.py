@@ -160,21 +160,18 @@ class TableAppend:
         at_most, size = (None, 0) if self._large is None else self._large
         if self._only_topic is not None:
             wanted = self._spares_wanted(self._only_topic, last) if at_most is None else at_most - 1
-            for _ in range(wanted):
-                builder = self._memory.try_builder(self._only_topic, size)
-                if builder is None:
-                    break
-                self._unused.append((SPARE_SLOT, builder))
+            spares = self._memory.try_builders(self._only_topic, size, wanted)
+            self._unused += [(SPARE_SLOT, builder) for builder in spares]
             return
         waited_for = {slot for slot, _ in self._unused}
         for slot in self._queues:
             if len(self._unused) == at_most:
                 break
             if slot not in last and slot not in waited_for:
-                builder = self._memory.try_builder(self._routing.partitions[slot][0], size)
-                if builder is None:
+                builders = self._memory.try_builders(self._routing.partitions[slot][0], size, 1)
+                if not builders:
                     break
-                self._unused.append((slot, builder))
+                self._unused.append((slot, builders[0]))
 
     def _spares_wanted(self, topic: Topic, last: Mapping[int, ProducerBatch]) -> int:
         """Estimate how many new batches the rows need."""

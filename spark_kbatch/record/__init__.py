@@ -35,6 +35,7 @@ reading the records again.
     times        offset and time of each record of a batch
     control      markers that end transactions
     legacy       messages of V0 and V1
+    lines        records as lines of text
     checksums    CRC-32C and CRC-32
 
 Source: Kafka clients/.../record/DefaultRecordBatch.java, DefaultRecord.java; KIP-98.

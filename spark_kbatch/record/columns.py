@@ -117,7 +117,12 @@ def ensure_sendable(schema: pa.Schema, *, has_topic: bool) -> None:
         if name in schema.names:
             found = schema.field(name).type
             if not (pa.types.is_null(found) or fits(found)):
-                raise ConfigError(f"column {name!r} is {found}; accepted: {accepted}")
+                remedy = (
+                    f"; cast it to what it is stored as, {found.storage_type}"
+                    if isinstance(found, pa.BaseExtensionType)
+                    else ""
+                )
+                raise ConfigError(f"column {name!r} is {found}; accepted: {accepted}{remedy}")
 
 
 def sendable(table: pa.Table | pa.RecordBatch, *, has_topic: bool) -> pa.Table | pa.RecordBatch:
@@ -179,19 +184,36 @@ def _is_list(given: pa.DataType) -> bool:
 
 
 def _cast(column: pa.Array | pa.ChunkedArray, plain: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return a column as the type that `_plain_type` gives; Arrow's own cast does not decode views in others."""
+    types = pa.types
+    given = column.type
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([_cast(chunk, plain) for chunk in column.chunks], plain)
-    if pa.types.is_run_end_encoded(column.type):
+    if given == plain:
+        return column
+    if types.is_run_end_encoded(given):
         from pyarrow import compute  # noqa: PLC0415  takes long to import
 
-        column = compute.run_end_decode(column)
-        return column if column.type == plain else _cast(column, plain)
-    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
-        # Arrow's own cast of an empty list has an end before its start.
-        lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
-        column = pa.LargeListArray.from_arrays(bounds, column.flatten(), mask=column.is_null())
-    return column.cast(plain)
+        runs = pa.RunEndEncodedArray.from_arrays(column.run_ends, _cast(column.values, plain))
+        return compute.run_end_decode(runs.slice(column.offset, len(column)))
+    if types.is_dictionary(given):
+        distinct = _cast(column.dictionary, plain)
+        return pa.DictionaryArray.from_arrays(column.indices, distinct).cast(plain)
+    if types.is_map(given):
+        entry = pa.struct([("key", given.key_type), ("value", given.item_type)])
+        return _cast(column.cast(pa.list_(entry)), plain)
+    if not _is_list(given):
+        return column.cast(plain)
+    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    fields = list(plain.value_type)
+    parts = (
+        column.flatten().flatten()
+    )  # the lists, then their structs; a null struct has a null key
+    entries = pa.StructArray.from_arrays(
+        [_cast(part, field.type) for part, field in zip(parts, fields, strict=True)], fields=fields
+    )
+    return pa.LargeListArray.from_arrays(bounds, entries, type=plain, mask=column.is_null())
 
 
 def spans(array: pa.Array) -> Spans:
@@ -218,6 +240,30 @@ def spans(array: pa.Array) -> Spans:
         data = data[first:last]
         bounds = (bounds - first).astype(np.int32)
     return Spans(frozen(data), frozen(bounds), _valid(array))
+
+
+class HeaderColumns(NamedTuple):
+    """The headers of n rows: which of all keys and values are a row's."""
+
+    bounds: Array  # int32[n + 1]; empty if the column is absent
+    keys: Spans
+    values: Spans
+
+
+def header_columns(array: pa.Array) -> HeaderColumns:
+    """Return views of an array of HEADERS_TYPE."""
+    keys, values = array.values.flatten()  # of the whole array, whatever its offset
+    return HeaderColumns(
+        frozen(_bounds(array, array.buffers()[1], large=False)), spans(keys), spans(values)
+    )
+
+
+def int64_numbers(array: pa.Array) -> Array:
+    """Return a view of an int64 array without nulls."""
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return frozen(np.empty(0, np.int64))
+    return frozen(np.frombuffer(buffer, np.int64, len(array), 8 * array.offset))
 
 
 def headers_spans(array: pa.Array) -> Spans:

@@ -46,7 +46,7 @@ import pyarrow as pa
 import zstandard
 
 from spark_kbatch.errors import ConfigError, CorruptRecordError
-from spark_kbatch.model import CODECS
+from spark_kbatch.model import CODEC_NAMES, CODECS
 from spark_kbatch.options.write import (
     GZIP_LEVEL_DEFAULT,
     LZ4_LEVEL_DEFAULT,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = CODECS.values()
-_NAMES = {codec: name for name, codec in CODECS.items()}
 
 # Decoders return this much at a time, so when a stream is refused it has cost at most this much more than
 # its limit. zlib also gets its input in steps: it copies what follows the end of a member, which would be
@@ -126,7 +125,9 @@ def compress(codec: int, data: Buffer, *, magic: int = 2, level: int | None = No
         # Streamed, so that the frame has the window of Kafka's writer; it is as fast.
         stream = _zstd.compressor(ZSTD_LEVEL_DEFAULT if level is None else level).compressobj()
         return stream.compress(view) + stream.flush()
-    raise ConfigError(f"no batch of magic {magic} is compressed with {_NAMES.get(codec, codec)}")
+    raise ConfigError(
+        f"no batch of magic {magic} is compressed with {CODEC_NAMES.get(codec, codec)}"
+    )
 
 
 def decompress(
@@ -166,8 +167,8 @@ def decompress_pieces(
     Snappy yields its blocks, of 32 KiB or, from a client that does not divide them, one. A stream that is
     broken or too large may have yielded something before that shows.
     """
-    if codec not in _NAMES:
-        raise _corrupt("unknown compression codec", -1, f"one of {[*_NAMES]}", codec)
+    if codec not in CODEC_NAMES:
+        raise _corrupt("unknown compression codec", -1, f"one of {[*CODEC_NAMES]}", codec)
     view = _bytes_view(data)
     if codec == NONE:
         yield view
@@ -186,7 +187,7 @@ def decompress_pieces(
     for piece in pieces:
         size += len(piece)
         if size > limit:
-            raise _too_large(_NAMES[codec], limit, size)
+            raise _too_large(CODEC_NAMES[codec], limit, size)
         yield piece
 
 

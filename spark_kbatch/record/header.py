@@ -171,6 +171,10 @@ class BatchHeader(NamedTuple):
         """Whether the batch belongs to a transaction, or ends one."""
         return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
 
+    def placed(self, base_offset: int, leader_epoch: int) -> BatchHeader:
+        """Return the header after `assign`, in a third of the time of `_replace`."""
+        return _make((base_offset, self[1], leader_epoch, *self[3:]))
+
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
 
@@ -224,6 +228,22 @@ class BatchHeader(NamedTuple):
 
 # BatchHeader._make without its check of the number of fields, which `_HEADER` guarantees.
 _make = functools.partial(tuple.__new__, BatchHeader)
+
+
+def together(headers: Sequence[BatchHeader]) -> BatchHeader:
+    """Return the header of a run as if it were one batch: the first one's, with the counts of all.
+
+    Args:
+        headers: of batches that lie back to back; of one producer, if they have sequences.
+    """
+    first = headers[0]
+    records_count = sum(header.records_count for header in headers)
+    return first._replace(
+        batch_length=sum(header.size_in_bytes for header in headers) - LOG_OVERHEAD,
+        last_offset_delta=records_count - 1,
+        max_timestamp=max(header.max_timestamp for header in headers),
+        records_count=records_count,
+    )
 
 
 class LogRead(NamedTuple):
@@ -335,6 +355,14 @@ def rewrite(
         _ATTRIBUTES.pack_into(data, ATTRIBUTES_POSITION, attributes)
     _PRODUCER.pack_into(data, PRODUCER_ID_POSITION, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(data, CRC_POSITION, checksums.crc32c(data[CRC_COVERS_FROM:]))
+
+
+def size_of_first(data: Buffer) -> int:
+    """Return how many bytes the first batch in `data` says that it has; all, if they cannot be its own."""
+    if len(data) < RECORD_BATCH_OVERHEAD:
+        return len(data)
+    size: int = LOG_OVERHEAD + _LENGTH.unpack_from(data, LENGTH_POSITION)[0]
+    return size if RECORD_BATCH_OVERHEAD <= size <= len(data) else len(data)
 
 
 def increment_sequence(sequence: int, count: int) -> int:

@@ -71,6 +71,13 @@ def _make_dirs(metadata: Metadata) -> None:
         metadata.files.make_dir(directory)
 
 
+_FOLDERS_OF_DATABRICKS = {"Volumes", "dbfs", "Workspace"}
+_ON_DATABRICKS = (
+    "; Databricks' folders /Volumes, /dbfs and /Workspace are object stores without all of these: on a "
+    "cluster of one machine give a folder on its own disk, such as /local_disk0/events"
+)
+
+
 def _ensure_creatable(metadata: Metadata) -> None:
     """Check that a cluster can be created at PATH, before anything is written.
 
@@ -90,6 +97,7 @@ def _ensure_creatable(metadata: Metadata) -> None:
         raise ConfigError(
             f"no kbatch cluster can be made at {path}: {error.strerror or error}; the folder "
             "must be on a POSIX file system and writable, with locks, hard links and atomic rename"
+            + (_ON_DATABRICKS if path.parts[1] in _FOLDERS_OF_DATABRICKS else "")
         ) from error
 
 

@@ -58,6 +58,7 @@ from spark_kbatch.log import overwritten, retention
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_high_watermarks
 from spark_kbatch.log.validator import Accepted, accept
+from spark_kbatch.meters import BrokerTopicMetrics
 from spark_kbatch.model import (
     LATEST,
     LONG_MAX,
@@ -118,6 +119,7 @@ class ReplicaManager:
         """Without `uses_threads` callers do all the work, and call `look` of the purgatories."""
         self.files, self.metadata = files, metadata
         self.now_ms, self.monotonic_ms, self.uses_threads = now_ms, monotonic_ms, uses_threads
+        self.topic_metrics = BrokerTopicMetrics()
         self.locks = Locks(files, metadata.paths.locks_dir)
         self.producer_ids = ProducerIds(metadata.cluster_file, self.locks)
         self.dirs = LogDirs(files, metadata.cluster_file, monotonic_ms)
@@ -315,7 +317,7 @@ class ReplicaManager:
         lock_timeout_ms: int | None = None,
         topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> None:
-        """Append a batch to each of these partitions; one's failure does not stop the others.
+        """Append to each of these partitions; one's failure does not stop the others.
 
         Args:
             timeout_ms: how long an answer may wait: for partitions' locks, and then for replicas.
@@ -325,7 +327,9 @@ class ReplicaManager:
                 replica they are the same.
             internal_topics_allowed: whether the cluster's own topics are accepted.
             origin: who appends. Replicas copy their leader's bytes and do not call this.
-            entries_per_partition: one whole batch each. Only read; not referenced after the return.
+            entries_per_partition: one whole batch each; of a CLIENT also a run, see `accept`, which is
+                appended as a whole or not at all. Not referenced after the return, and only read unless
+                it is a run.
             on_complete: called once, with no lock held, with an answer for each partition: before
                 this returns, or later by another thread if it has to wait for replicas. An
                 answer's `error` is what was wrong with that batch, or a RetriableError: then
@@ -380,6 +384,7 @@ class ReplicaManager:
                     patience_s = _LOCK_PATIENCE_S if len(waiting) > 1 else math.inf
         except (OSError, KBatchError) as error:
             appended |= dict.fromkeys(accepted, Appended(_answer(error)))
+        self._count(appended, accepted)  # before the answer, after which the metrics are to have it
         self._answer_or_wait(appended, required_acks, timeout_ms, on_complete, commits)
         for topic_partition, (result, is_decided, *_) in appended.items():
             if result.error is not None:
@@ -388,6 +393,21 @@ class ReplicaManager:
                 self.replicate([topic_partition], commits, flush=flush, deadline=deadline)
             self.delayed_produces.check_and_complete(topic_partition)
             self.delayed_fetches.check_and_complete(topic_partition)
+
+    def _count(
+        self,
+        appended: Mapping[TopicPartition, Appended],
+        accepted: Mapping[TopicPartition, tuple[Partition, Accepted]],
+    ) -> None:
+        """Count what was appended; what met a lock is tried again, and counted then."""
+        tried = {tp: one for tp, one in appended.items() if not _is_locked(one)}
+        written = [accepted[tp][1].header for tp, one in tried.items() if one.result.error is None]
+        self.topic_metrics.appended(
+            sum(header.records_count for header in written),
+            sum(header.size_in_bytes for header in written),
+            batches=len(tried),
+            failed=len(tried) - len(written),
+        )
 
     def _answer_or_wait(
         self,
@@ -465,7 +485,7 @@ class ReplicaManager:
                 ensure_same_topic(topic_partition, wanted_id, partition.topic.topic_id)
                 try:
                     appended, log = partition.append_locked(
-                        *batch, origin=origin, required_acks=required_acks, flush=flush
+                        batch, origin=origin, required_acks=required_acks, flush=flush
                     )
                 except KafkaStorageError as error:
                     if partition.only_log is not None:
@@ -632,7 +652,9 @@ class ReplicaManager:
                 shown = state._replace(high_watermark=log_end_offset)
                 wanted = asked._replace(isolation=IsolationLevel.READ_UNCOMMITTED)
             try:
-                return log.read(shown, wanted), state.offsets
+                read = log.read(shown, wanted)
+                self.topic_metrics.fetched(len(read.data))
+                return read, state.offsets
             except (OSError, KafkaStorageError, CorruptRecordError) as error:
                 # 1. We read the state. 2. The log start is moved, and segments below it are renamed.
                 # 3. We look for the one that held the offset.

@@ -50,14 +50,14 @@ from spark_kbatch.errors import (
     KBatchError,
     NotEnoughReplicasError,
 )
-from spark_kbatch.files import Buffer
 from spark_kbatch.log.append import Ahead, append_ahead, append_as_leader
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_state
+from spark_kbatch.log.validator import Accepted
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader
+from spark_kbatch.record.header import NO_PRODUCER_ID
 from spark_kbatch.replica.followers import LeaderError, ReplicaFetcher
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
@@ -378,14 +378,13 @@ class Partition:
 
     def append_locked(
         self,
-        data: Buffer,
-        header: BatchHeader,
+        batch: Accepted,
         *,
         origin: AppendOrigin,
         required_acks: int,
         flush: bool,
     ) -> tuple[Appended, PartitionLog]:
-        """Append one batch to the leader, and with acks=all to its followers.
+        """Append one batch, or a run of them, to the leader, and with acks=all to its followers.
 
         Returns:
             The outcome, and the leader's log.
@@ -397,8 +396,9 @@ class Partition:
         log = self.only_log
         if log is not None:
             result = append_as_leader(
-                log, log.state(), data, header, origin=origin, flush=flush, now_ms=self._now_ms()
-            )
+                log, log.state(), *batch[:2],
+                headers=batch.headers, origin=origin, flush=flush, now_ms=self._now_ms(),
+            )  # fmt: skip
             return Appended(result), log
         led = self._lead_and_replicate_locked(flush=flush)
         for _ in self.replicas:
@@ -406,8 +406,9 @@ class Partition:
                 self.ensure_enough_in_sync_locked()
             try:
                 ahead = append_ahead(
-                    led.log, led.log_state, data, header, origin=origin, now_ms=self._now_ms()
-                )
+                    led.log, led.log_state, *batch[:2],
+                    headers=batch.headers, origin=origin, now_ms=self._now_ms(),
+                )  # fmt: skip
                 waits = required_acks == -1
                 log_state = ahead.flush() if flush and not waits else ahead.state
                 self._led = led = led._replace(log_state=log_state)
@@ -419,13 +420,13 @@ class Partition:
                 led = self._lead_and_replicate_locked(flush=flush)
                 continue
             result, epoch = ahead.result, led.state.leader_epoch
-            required = result.base_offset + header.last_offset_delta + 1
+            required = result.base_offset + batch.header.last_offset_delta + 1
             if not waits:
                 return Appended(result, False, required, epoch, self.topic.topic_id), led.log
             self._led = led = self._replicate_locked(
                 led,
                 flush=flush,
-                are_plain=header.producer_id <= NO_PRODUCER_ID,
+                are_plain=batch.header.producer_id <= NO_PRODUCER_ID,
                 ahead=ahead if flush else None,
             )
             # If another replica leads by now, its log is a prefix of the former leader's: it has the batch

@@ -82,6 +82,7 @@ class Topics:
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self.name = broker, ""
+        self._admin = broker.admin()  # kept: a client that is dropped ends its requests
 
     def next(self) -> str:
         self.delete()
@@ -91,7 +92,7 @@ class Topics:
 
     def delete(self) -> None:
         if self.name:
-            for future in self._broker.admin().delete_topics([self.name]).values():
+            for future in self._admin.delete_topics([self.name]).values():
                 future.result(60)
         self.name = ""
 

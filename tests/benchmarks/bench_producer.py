@@ -4,17 +4,22 @@ Unit: million records a second, one core; 16-byte keys, 100-byte values, 8 parti
 of 1 MiB as a Spark task has them, uncompressed, with CRC, to a transport that only looks where the
 bytes lie. Ceiling: memcpy of the encoded bytes between two arrays. Peer: confluent-kafka's `produce`,
 which copies each record into librdkafka's queue and encodes none of them; its callbacks and its broker
-are not there. Before and after a change: `make bench`, then read the ratios.
+are not there.
+
+Then plain Python's `send_arrow`, 10,000 rows at a time, into an embedded log in memory that is not flushed:
+with Kafka's default batch.size of 16 KiB, whose ceiling are batches of 1 MiB. Before and after a change: `make bench`, then read the ratios.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Producer as ConfluentProducer
 
+from spark_kbatch import Cluster
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
 from spark_kbatch.model import AppendResult
@@ -27,7 +32,10 @@ from tests.support.interleaved import Candidate, bulk_rows, interleave
 ROWS = 4_000_000
 ROWS_AT_ONCE = 10_000  # as Spark hands them to a writer
 PEER_ROWS = 200_000
+LOG_ROWS = 400_000
 TARGETS = {("producer", "memcpy"): 0.35, ("producer", "confluent-kafka"): 5.0}
+
+LOG_TARGETS = {("16 KiB batches", "1 MiB batches"): 0.45}
 
 
 class Nowhere:
@@ -91,3 +99,29 @@ def bench_producer() -> None:
     )
     rates.show("Rows to finished batches, 8 partitions, one core", "M records/s", TARGETS)
     rates.ensure(TARGETS)
+
+
+def bench_default_batches(memory_path: Path) -> None:
+    table = bulk_rows(ROWS_AT_ONCE, key_bytes=16, value_bytes=100)
+    cluster = Cluster(str(memory_path / "cluster"), create=True)
+    for topic in ("small", "large"):
+        # Old segments are deleted meanwhile: it all has to fit into memory.
+        cluster.create_topic(
+            topic, config={"retention.bytes": str(64 << 20), "segment.bytes": str(32 << 20)}
+        )
+
+    def send(topic: str, batch_size: int) -> None:
+        with cluster.producer(batch_size=batch_size, flush=False) as producer:
+            for _ in range(0, LOG_ROWS, ROWS_AT_ONCE):
+                producer.send_arrow(topic, table)
+
+    units = LOG_ROWS / 1e6
+    rates = interleave(
+        {
+            "16 KiB batches": Candidate(lambda: send("small", 16 * 1024), units),
+            "1 MiB batches": Candidate(lambda: send("large", 1024 * 1024), units),
+        },
+        rounds=9,
+    )
+    rates.show("send_arrow into a log, one partition, flush off", "M records/s", LOG_TARGETS)
+    rates.ensure(LOG_TARGETS)

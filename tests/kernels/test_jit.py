@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import spark_kbatch
 
 PACKAGE = Path(spark_kbatch.__file__).parent
@@ -45,9 +47,10 @@ print(end, *out, sum(kernel.copied.stats.cache_hits.values()))
 """
 
 
-def printed(folder: Path) -> list[int]:
+def printed(folder: Path, **environment: str) -> list[int]:
     """Run the program: the end of the copy, the copied bytes, and the number of kernels from the cache."""
-    environment = os.environ | {"PYTHONPATH": "", "NUMBA_CACHE_DIR": str(folder / "cache")}
+    environment = {"NUMBA_CACHE_DIR": str(folder / "cache")} | environment
+    environment = os.environ | {"PYTHONPATH": ""} | environment
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=folder, env=environment, capture_output=True, text=True, check=False,
@@ -79,3 +82,25 @@ def test_kernels_are_compiled_again_when_llvm_code_or_a_helper_changes(tmp_path:
 
     edit(tmp_path / "helper.py", "2 * number", "number")
     assert printed(tmp_path) == [2, 0, 0, 0, 0]
+
+
+@pytest.mark.slow
+def test_processes_share_compiled_kernels_where_only_temporary_files_can_be_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "__pycache__").write_text("in the way")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null", "NUMBA_CACHE_DIR": ""}
+    nowhere |= {"PYTHONPATH": str(PACKAGE.parent), "TMPDIR": str(temporary)}
+
+    assert printed(tmp_path, **nowhere) == [3, 0, 1, 2, 0]
+    assert printed(tmp_path, **nowhere) == [3, 0, 1, 2, 1]
+
+    # What others could have put there is not run.
+    (shared,) = temporary.iterdir()
+    shared.chmod(0o777)
+    assert printed(tmp_path, **nowhere) == [3, 0, 1, 2, 0]
+    assert len(list(temporary.iterdir())) == 2

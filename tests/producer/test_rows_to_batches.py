@@ -191,14 +191,15 @@ def test_where_no_record_fits_batch_size_about_as_many_batches_are_made_as_there
     monkeypatch: pytest.MonkeyPatch, batch_size: int, value_bytes: int, partitions: int
 ) -> None:
     made = 0
-    try_builder = BatchMemory.try_builder
+    try_builders = BatchMemory.try_builders
 
-    def counted(*arguments: Any) -> RecordBatchBuilder | None:
+    def counted(*arguments: Any) -> list[RecordBatchBuilder]:
         nonlocal made
-        made += 1
-        return try_builder(*arguments)
+        builders = try_builders(*arguments)
+        made += len(builders)
+        return builders
 
-    monkeypatch.setattr(BatchMemory, "try_builder", counted)
+    monkeypatch.setattr(BatchMemory, "try_builders", counted)
     transport, count = Kept(), 600
     values = [b"%08d" % number + b"v" * value_bytes for number in range(count)]
     partition = pa.array([number % partitions for number in range(count)], pa.int32())

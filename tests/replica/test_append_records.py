@@ -149,7 +149,7 @@ def test_a_batch_that_a_log_does_not_take_leaves_no_trace(tmp_path: Path) -> Non
     before = cluster._parts.manager.log(EVENTS).state()
     for data, kind in (
         (batch(n=9), RecordTooLargeError),
-        (batch(n=1) * 2, InvalidRecordError),
+        (batch(n=1) + b"\0", InvalidRecordError),
         (b"", InvalidRecordError),
     ):
         assert isinstance(append_records(cluster, {EVENTS: data})[EVENTS].error, kind)

@@ -60,6 +60,10 @@ def test_one_that_is_lost_is_shown_and_replaced(cluster: Cluster) -> None:
     assert code == 1
     assert "No such file or directory" in rows[0]["why_offline"]
     assert [row["not_in_sync"] for row in rows] == [2, 0, 0]
+    code, (*same, told) = run("log-dirs", str(cluster.path), "--metrics")
+    assert (code, same) == (1, rows)
+    assert told["metrics"]["ReplicaManager"]["UnderReplicatedPartitions"] == 3
+    assert told["metrics"]["LogManager"]["OfflineLogDirectoryCount"] == 1
     (topic,) = run("topics", str(cluster.path))[1]
     (row,) = topic["partitions"]
     assert (row["leader"], row["replicas"], row["isr"]) == (1, [0, 1, 2], [1, 2])

@@ -24,6 +24,7 @@ from spark_kbatch.files import Files, LockFile
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
+from tests.conftest import REPOSITORY
 from tests.support import builders
 from tests.support.crashes import sample
 from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child
@@ -146,6 +147,16 @@ def test_file_system_without_what_is_needed_is_refused(
     with pytest.raises(ConfigError, match=f"{words}; the folder must be on a POSIX file system"):
         create(tmp_path / "cluster", files)
     create(tmp_path / "cluster")
+
+
+@pytest.mark.parametrize("folder", ["/Volumes/main/default/events", "/dbfs/events"])
+def test_folders_of_databricks_are_refused_with_a_folder_that_works(folder: str) -> None:
+    without_locks = FaultyFiles(Fault(at=0, error=errno.EOPNOTSUPP, lasting=True))
+    with pytest.raises(ConfigError) as raised:
+        create(Path(folder), without_locks)
+
+    shown = str(raised.value).replace(folder, "/Volumes/main/default/events")
+    assert shown in (REPOSITORY / "docs" / "compatibility.md").read_text(encoding="utf-8")
 
 
 def test_cluster_on_a_read_only_mount_can_be_opened(tmp_path: Path) -> None:

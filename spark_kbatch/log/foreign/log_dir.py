@@ -22,6 +22,7 @@ import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark_kbatch import mutexes
 from spark_kbatch.errors import ConfigError, InvalidTopicError, KafkaStorageError
@@ -52,6 +53,9 @@ _PARTITION_NAME = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 _LOG_DIR_FILES = frozenset({META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS})
 _LOGS = (".log", ".log.swap")
 _PARTITION_FILES = frozenset({PARTITION_METADATA, LEADER_EPOCHS})
+
+if TYPE_CHECKING:
+    from spark_kbatch.log.repair import RepairReport
 
 
 class ForeignLogDir:
@@ -131,6 +135,13 @@ class ForeignLogDir:
                 log = ForeignLog(self.files, directory, topic_partition, file=self._file)
                 self._logs[topic_partition] = log
             return log
+
+    def check(self, topic_partition: TopicPartition) -> RepairReport:
+        """Return what is wrong with one of `partitions`; see `check`."""
+        from spark_kbatch.log.foreign.check import check  # noqa: PLC0415  readers do not need it
+
+        directory = self._directory(topic_partition)
+        return check(self.files, directory, topic_partition, file=self._file)
 
     def topic_id(self, topic_partition: TopicPartition) -> str:
         """Read the topic's id in partition.metadata; empty if there is none, as before Kafka 2.8."""

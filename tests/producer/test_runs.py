@@ -1,0 +1,244 @@
+"""Several batches of a partition go into an embedded log together: in order, all or none, and once."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kbatch import Cluster
+from spark_kbatch.clock import now_ms
+from spark_kbatch.cluster.transports import LocalLog
+from spark_kbatch.errors import InvalidRecordError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.files import Buffer, Files
+from spark_kbatch.log.producers.snapshot import snapshot_offsets
+from spark_kbatch.log.state import STATE_FILE
+from spark_kbatch.log.validator import accept
+from spark_kbatch.model import CODECS, AppendOrigin, TopicPartition
+from spark_kbatch.options.producer import parse_producer_options
+from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.sender import Answer, ProduceRequest
+from tests.support import builders
+
+PLACE = TopicPartition("events", 0)
+ROWS = 200
+SOON = 30
+VALUES = [b"%06d" % number * 10 for number in range(ROWS)]
+
+
+class Unreliable:
+    """A local log whose first requests meet their fates: "lost" answers, "unsent" requests."""
+
+    def __init__(self, cluster: Cluster, *fates: str) -> None:
+        self._log = LocalLog(cluster._parts.append_records, flush=False)
+        self._fates = list(fates)
+        self.runs: list[int] = []  # batches of each partition in each request
+
+    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+        self.runs += Counter(one.topic_partition for one in request.batches).values()
+        fate = self._fates.pop(0) if self._fates else "answered"
+        if fate != "unsent":
+            self._log.send(request, on_answer if fate == "answered" else lambda _: None)
+        if fate != "answered":
+            raise KafkaStorageError(f"the request is {fate}")
+
+
+@contextmanager
+def producing(
+    cluster: Cluster, transport: Unreliable | None = None, **options: Any
+) -> Iterator[tuple[Producer, Unreliable]]:
+    transport = transport or Unreliable(cluster)
+    defaults = {"batch_size": 300, "retry_backoff_ms": 1, "retry_backoff_max_ms": 2}
+    with Producer(
+        parse_producer_options(defaults | options),
+        transport,
+        cluster._parts.topic_to_write,
+        now_ms,
+        new_producer_id=cluster._parts.new_producer_id,
+        takes_runs=True,
+    ) as producer:
+        # A first batch, so that the log knows the producer.
+        producer.send("events", b"first", partition=0).result(SOON)
+        yield producer, transport
+
+
+def rows(partitions: int = 1) -> pa.Table:
+    numbers = pa.array([number % partitions for number in range(ROWS)], pa.int32())
+    return pa.table({"value": VALUES, "partition": numbers})
+
+
+def values(cluster: Cluster, partition: int = 0) -> list[bytes | None]:
+    return [r.value for r in builders.contents(cluster)[TopicPartition("events", partition)]]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_table_is_written_in_runs_and_each_row_gets_its_offset(
+    tmp_path: Path, partitions: int, idempotent: bool
+) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": partitions})
+    with producing(cluster, enable_idempotence=idempotent) as (producer, transport):
+        found = producer.send_arrow("events", rows(partitions)).result(SOON).to_pydict()
+        single = producer.send("events", b"last", partition=0).result(SOON)
+    for partition in range(partitions):
+        first = [b"first"] if partition == 0 else []
+        last = [b"last"] if partition == 0 else []
+        assert values(cluster, partition) == first + VALUES[partition::partitions] + last
+        offsets = [found["offset"][row] for row in range(partition, ROWS, partitions)]
+        assert offsets == list(range(len(first), len(first) + len(offsets)))
+    assert single.offset == len(values(cluster)) - 1
+    assert max(transport.runs) > 5
+    assert sum(transport.runs) >= ROWS / 4
+
+
+@pytest.mark.parametrize("fates", [["lost"], ["unsent", "lost", "lost"]], ids=" ".join)
+def test_a_run_whose_answer_is_lost_is_written_once(tmp_path: Path, fates: list[str]) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    with producing(cluster, Unreliable(cluster, "answered", *fates)) as (producer, transport):
+        found = producer.send_arrow("events", rows()).result(SOON)
+        second = producer.send_arrow("events", rows()).result(SOON)
+    assert values(cluster) == [b"first", *VALUES, *VALUES]
+    assert found.column("offset").to_pylist() == list(range(1, ROWS + 1))
+    assert second.column("offset").to_pylist() == list(range(ROWS + 1, 2 * ROWS + 1))
+    tried = transport.runs[1 : 2 + len(fates)]
+    assert tried == [tried[0]] * len(tried)
+    assert tried[0] > 5  # more than a log remembers of a producer
+
+
+def test_a_run_gets_the_time_of_its_append_and_the_codec_of_its_topic(tmp_path: Path) -> None:
+    config = TopicConfig(message_timestamp_type="LogAppendTime", compression_type="zstd")
+    cluster = builders.a_cluster(tmp_path, config=config)
+    table = rows().append_column("timestamp", pa.array([5] * ROWS))
+    before = now_ms()
+    with producing(cluster, compression_type="lz4") as (producer, transport):
+        producer.send_arrow("events", table).result(SOON)
+    assert max(transport.runs) > 5
+    found = builders.contents(cluster)[PLACE]
+    assert [record.value for record in found] == [b"first", *VALUES]
+    assert all(before <= record.timestamp <= now_ms() for record in found[1:])
+    log = cluster._parts.manager.log(PLACE)
+    headers = [header for _, header in log.batch_headers(0, 0, log.state().segment_size)]
+    assert {header.codec for header in headers} == {CODECS["zstd"]}
+
+
+def test_a_retried_run_keeps_its_order_without_sequences(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    transport = Unreliable(cluster, "answered", "unsent", "unsent")
+    options = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1}
+    with producing(cluster, transport, **options) as (producer, _):
+        producer.send_arrow("events", rows()).result(SOON)
+    assert values(cluster) == [b"first", *VALUES]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_batch_that_is_refused_does_not_take_its_run_with_it(
+    tmp_path: Path, idempotent: bool
+) -> None:
+    cluster = builders.a_cluster(tmp_path, config=TopicConfig(max_message_bytes=400))
+    table = pa.table({"value": [*VALUES[:100], b"large" * 200, *VALUES[100:]]})
+    with producing(cluster, enable_idempotence=idempotent) as (producer, transport):
+        future = producer.send_arrow("events", table)
+        assert isinstance(future.exception(SOON), RecordTooLargeError)
+        producer.send("events", b"last", partition=0).result(SOON)
+    assert values(cluster) == [b"first", *VALUES, b"last"]
+    assert max(transport.runs) > 5
+
+
+@pytest.mark.parametrize("settings", [{"segment_bytes": 1000}, {"segment_index_bytes": 40}])
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_run_goes_on_in_the_next_segment(
+    tmp_path: Path, settings: dict[str, int], lost: bool
+) -> None:
+    config = TopicConfig(**{"index_interval_bytes": 0} | settings)  # type: ignore[arg-type]
+    cluster = builders.a_cluster(tmp_path, config=config)
+    transport = Unreliable(cluster, "answered", *["lost"] * lost)
+    with producing(cluster, transport) as (producer, _):
+        producer.send_arrow("events", rows()).result(SOON)
+        log = cluster._parts.manager.log(PLACE)
+        bases = log.segments.bases(log.state())
+        assert len(bases) > 10
+        # The producers are saved as of each segment, and a new process knows the last batch.
+        assert set(bases[1:]) <= set(snapshot_offsets(log.files, log.directory))
+        other = Cluster(str(tmp_path / "cluster"))
+        producers = other._parts.manager.log(PLACE).producers
+        producers.read(log.state(), now_ms())
+        (known,), (mine,) = producers.states.entries.values(), log.producers.states.entries.values()
+        assert known.batches[-1] == mine.batches[-1]
+    assert values(cluster) == [b"first", *VALUES]
+
+
+class FailsToWriteTheState(Files):
+    """Fails writes of a log's state, before or after they are done."""
+
+    failures = 0
+
+    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+        is_state = str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith(STATE_FILE)
+        if is_state and self.failures:
+            self.failures -= 1
+            if self.failures % 2:
+                super().write_at(descriptor, position, data)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().write_at(descriptor, position, data)
+
+
+@pytest.mark.parametrize("segment_bytes", [1000, 1 << 20], ids=["rolled", "in one segment"])
+def test_a_run_whose_state_may_not_be_written_is_written_once(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    files = FailsToWriteTheState()
+    config = TopicConfig(segment_bytes=segment_bytes)
+    cluster = builders.a_cluster(tmp_path, files=files, config=config)
+    with producing(cluster) as (producer, _):
+        files.failures = 4
+        found = producer.send_arrow("events", rows()).result(SOON)
+    assert values(cluster) == [b"first", *VALUES]
+    assert found.column("offset").to_pylist() == list(range(1, ROWS + 1))
+
+
+def test_every_replica_gets_the_runs(tmp_path: Path) -> None:
+    dirs = [str(tmp_path / f"disk{number}") for number in range(3)]
+    cluster = Cluster(str(tmp_path / "cluster"), create=True, log_dirs=dirs)
+    cluster.create_topic("events", partitions=1, replication_factor=3)
+    with producing(cluster, acks="all") as (producer, transport):
+        producer.send_arrow("events", rows()).result(SOON)
+    assert max(transport.runs) > 5
+    assert values(cluster) == [b"first", *VALUES]
+    log_directory = cluster._parts.metadata.cluster_file.log_directory
+    logs = [log_directory(PLACE, node) / f"{0:020}.log" for node in range(3)]
+    assert len({log.read_bytes() for log in logs}) == 1
+
+
+def test_a_run_is_taken_as_a_whole_or_refused() -> None:
+    def taken(*batches: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> int:
+        found = accept(b"".join(batches), PLACE, TopicConfig(), origin, now_ms=now_ms())
+        assert len(found.headers) == len(batches)
+        return found.header.records_count
+
+    first = builders.idempotent_batch(producer_id=7, base_sequence=5, n=3)
+    second = builders.idempotent_batch(producer_id=7, base_sequence=8, n=2)
+    other = builders.idempotent_batch(producer_id=8, base_sequence=8, n=2)
+    damaged = second[:-1] + bytes([second[-1] ^ 1])
+    assert taken(first, second) == 5
+    assert taken(builders.batch(n=1), builders.batch(n=2)) == 3
+    for run, words in (
+        ([first, first], r"goes on with .* \(7, 0, 5\); accepted: \(7, 0, 8\)"),
+        ([first, other], r"\(8, 0, 8\); accepted: \(7, 0, 8\)"),
+        ([first, builders.batch(n=1)], r"\(-1, -1, -1\); accepted: \(7, 0, 8\)"),
+        ([first, second[:-1]], "but has"),
+        ([first, second, b"\0"], "has 1 bytes"),
+    ):
+        with pytest.raises(InvalidRecordError, match=words):
+            taken(*run)
+    with pytest.raises(Exception, match="CRC-32C"):
+        taken(first, damaged)
+    with pytest.raises(InvalidRecordError, match="exactly one whole batch"):
+        taken(first, second, origin=AppendOrigin.NETWORK)
