@@ -1,0 +1,19 @@
+"""What the pytest plugin does: tests of Kafka applications, with a folder or a server in place of a broker.
+
+    places      where a test's topics are, and which it touched
+    servers     a Kafka server for tests, or a real broker
+    topics      topics with names of their own, created and filled
+    rows        records from rows, JSON lines and CSV
+    records     waiting for records
+    report      the last records of topics, as text
+    sessions    the user's own Spark session
+    compiling   kernels, compiled once
+
+The entry point is the module `pytest_kbatch`, which imports this room only in fixtures.
+"""
+
+from spark_kbatch.testing.records import Records
+from spark_kbatch.testing.servers import KafkaServer
+from spark_kbatch.testing.topics import Topics
+
+__all__ = ["KafkaServer", "Records", "Topics"]

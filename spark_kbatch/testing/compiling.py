@@ -1,0 +1,48 @@
+"""Kernels, compiled or loaded before tests need them, and a word about it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from spark_kbatch.kernels import records, routing
+
+_JIT_LOGGER = "spark_kbatch.kernels.jit"
+
+
+class _Announcement(logging.Handler):
+    """Calls a function with the first message that says that kernels are compiled."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self.is_made = False
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it once."""
+        if not self.is_made:
+            self.is_made = True
+            self._say(f"kbatch: {record.getMessage()}; this takes some seconds")
+
+
+def load_kernels(say: Callable[[str], None]) -> float | None:
+    """Load the kernels of reads and writes, and compile those that this machine does not have yet.
+
+    Args:
+        say: takes a line for the user before kernels are compiled.
+
+    Returns:
+        How long it took in seconds; None if nothing was compiled.
+    """
+    logger, announcement = logging.getLogger(_JIT_LOGGER), _Announcement(say)
+    level, start = logger.level, time.monotonic()
+    logger.setLevel(logging.INFO)
+    logger.addHandler(announcement)
+    try:
+        records.load()
+        routing.load()
+    finally:
+        logger.removeHandler(announcement)
+        logger.setLevel(level)
+    return time.monotonic() - start if announcement.is_made else None

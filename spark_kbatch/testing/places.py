@@ -1,0 +1,59 @@
+"""Where the topics of a test are, and which of them the test touched."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import pytest
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.remote.cluster import RemoteCluster
+from spark_kbatch.testing.servers import KafkaServer
+
+AnyCluster: TypeAlias = Cluster | RemoteCluster
+Place: TypeAlias = KafkaServer | Cluster | RemoteCluster
+
+_OF_TESTS = ("kbatch_server", "kbatch_noserver", "kbatch_cluster")
+
+
+class Places:
+    """The places in which one test has topics.
+
+    Attributes:
+        touched: the topics that the test has named, with their clusters, in order.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+        self.touched: dict[tuple[AnyCluster, str], None] = {}
+
+    def cluster(self, on: Place | None, topic: str) -> AnyCluster:
+        """Return the cluster to use for a topic, and remember that the test has touched the topic.
+
+        Args:
+            on: the place that the test names. By default the server that the test uses, or else its own
+                cluster.
+
+        Raises:
+            ConfigError: `on` is not such a place, or is missing in a test that uses several.
+        """
+        if on is None:
+            on = self._default()
+        found = on.cluster if isinstance(on, KafkaServer) else on
+        if not isinstance(found, Cluster | RemoteCluster):
+            raise ConfigError(
+                f"on is a {type(on).__name__}; accepted: kbatch_cluster, kbatch_server, kbatch_noserver, or a "
+                "cluster that spark_kbatch.open or spark_kbatch.connect has returned"
+            )
+        self.touched[found, topic] = None
+        return found
+
+    def _default(self) -> Place:
+        used = [name for name in _OF_TESTS if name in self._request.fixturenames]
+        if len(used) > 1:
+            raise ConfigError(
+                f"the test uses {' and '.join(used)}: say which one is meant with on=, such as on={used[0]}"
+            )
+        place: Place = self._request.getfixturevalue(used[0] if used else "kbatch_cluster")
+        return place

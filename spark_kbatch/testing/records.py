@@ -1,0 +1,120 @@
+"""Records that a test waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.options import arguments
+from spark_kbatch.testing.places import AnyCluster, Place, Places
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
+
+
+class Records:
+    """Function that waits for the records of a topic, `kbatch_records`."""
+
+    def __init__(self, places: Places, *, timeout: float) -> None:
+        self._places, self._timeout = places, timeout
+
+    def __call__(
+        self,
+        topic: str,
+        count: int = 1,
+        *,
+        timeout: float | None = None,
+        key: Callable[[bytes], Any] = bytes.decode,
+        value: Callable[[bytes], Any] = bytes.decode,
+        on: Place | None = None,
+    ) -> list[dict[str, Any]]:
+        """Wait until a topic has `count` records, and return all that it has then.
+
+        The test fails if they are not there in time. More may be there: compare the whole list, and
+        a record that is written twice is found.
+
+        Args:
+            topic: its name; it may be created while this waits.
+            count: how many to wait for; 0 does not wait.
+            timeout: in seconds; that of `--kbatch-timeout` by default.
+            key: what makes a key of a record's bytes: text of UTF-8 by default, `bytes` leaves them.
+            value: the same for a value, such as `json.loads`.
+            on: where: a server, or a cluster. By default the server that the test uses, or else
+                `kbatch_cluster`.
+
+        Returns:
+            A dict for each record, with key, value, topic, partition, offset, timestamp (a datetime in
+            UTC), timestampType and headers (pairs of name and bytes), by partition and offset. A null
+            key or value is None.
+
+        Raises:
+            ConfigError: an argument is not accepted, or `key` or `value` cannot take what is there.
+        """
+        __tracebackhide__ = True
+        cluster = self._places.cluster(on, arguments.text("topic", topic))
+        count = arguments.whole_number("count", count, 0)
+        patience = arguments.seconds("timeout", self._timeout if timeout is None else timeout)
+        deadline, pause_s = time.monotonic() + patience, _FIRST_PAUSE_S
+        looked = _Look(cluster, topic)
+        while (table := looked.again(count)) is None:
+            if time.monotonic() >= deadline:
+                pytest.fail(f"after {patience:g} s {looked.found()}; expected: {count}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return [_record(row, key, value) for row in table.to_pylist()]
+
+
+class _Look:
+    """One topic, looked at again and again; its records are read only if their offsets have changed."""
+
+    def __init__(self, cluster: AnyCluster, topic: str) -> None:
+        self._cluster, self._topic = cluster, topic
+        self._ends: list[int] | None = None
+        self._rows_count: int | None = None  # None: no such topic
+
+    def again(self, count: int) -> pa.Table | None:
+        """Return the records, or None if there are fewer than `count`."""
+        try:
+            offsets = [info.offsets for info in self._cluster.describe([self._topic])]
+            ends = [one.last_stable_offset for one in offsets]
+            most = sum(one.last_stable_offset - one.log_start_offset for one in offsets)
+            if most < count or ends == self._ends:
+                # Offsets are also taken by markers of transactions: records are counted when read.
+                self._rows_count = min(most, self._rows_count or most)
+                return None
+            table = self._cluster.read(self._topic).read_all()
+        except UnknownTopicOrPartitionError:
+            self._rows_count = None
+            return None
+        self._ends, self._rows_count = ends, table.num_rows
+        return table if table.num_rows >= count else None
+
+    def found(self) -> str:
+        """Return what was found last, in words."""
+        if self._rows_count is None:
+            others = ", ".join(self._cluster.topic_names()) or "no other"
+            return f"there is no topic {self._topic!r}, but {others}"
+        return f"topic {self._topic!r} has {self._rows_count} record{'s' * (self._rows_count != 1)}"
+
+
+def _record(
+    row: dict[str, Any], key: Callable[[bytes], Any], value: Callable[[bytes], Any]
+) -> dict[str, Any]:
+    headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
+    made = {name: _made(row, name, by) for name, by in (("key", key), ("value", value))}
+    return row | made | {"headers": headers}
+
+
+def _made(row: dict[str, Any], name: str, by: Callable[[bytes], Any]) -> Any:
+    data = row[name]
+    try:
+        return None if data is None else by(data)
+    except Exception as error:
+        raise ConfigError(
+            f"the {name} at offset {row['offset']} of {row['topic']}-{row['partition']} is {data[:60]!r}, which "
+            f"{getattr(by, '__qualname__', by)} does not take ({error}); {name}=bytes leaves it as it is"
+        ) from error

@@ -1,0 +1,62 @@
+"""A Kafka server for tests: one of this package's, or a real broker behind the same interface."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.remote.cluster import RemoteCluster
+from spark_kbatch.server.intercepts import Intercept
+from spark_kbatch.server.server import Server
+
+# How long a real broker may take to answer; a test should not wait for Kafka's 60 s.
+API_TIMEOUT_MS = 20_000
+
+
+class KafkaServer:
+    """A Kafka server that an application under test connects to.
+
+    Attributes:
+        cluster: its topics, to prepare and to look at: a Cluster, or a RemoteCluster of a real broker.
+        bootstrap_servers: its address, as HOST:PORT.
+    """
+
+    def __init__(self, cluster: Cluster | RemoteCluster, server: Server | None = None) -> None:
+        """Take a cluster with the server that serves it, or a real cluster alone."""
+        self.cluster = cluster
+        if server is not None:
+            self.bootstrap_servers = server.bootstrap_servers
+        elif isinstance(cluster, RemoteCluster):
+            self.bootstrap_servers = cluster.bootstrap_servers
+        else:
+            raise TypeError("a Cluster needs the server that serves it: KafkaServer(cluster, cluster.serve())")  # fmt: skip
+        self._server = server
+        self._intercepted: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"KafkaServer({self.bootstrap_servers!r})"
+
+    def intercept(self, api: str, function: Intercept | None) -> None:
+        """Let a function see each request of one kind before it is answered, until the test ends.
+
+        A real broker cannot be made to fail: there the test is skipped.
+
+        Args:
+            api: the kind, by Kafka's name, such as "Produce".
+            function: takes a `spark_kbatch.InterceptedRequest`, which it may `fail`, `delay` or `drop`;
+                otherwise the request is answered as usual. None removes the function of this kind.
+
+        Raises:
+            ConfigError: no such kind.
+        """
+        if self._server is None:
+            pytest.skip(
+                f"requests to {self.bootstrap_servers}, a real broker, cannot be intercepted"
+            )
+        self._server.intercept(api, function)
+        self._intercepted.add(api)
+
+    def stop_intercepting(self) -> None:
+        """Answer all requests as usual again."""
+        while self._intercepted and self._server is not None:
+            self._server.intercept(self._intercepted.pop(), None)

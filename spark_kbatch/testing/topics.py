@@ -1,0 +1,120 @@
+"""Topics of tests: created with names of their own, and filled."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.parts import StrPath
+from spark_kbatch.errors import ConfigError, KBatchError
+from spark_kbatch.options import arguments
+from spark_kbatch.remote.cluster import RemoteCluster
+from spark_kbatch.testing import rows as seeds
+from spark_kbatch.testing.places import Place, Places
+
+_NAME_MAX = 200  # Kafka takes 249; applications add endings
+
+
+class Topics:
+    """Factory of topics, `kbatch_topic`: called, it creates one; `send` adds records to one."""
+
+    def __init__(self, places: Places, *, partitions: int) -> None:
+        self._places, self._partitions = places, partitions
+        self._remote: list[tuple[RemoteCluster, str]] = []
+
+    def __call__(
+        self,
+        name: str = "topic",
+        rows: Any = None,
+        *,
+        json_lines: StrPath | None = None,
+        csv: StrPath | None = None,
+        key: str | None = None,
+        partitions: int | None = None,
+        config: Mapping[str, object] | None = None,
+        unique: bool = True,
+        on: Place | None = None,
+    ) -> str:
+        """Create a topic, and return its name.
+
+        Args:
+            name: what its name begins with.
+            rows, json_lines, csv, key: its records, as of `send`; none by default.
+            partitions: how many; by default as many as the records name, at least those of
+                `--kbatch-partitions`.
+            config: its settings, by Kafka's keys: `{"retention.ms": 86_400_000}`.
+            unique: whether to add something to the name that no other topic's has.
+            on: where: a server, or a cluster. By default the server that the test uses, or else
+                `kbatch_cluster`.
+
+        Raises:
+            ConfigError: an argument or setting is not accepted, or a record cannot be sent.
+            TopicAlreadyExistsError: it exists, and `unique` is false.
+        """
+        arguments.text("name", name)
+        if arguments.boolean("unique", unique):
+            name = f"{re.sub('[^a-zA-Z0-9._-]', '-', name)[:_NAME_MAX]}-{uuid.uuid4().hex[:8]}"
+        seed = seeds.from_one_of(rows, json_lines, csv, key)
+        if partitions is None:
+            partitions = max(self._partitions, 0 if seed is None else seeds.partitions_count(seed))
+        cluster = self._places.cluster(on, name)
+        cluster.create_topic(name, partitions=partitions, config=config)
+        if isinstance(cluster, RemoteCluster):
+            self._remote.append((cluster, name))
+        if seed is not None:
+            _send(cluster, name, seed)
+        return name
+
+    def send(
+        self,
+        topic: str,
+        rows: Any = None,
+        *,
+        json_lines: StrPath | None = None,
+        csv: StrPath | None = None,
+        key: str | None = None,
+        on: Place | None = None,
+    ) -> None:
+        """Send records to a topic, and wait until they can be read.
+
+        Args:
+            topic: its name.
+            rows: a list in which each row is a value, a pair of key and value, or a dict with any of
+                key, value, partition, timestamp (a datetime, ISO text, or ms) and headers; or a table
+                with these columns: a DataFrame of Spark, Polars or pandas, anything of Arrow. In a list,
+                keys and values that are neither text, bytes nor None are written as JSON.
+            json_lines: a file instead. If every line is an object with `value`, and has no other fields
+                than a record, as `kbatch consume --json` prints it, the lines are records. Otherwise
+                each line is a value.
+            csv: a file with a header line instead; the same with columns. A value is then written as a
+                JSON object, in which columns of numbers are numbers. An empty field is null.
+            key: the field or column of json_lines or csv whose values become the records' keys; each
+                line is a value then.
+            on: as of the factory.
+
+        Raises:
+            ConfigError: a record cannot be sent; says which row or line. No record is sent.
+            UnknownTopicOrPartitionError: no such topic or partition.
+        """
+        arguments.text("topic", topic)
+        seed = seeds.from_one_of(rows, json_lines, csv, key)
+        if seed is None:
+            raise ConfigError("nothing to send: give rows, json_lines or csv")
+        _send(self._places.cluster(on, topic), topic, seed)
+
+    def delete(self) -> None:
+        """Delete the topics that were created on real brokers; others go with their folder."""
+        for cluster, name in self._remote:
+            # A test may have deleted it, or have lost the broker.
+            with contextlib.suppress(KBatchError):
+                cluster.delete_topic(name)
+
+
+def _send(cluster: Cluster | RemoteCluster, topic: str, seed: Any) -> None:
+    options = {"flush": False} if isinstance(cluster, Cluster) else {}
+    with cluster.producer(**options) as producer:
+        producer.send_arrow(topic, seed).result()

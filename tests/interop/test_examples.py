@@ -1,0 +1,21 @@
+"""The example project, with Spark's own connector and a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.example_project import outcomes
+from tests.support.kafka import POM, Broker, class_path
+
+pytestmark = pytest.mark.interop
+
+
+def test_all_of_its_tests_pass(shared_broker: Broker, tmp_path: Path) -> None:
+    jars = class_path(tmp_path, pom=POM.with_name("spark-pom.xml")).strip().replace(":", ",")
+    found = outcomes(
+        tmp_path, f"--kbatch-bootstrap-servers={shared_broker.address}", SPARK_KAFKA_JARS=jars
+    )
+
+    assert found == {"passed": 7, "skipped": 1}  # a real broker does not fail on purpose

@@ -1,0 +1,346 @@
+"""The pytest plugin, through pytest: what its fixtures give a user's tests, and what a run shows."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import spark_kbatch
+import spark_kbatch.testing.report
+import spark_kbatch.testing.sessions
+from spark_kbatch.kernels import records, routing
+from spark_kbatch.testing import compiling
+from tests.conftest import REPOSITORY
+
+pytest_plugins = ["pytester"]
+
+# Not by its entry point, which the environment may not know yet.
+WORDS = ("-p", "pytest_kbatch", "-p", "no:cacheprovider", "-q")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded() -> None:
+    """Load what the inner runs use: afterwards pytester forgets the modules that such a run has loaded."""
+    records.load()
+    routing.load()
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+
+USE = """
+import json, threading
+import pytest
+from confluent_kafka import Consumer, Producer
+from spark_kbatch import open as open_cluster
+from spark_kbatch.errors import ConfigError
+
+def sent(server, topic, value):
+    problems = []
+    producer = Producer({"bootstrap.servers": server.bootstrap_servers})
+    producer.produce(topic, value, on_delivery=lambda error, _: problems.append(error))
+    assert producer.flush(20) == 0
+    return problems
+
+def test_a_topic_is_filled_and_read(kbatch_topic, kbatch_records, kbatch_cluster, kbatch_path):
+    topic = kbatch_topic("or/ders", [("a", {"n": 1}), ("b", None)], config={"retention.ms": -1})
+    other = kbatch_topic(partitions=2)
+    exact = kbatch_topic("exact", unique=False, rows=[{"value": "v", "partition": 2}])
+
+    assert str(kbatch_cluster.path) == kbatch_path
+    assert topic.startswith("or-ders-") and sorted([topic, other, exact]) == kbatch_cluster.topic_names()
+    assert [len(kbatch_cluster.partitions(name)) for name in (topic, other, exact)] == [1, 2, 3]
+    assert kbatch_cluster.topic(topic).config.retention_ms == -1
+    rows = kbatch_records(topic, 2, value=json.loads)
+    assert [(row["key"], row["value"], row["offset"], row["headers"]) for row in rows] == [
+        ("a", {"n": 1}, 0, []), ("b", None, 1, [])
+    ]
+    assert [row["partition"] for row in kbatch_records(exact, 1)] == [2]
+    assert kbatch_records(other, 0) == []
+
+def test_records_are_waited_for(kbatch_topic, kbatch_records):
+    topic = kbatch_topic(rows=["one"])
+    later = threading.Timer(0.05, kbatch_topic.send, [topic, [("k", b"\\xff")]])
+    later.start()
+    assert [row["value"] for row in kbatch_records(topic, 2, value=bytes)] == [b"one", b"\\xff"]
+    later.join()
+    with pytest.raises(ConfigError, match="the value at offset 1 of .*-0 is .*value=bytes"):
+        kbatch_records(topic, 2)
+
+@pytest.mark.parametrize("run", [1, 2])
+def test_a_server_answers_as_usual_in_the_next_test(kbatch_server, kbatch_topic, kbatch_records, run):
+    topic = kbatch_topic(rows=["one"])
+    assert sent(kbatch_server, topic, "two") == [None]
+    assert [row["value"] for row in kbatch_records(topic, 2)] == ["one", "two"]
+    kbatch_server.intercept("Produce", lambda request: request.drop())
+
+@pytest.fixture(params=["kbatch_server", "kbatch_noserver"])
+def kafka(request):
+    return request.getfixturevalue(request.param)
+
+def test_of_both(kafka, kbatch_topic, kbatch_records):
+    topic = kbatch_topic("both", rows=["one"])
+    assert sent(kafka, topic, "two") == [None]
+    assert [row["value"] for row in kbatch_records(topic, 2)] == ["one", "two"]
+    assert topic in kafka.cluster.topic_names()
+    kafka.intercept("Produce", lambda request: None)
+
+def test_that_names_the_place(kbatch_server, kbatch_cluster, kbatch_topic, kbatch_records):
+    with pytest.raises(ConfigError, match="kbatch_server and kbatch_cluster: .* on=kbatch_server"):
+        kbatch_topic()
+    with pytest.raises(ConfigError, match="on is a str; accepted: kbatch_cluster"):
+        kbatch_topic(on=kbatch_server.bootstrap_servers)
+    topic = kbatch_topic(rows=["here"], on=kbatch_cluster)
+    assert kbatch_cluster.topic_names() == [topic]
+    assert kbatch_records(topic, on=kbatch_cluster)[0]["value"] == "here"
+
+class Session:
+    dataSource = None
+
+@pytest.fixture(scope="session")
+def spark_session():
+    return Session()
+
+@pytest.mark.parametrize("run", [1, 2])
+def test_that_uses_spark(kbatch_path, spark_session, run):
+    assert spark_kbatch.testing.sessions.registered == [spark_session]
+
+import spark_kbatch.testing.sessions
+"""
+
+
+def test_fixtures_serve_a_users_tests_on_a_folder_a_server_and_a_real_broker(
+    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: list[object] = []
+    monkeypatch.setattr(spark_kbatch.testing.sessions, "register_source", registered.append)
+    monkeypatch.setattr(spark_kbatch.testing.sessions, "registered", registered, raising=False)
+    pytester.makepyfile(USE)
+
+    alone = pytester.runpytest_inprocess(*WORDS, "-rs")
+    alone.assert_outcomes(passed=8, skipped=1)
+    alone.stdout.fnmatch_lines(
+        ["*no real broker: name one with --kbatch-bootstrap-servers=HOST:PORT"]
+    )
+
+    assert not list(pytester.path.parent.glob("*/kbatch-server*")), "its records are deleted"
+
+    # A server of ours stands in for a real broker.
+    with spark_kbatch.open(tmp_path / "other", create=True) as other, other.serve() as server:
+        registered.clear()
+        address = server.bootstrap_servers
+        both = pytester.runpytest_inprocess(*WORDS, "-rs", f"--kbatch-bootstrap-servers={address}")
+        left = other.topic_names()
+    both.assert_outcomes(passed=8, skipped=1)
+    both.stdout.fnmatch_lines([f"*requests to {address}, a real broker, cannot be intercepted"])
+    assert left == [], "topics on a real broker are deleted after their test"
+
+
+FAILING = r"""
+def test_fails(kbatch_topic, kbatch_records, kbatch_cluster):
+    topic = kbatch_topic("words", [("k", "one"), ("k", "two\x1b[31m"), (None, "x" * 1000)])
+    kbatch_cluster.create_topic("made-by-the-job")
+    kbatch_records(topic, 4, **{timeout})
+
+def test_has_no_topic(kbatch_records, kbatch_cluster):
+    kbatch_cluster.create_topic("wrods")
+    kbatch_records("words", **{timeout})
+
+def test_passes(kbatch_topic):
+    kbatch_topic("unseen", ["v"])
+"""
+
+
+def test_a_failed_test_shows_the_last_records_of_its_topics(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FAILING.replace("{timeout}", "{}"))
+    pytester.makepyprojecttoml("[tool.pytest]\nkbatch_timeout = 0.05\nkbatch_report_rows = 2\n")
+
+    by_ini = pytester.runpytest_inprocess(*WORDS)
+    by_ini.assert_outcomes(passed=1, failed=2)
+    by_ini.stdout.fnmatch_lines(
+        [
+            "E *Failed: after 0.05 s topic 'words-*' has 3 records; expected: 4",
+            "*kbatch: last records, at call*",
+            "words-*, in */kbatch: 3 records, the last 2:",
+            "  at   time                      key  value  headers",
+            r"  0:1  20*T*Z  k    two\x1b[[]31m",
+            r"  0:2  20*T*Z  \N   " + "x" * 300 + "... (1000 bytes)",
+            "made-by-the-job, in */kbatch: 0 records",
+            "E *Failed: after 0.05 s there is no topic 'words', but wrods; expected: 1",
+        ]
+    )
+    by_ini.stdout.no_fnmatch_line("*unseen*")
+    by_ini.stdout.no_fnmatch_line("*  0:0  *")
+
+    by_command_line = pytester.runpytest_inprocess(
+        *WORDS, "--kbatch-timeout=0.03", "--kbatch-report-rows=0"
+    )
+    by_command_line.stdout.fnmatch_lines(["*after 0.03 s topic 'words-*"])
+    by_command_line.stdout.no_fnmatch_line("*last records*")
+
+    pytester.makepyfile(FAILING.replace("{timeout}", "{'timeout': 0.02}"))
+    by_argument = pytester.runpytest_inprocess(*WORDS, "--kbatch-timeout=5")
+    by_argument.stdout.fnmatch_lines(["*after 0.02 s topic 'words-*"])
+
+    pytester.makepyprojecttoml("[tool.pytest.ini_options]\nkbatch_timeout = 'soon'\n")
+    refused = pytester.runpytest_inprocess(*WORDS)
+    refused.stderr.fnmatch_lines(["*kbatch_timeout in the ini file is no number: *'soon'*"])
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_partitions_come_from_argument_command_line_and_ini_file(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile("""
+        def test_counts(kbatch_topic, kbatch_server):
+            made = [kbatch_topic(), kbatch_topic(partitions=5)]
+            print("counts", [len(kbatch_server.cluster.partitions(name)) for name in made])
+    """)
+    pytester.makepyprojecttoml("[tool.pytest.ini_options]\nkbatch_partitions = 3\n")
+
+    words = (*WORDS, "-s")
+    pytester.runpytest_inprocess(*words).stdout.fnmatch_lines(["*counts [[]3, 5]*"])
+    given = pytester.runpytest_inprocess(*words, "--kbatch-partitions=4")
+    given.stdout.fnmatch_lines(["*counts [[]4, 5]*"])
+
+
+def test_compiling_is_said_before_and_after(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger(compiling._JIT_LOGGER)
+    load = lambda: logger.info("compiling kernels into %s, once on this machine", "/cache")  # noqa: E731
+    monkeypatch.setattr(compiling.records, "load", load)
+    monkeypatch.setattr(compiling.routing, "load", load)
+    pytester.makepyfile("def test_one(kbatch_path): pass\ndef test_two(kbatch_path): pass")
+
+    shown = pytester.runpytest_inprocess(*WORDS).stdout.lines
+
+    said = [line for line in shown if "compil" in line]
+    assert said[0] == (
+        "kbatch: compiling kernels into /cache, once on this machine; this takes some seconds"
+    )
+    assert said[1].startswith("kbatch: compiled its kernels in 0.0 s")
+    assert len(said) == 2
+
+
+def test_a_run_that_uses_no_fixture_loads_nothing_of_the_package(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile("""
+        import sys
+
+        def test_it():
+            heavy = {"spark_kbatch", "numba", "numpy", "pyarrow", "pyspark", "kafka"}
+            assert heavy.isdisjoint(name.partition(".")[0] for name in sys.modules)
+    """)
+    ran = pytester.runpytest_subprocess(*WORDS)
+    ran.assert_outcomes(passed=1)
+    assert "kbatch" not in ran.stdout.str()
+
+
+IMPORT_S = """
+import time
+import pytest
+start = time.process_time()
+import pytest_kbatch
+print(time.process_time() - start)
+"""
+
+
+def test_importing_the_plugin_takes_less_than_20_ms() -> None:
+    """Of the processor, with all that it imports; in a new process each time, since others may disturb one."""
+
+    def spent_s() -> float:
+        done = subprocess.run(
+            [sys.executable, "-c", IMPORT_S],
+            cwd=REPOSITORY, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return float(done.stdout)
+
+    times = []
+    while len(times) < 3 and min(times, default=1) >= 0.02:
+        times.append(spent_s())
+    assert min(times) < 0.02, times
+
+
+@pytest.mark.slow
+def test_workers_of_xdist_keep_to_themselves(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import os
+        from pathlib import Path
+
+        import pytest
+
+        @pytest.mark.parametrize("number", range(4))
+        def test_it(kbatch_server, kbatch_topic, kbatch_records, number):
+            topic = kbatch_topic("words", [str(number)])
+            assert kbatch_records(topic)[0]["value"] == str(number)
+            used = Path("used") / os.environ["PYTEST_XDIST_WORKER"]
+            used.parent.mkdir(exist_ok=True)
+            used.write_text(str(kbatch_server.cluster.path))
+
+        def test_fails(kbatch_topic):
+            kbatch_topic("seen", ["v"])
+            assert False
+    """)
+
+    ran = pytester.runpytest_subprocess(*WORDS, "-p", "xdist", "-n", "2", "--dist", "each")
+
+    ran.assert_outcomes(passed=8, failed=2)
+    ran.stdout.fnmatch_lines(["seen-*, in */kbatch: 1 record"])
+    folders = [path.read_text() for path in (pytester.path / "used").iterdir()]
+    assert len(set(folders)) == len(folders) == 2
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_once_for_all_workers(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.parametrize("number", range(4))
+        def test_it(kbatch_topic, kbatch_records, number):
+            assert kbatch_records(kbatch_topic(rows=["v"]))
+    """)
+    pytester._monkeypatch.setenv("NUMBA_CACHE_DIR", str(pytester.path / "kernels"))
+
+    first = pytester.runpytest_subprocess(*WORDS, "-p", "xdist", "-n", "2")
+    compiled = {
+        path: path.stat().st_mtime_ns for path in (pytester.path / "kernels").rglob("*.nbc")
+    }
+    again = pytester.runpytest_subprocess(*WORDS)
+
+    first.assert_outcomes(passed=4)
+    first.stdout.fnmatch_lines(["kbatch: compiled its kernels in * s; later sessions load them"])
+    again.assert_outcomes(passed=4)
+    again.stdout.no_fnmatch_line("*compil*")
+    assert compiled
+    assert compiled == {path: path.stat().st_mtime_ns for path in compiled}
+
+
+def test_the_plugin_is_found_by_its_entry_point(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found by the entry point that pyproject.toml declares."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    told = pytester.mkdir("site") / "kbatch_as_installed-1.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: kbatch-as-installed\nVersion: 1\n")
+    group = "pytest11"
+    lines = [f"{name} = {value}" for name, value in project["entry-points"][group].items()]
+    (told / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(REPOSITORY), str(told.parent))))
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+
+    shown = pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider")
+
+    names = ("path", "cluster", "topic", "records", "server", "noserver")
+    shown.stdout.fnmatch_lines_random([f"kbatch_{name} *-- *pytest_kbatch.py:*" for name in names])
