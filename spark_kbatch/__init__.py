@@ -24,7 +24,7 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #
 #     errors      every exception, as a tree
 #     model       values that cross rooms
-#     files       all file I/O; beside it: clock, mutexes, stored_json (JSON read from disk, checked),
+#     files       all file I/O; beside it: clock, meters, mutexes, stored_json (JSON read from disk, checked),
 #                 terminal (text made safe to print)
 #     options     each option once, with its default; checks of arguments
 #     kernels     compiled code: records, routing (row -> batch), messages of V0 and V1
@@ -39,6 +39,7 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     mirroring   topics copied from one place to another, exactly once
 #     spark       the data source `kbatch`, and the demo
 #     cli         the `kbatch` command
+#     testing     what the pytest plugin does; its fixtures are in pytest_kbatch.py
 #
 #     write:  spark/writer -> producer: partitioner, accumulator, sender -> commit/staging
 #                                                        in every task, in parallel, invisible
@@ -47,9 +48,11 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from spark_kbatch import files as files  # first: on Windows it says what to do
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.parts import StrPath
@@ -69,6 +72,7 @@ from spark_kbatch.errors import (
     NotEnoughReplicasError,
     OffsetOutOfRangeError,
     ProducerClosedError,
+    RecordDeserializationError,
     RecordTooLargeError,
     RequestTimedOutError,
     RetriableError,
@@ -80,6 +84,7 @@ from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, To
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import MiB
+from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_foreign_end
 
@@ -97,6 +102,9 @@ if TYPE_CHECKING:
     from spark_kbatch.server.server import Server
 
 __version__ = "0.1.0"
+
+# A library leaves it to the program what becomes of its log.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "ArrowFuture",
@@ -123,6 +131,7 @@ __all__ = [
     "PartitionInfo",
     "Producer",
     "ProducerClosedError",
+    "RecordDeserializationError",
     "RecordFuture",
     "RecordMetadata",
     "RecordTooLargeError",
@@ -211,6 +220,11 @@ def open(
     """
     parse_foreign_end("foreign_end", foreign_end)
     if arguments.boolean("create", create):
+        if isinstance(path, str) and is_address(path):
+            raise ConfigError(
+                f"path is {path!r}, which looks like the address of a real cluster, which is reached by "
+                f"spark_kbatch.connect({path!r}); a folder of this name is './{path}'"
+            )
         return Cluster(path, create=True, log_dirs=log_dirs)
     if log_dirs != ():
         raise ConfigError(

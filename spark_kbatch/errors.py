@@ -9,6 +9,7 @@ KBatchError
   OffsetOutOfRangeError             offset, log_start_offset, log_end_offset
   DataLossError                     what was asked, what is left, why
   CorruptRecordError                path, position, expected, found
+  RecordDeserializationError        topic, partition, offset, column; its bytes are not text
   RecordTooLargeError               size_in_bytes, limit
   InvalidTimestampError
     InvalidTimestampTypeError       a producer set the time of the append, which only a log sets
@@ -178,6 +179,25 @@ class CorruptRecordError(KBatchError):
         """Return the same error with its position counted from `base_position` in the file `path`."""
         position = base_position + max(self.position, 0)
         return CorruptRecordError(self.what, path, position, self.expected, self.found)
+
+
+@dataclass(eq=False, repr=False)
+class RecordDeserializationError(KBatchError):
+    """A key or a value that was asked for as text, and is not UTF-8."""
+
+    topic: str
+    partition: int
+    offset: int
+    column: str  # key or value
+    position: int  # of the first byte that is wrong, in the key or value
+    byte: int
+
+    def __str__(self) -> str:
+        return (
+            f"the {self.column} of {self.topic}-{self.partition} at offset {self.offset} is not UTF-8: byte "
+            f"{self.byte:#04x} at position {self.position}; read it as bytes, without text=True, or with "
+            'text="replace"'
+        )
 
 
 @dataclass(eq=False, repr=False)

@@ -18,11 +18,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.text import Text
+
+LOG_LEVEL = "KBATCH_LOG_LEVEL"  # of the environment: what is logged on stderr, where we say so
 
 NULL = r"\N"
 
@@ -53,6 +57,8 @@ def field(data: bytes | str | None, separators: str = "") -> str:
 
 def cell(text: str, style: str = "") -> Text:
     """Return `text` for a table of rich: escaped, and never markup."""
+    from rich.text import Text  # noqa: PLC0415  Spark's processes log with this module, and need no rich
+
     return Text(visible(text), style)
 
 
@@ -60,6 +66,19 @@ def to_json(value: Any) -> str:
     r"""Return JSON on one line, in which everything that is not printable is \uNNNN."""
     text = json.dumps(value, ensure_ascii=False)
     return text if _is_shown(text) else _NOT_PLAIN.sub(_in_json, text)
+
+
+def shown_characters() -> bytes:
+    """Return for each character, by its number, 1 if it is printed as it is, else 0. Takes 0.1 s."""
+    if not _prints_unicode():
+        return bytes(map(_is_shown, map(chr, range(0x80)))).ljust(sys.maxunicode + 1, b"\0")
+    return bytes(map(str.isprintable, map(chr, range(sys.maxunicode + 1))))
+
+
+def log_level() -> str:
+    """Return the level from which on the log is shown: of the environment, or WARNING."""
+    level = os.environ.get(LOG_LEVEL, "").upper()
+    return level if level in logging.getLevelNamesMapping() else "WARNING"
 
 
 class LogFormatter(logging.Formatter):

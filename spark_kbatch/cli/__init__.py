@@ -2,15 +2,24 @@
 
     module      contents
     main        the command itself: usage, exit codes, errors
-    topics      list, delete and change topics
-    records     print records, find offsets, delete the first records
+    producing   write records
+    inputs      the files that records are written from
+    topics      list, describe, create and change topics
+    deleting    delete topics and records, after a question
+    consuming   print records
+    dumping     show files of logs
+    exporting   copy a topic into a file, or a broker's log dir
+    formats     how a record is printed
+    records     find offsets
     groups      consumer groups
-    upkeep      garbage, history, repair, log dirs, export
+    upkeep      garbage, history, checks, repair, log dirs
     serving     the server
     mirroring   mirrors of topics
     parameters  options that several commands share
     places      what a command works on: a folder, or a real cluster
     properties  Java properties files
+    stopping    signals that end a command
+    progress    progress bars on stderr
     output      tables, JSON and lines on stdout
 
 A command parses its arguments, calls a cluster, and prints: what it knows of logs lies in other rooms.

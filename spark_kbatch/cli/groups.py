@@ -8,32 +8,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_kbatch.cli.output import (
+    Table,
     iso_time,
-    new_table,
     print_json,
     print_line,
-    print_table,
     text_of,
 )
 from spark_kbatch.cli.parameters import json_option
-from spark_kbatch.cli.places import client_options, is_remote, name_of, open_cluster
+from spark_kbatch.cli.places import client_options, is_remote, name_of, open_cluster, path_argument
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import ConsumerGroup
-from spark_kbatch.terminal import cell
 
 if TYPE_CHECKING:
     from spark_kbatch.remote.cluster import RemoteCluster
 
 
 @click.command()
-@click.argument("path")
+@path_argument
 @click.argument("group", metavar="[GROUP]", required=False)
 @client_options
 @json_option
 def groups(path: str, group: str | None, client: Mapping[str, str], as_json: bool) -> None:
-    """List the consumer groups of the cluster at PATH, with how many records each is behind.
+    """List consumer groups, and how far each is behind.
 
     With the name of a GROUP, show its members, and its offset and lag in each partition. A server need not
     run: groups are shown as they were stored last, which a rebalance may be changing now. PATH may be
@@ -51,16 +49,13 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
         _print_group(found[0], where)
         return
     title = name_of(cluster) if is_remote(cluster) else f"{name_of(cluster)}, {where}"
-    table = new_table(f"Consumer groups of {title}")
-    for heading in ("group", "state", "topics"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("members", "lag"):
-        table.add_column(heading, justify="right")
+    table = Table(f"Consumer groups of {title}")
+    table.add_texts("group", "state", "topics")
+    table.add_numbers("members", "lag")
     for one in found:
-        names = ", ".join(dict.fromkeys(tp.topic for tp in one.offsets))
-        numbers = (f"{len(one.members):,}", f"{one.lag:,}")
-        table.add_row(cell(one.group_id), one.state, cell(names or "-"), *numbers)
-    print_table(table, if_empty=f"{name_of(cluster)} has no consumer groups; it is {where}.")
+        names = list(dict.fromkeys(tp.topic for tp in one.offsets))
+        table.add_row(one.group_id, one.state, names, len(one.members), one.lag)
+    table.print(if_empty=f"{name_of(cluster)} has no consumer groups; it is {where}.")
 
 
 def _served_at(cluster: Cluster | RemoteCluster) -> str | None:
@@ -110,26 +105,22 @@ def _print_group(group: ConsumerGroup, where: str) -> None:
     """Print the members of a group, and its offsets, as two tables."""
     generation = f", generation {group.generation}" if group.generation >= 0 else ""  # if told
     title = f"Group {group.group_id}: {group.state}{generation}, {where}"
-    offsets = new_table(title)
-    offsets.add_column("topic", overflow="fold")
-    for heading in ("partition", "committed offset", "next offset", "lag"):
-        offsets.add_column(heading, justify="right")
-    offsets.add_column("committed at", overflow="fold")
+    offsets = Table(title)
+    offsets.add_texts("topic")
+    offsets.add_numbers("partition", "committed offset", "next offset", "lag")
+    offsets.add_words("committed at")
     for tp, one in group.offsets.items():
-        numbers = (tp.partition, one.committed_offset, one.log_end_offset, one.lag)
-        shown = ("-" if number is None else f"{number:,}" for number in numbers)
-        at = text_of(iso_time(one.commit_timestamp))
-        offsets.add_row(cell(tp.topic), *shown, at)
-    print_table(offsets, if_empty=f"{title}; it has no partitions.")
+        numbers = (one.committed_offset, one.log_end_offset, one.lag)
+        offsets.add_row(*tp, *numbers, iso_time(one.commit_timestamp))
+    offsets.print(if_empty=f"{title}; it has no partitions.")
     if group.members:
-        members = new_table("Members")
-        for heading in ("member", "instance", "client", "host", "partitions"):
-            members.add_column(heading, overflow="fold")
+        print_line("")
+        members = Table("Members")
+        members.add_texts("member", "instance", "client", "host", "partitions")
         for member in group.members:
-            names = ", ".join(map(str, member.partitions)) or "-"
-            words = (member.member_id, member.instance_id or "-", member.client_id)
-            members.add_row(*map(cell, (*words, member.client_host, names)))
-        print_table(members)
+            words = (member.member_id, member.instance_id or None, member.client_id)
+            members.add_row(*words, member.client_host, list(member.partitions))
+        members.print()
 
 
 def print_offsets_of_group(

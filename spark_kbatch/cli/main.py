@@ -1,27 +1,4 @@
-"""The `kbatch` command.
-
-    kbatch topics PATH [TOPIC ...]     list topics, with offsets and sizes by partition
-    kbatch consume PATH TOPIC          print records, one per line
-    kbatch delete-records PATH TOPIC PARTITION:OFFSET ...
-                                       delete all records below an offset
-    kbatch delete-topic PATH TOPIC ... delete topics with all their records
-    kbatch create-partitions PATH TOPIC TOTAL
-                                       add partitions to a topic
-    kbatch alter-topic PATH TOPIC      change or show a topic's settings
-    kbatch gc PATH [TOPIC ...]         delete expired segments and files of jobs that never committed
-    kbatch history PATH [COMMIT]       list commits of Spark jobs; the ending offsets of one
-    kbatch export PATH TOPIC --to DIR  copy a topic into a stopped broker's log dir
-    kbatch offsets PATH TOPIC          find offsets by time, or of a consumer group
-    kbatch mirror SOURCE TARGET --topics TOPIC,...
-                                       copy topics to another cluster, exactly once
-    kbatch serve PATH                  serve a cluster to any Kafka client
-    kbatch groups PATH [GROUP]         list consumer groups; the members and offsets of one
-    kbatch repair PATH [TOPIC ...]     repair damaged logs
-    kbatch log-dirs PATH               show log dirs, and replicas that are not in sync
-    kbatch demo [PATH]                 write, read and check a year of flights
-
-For topics, consume, offsets, groups and the commands that delete or change topics and records, PATH may be
-HOST:PORT of a real cluster; --config and -X give the properties of its client.
+"""The `kbatch` command: its parts come from the other modules; here are its help, errors and exit codes.
 
 With --json, stdout has nothing but JSON objects, one per line. Exit codes:
 
@@ -41,10 +18,22 @@ from typing import Any
 import click
 
 from spark_kbatch import __version__
-from spark_kbatch.cli import groups, mirroring, records, serving, topics, upkeep
-from spark_kbatch.cli.places import ensure_folder
+from spark_kbatch.cli import (
+    consuming,
+    deleting,
+    dumping,
+    exporting,
+    groups,
+    mirroring,
+    producing,
+    records,
+    serving,
+    topics,
+    upkeep,
+)
+from spark_kbatch.cli.places import ensure_folder, with_path
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.terminal import LogFormatter, visible
+from spark_kbatch.terminal import LogFormatter, log_level, visible
 
 
 class _Commands(click.Group):
@@ -54,6 +43,13 @@ class _Commands(click.Group):
         """Parse the options of `kbatch` itself."""
         with _arguments_escaped():
             return super().make_context(*words, **settings)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command, and add PATH to its arguments where it is left out."""
+        name, command, words = super().resolve_command(ctx, args)
+        return name, command, words if command is None else with_path(ctx, command, words)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Parse a command's arguments, and run it."""
@@ -75,13 +71,22 @@ def _arguments_escaped() -> Iterator[None]:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kbatch")
 def cli() -> None:
-    """Inspect and manage Kafka logs that Spark wrote, with no broker running."""
+    """Write, read and manage Kafka logs in a folder, or topics of a real cluster.
+
+    PATH is the folder of a cluster; most commands also take HOST:PORT of a real cluster.
+
+    If the environment variable KBATCH_PATH is set, PATH may be left out. A first argument that has a "/" or
+    is HOST:PORT still counts as PATH; any other one does not, so write ./NAME for a folder here.
+    """
 
 
 @cli.command()
 @click.argument("path", required=False, callback=ensure_folder)
 def demo(path: str | None) -> None:
-    """Write a year of flights to a log at PATH with Spark, read it back, and check it."""
+    """Write, read and check a year of flights with Spark.
+
+    PATH is an empty folder or one to create, by default demo-data/flights-log.
+    """
     from spark_kbatch.spark import demo as demo_module  # noqa: PLC0415  the other commands need no Spark
 
     demo_module.main(path)
@@ -89,15 +94,20 @@ def demo(path: str | None) -> None:
 
 for _command in (
     topics.topics,
-    topics.delete_topic,
+    topics.describe_topic,
+    topics.create_topic,
     topics.create_partitions,
     topics.alter_topic,
-    records.consume,
+    producing.produce,
+    consuming.consume,
+    dumping.dump,
     records.offsets,
-    records.delete_records,
+    deleting.delete_records,
+    deleting.delete_topic,
     upkeep.gc,
     upkeep.history,
-    upkeep.export,
+    exporting.export,
+    upkeep.verify,
     upkeep.repair,
     upkeep.log_dirs,
     mirroring.mirror,
@@ -107,13 +117,14 @@ for _command in (
     cli.add_command(_command)
 
 
-def main() -> None:
+def main(prog_name: str = "kbatch") -> None:
     """Run the command; print a known error as one line and exit with code 1."""
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter())
     logging.basicConfig(handlers=[handler])
+    logging.getLogger("spark_kbatch").setLevel(log_level())
     try:
-        cli.main(prog_name="kbatch", standalone_mode=True)
+        cli.main(prog_name=prog_name, standalone_mode=True)
     except (KBatchError, OSError, ImportError) as error:
         click.echo(visible(f"kbatch: {error}"), err=True)
         sys.exit(1)

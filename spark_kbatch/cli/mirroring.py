@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from collections.abc import Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import foreign_end_option, json_option, properties_of
+from spark_kbatch.cli.progress import progress_bar
+from spark_kbatch.cli.stopping import asked_to_stop
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ def mirror(
     target_config: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Copy topics from SOURCE to TARGET, each record exactly once and in order.
+    """Copy topics to another cluster, exactly once, in order.
 
     SOURCE is the PATH of a cluster or of a broker's logs, or HOST:PORT of a real cluster; TARGET is the PATH
     of a cluster, which is created if there is none, or HOST:PORT. Topics that TARGET does not have are made
@@ -59,14 +57,7 @@ def mirror(
     """
     from spark_kbatch.mirroring.mirror import mirror as run  # noqa: PLC0415  loads the kernels
 
-    asked_to_end = threading.Event()
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # so that a second signal ends the process at once
-        asked_to_end.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
+    stop = asked_to_stop()
     names = [one.strip() for one in topics.split(",") if one.strip()]
     with _progress_bar(names, hidden=as_json) as on_progress:
         done = run(
@@ -82,7 +73,7 @@ def mirror(
             source_config=source_config,
             target_config=target_config,
             on_progress=on_progress,
-            stop=asked_to_end,
+            stop=stop,
         )
     if as_json:
         print_json({"source": source, "target": target, "topics": names, **_as_json(done)})
@@ -104,7 +95,7 @@ def _as_json(done: MirrorProgress) -> dict[str, Any]:
 
 def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
     lines = [
-        f"Copied {done.records_count:,} records of {counted(topics, 'topic')}, "
+        f"Copied {done.records_count:,} records of {counted(len(topics), 'topic')}, "
         f"{done.size_in_bytes / _MB:,.1f} MB, to {target} in {done.units:,} commits."
     ]
     if done.topics_created:
@@ -119,29 +110,17 @@ def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
 
 @contextlib.contextmanager
 def _progress_bar(topics: list[str], *, hidden: bool) -> Iterator[OnProgress | None]:
-    """Show a bar on stderr if that is a terminal; yield what updates it."""
-    console = Console(stderr=True)
-    if hidden or not console.is_terminal:
-        yield None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[copied]}", markup=False),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    ) as shown:
-        task = shown.add_task(visible(", ".join(topics)), total=None, copied="")
+    """Show a bar of the offsets that are left; yield what updates it, or None if none is shown."""
+    with progress_bar(", ".join(topics), hidden=hidden) as show:
+        if show is None:
+            yield None
+            return
         most_left = 0
 
         def update(done: MirrorProgress) -> None:
             nonlocal most_left
             most_left = max(most_left, done.offsets_left)
             copied = f"{done.records_count:,} records, {done.size_in_bytes / _MB:,.1f} MB"
-            completed = most_left - done.offsets_left
-            shown.update(task, total=most_left, completed=completed, copied=copied)
+            show(most_left - done.offsets_left, most_left, copied)
 
         yield update

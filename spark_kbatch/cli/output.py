@@ -1,21 +1,36 @@
-"""Tables, JSON and lines on stdout, with everything escaped that is not printable."""
+"""Tables, JSON and lines on stdout, with everything escaped that is not printable.
+
+    stdout is         a table is
+    a terminal        drawn; a row below the other, heading by heading, where it is too narrow
+    anything else     lines of tab-separated values below a line of headings, numbers as plain digits
+
+Numbers and times are never cut and never folded.
+"""
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import datetime
-from collections.abc import Sequence
-from typing import Any
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import click
+from rich import table as rich_table
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from spark_kbatch.terminal import cell, to_json, visible
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_FOLDED = 12  # the least width to which text is folded
 
-def counted(things: Sequence[object], noun: str) -> str:
-    """Return the number of things with their noun, such as "2 topics"."""
-    return f"{len(things):,} {noun}{'s' * (len(things) != 1)}"
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things with their noun, such as "2 topics"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def iso_time(timestamp_ms: int) -> str | None:
@@ -23,32 +38,133 @@ def iso_time(timestamp_ms: int) -> str | None:
     if timestamp_ms == -1:
         return None
     try:
-        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
-    except (ValueError, OverflowError, OSError):
+        moment = _EPOCH + datetime.timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
         return str(timestamp_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def iso_time_ms(text: str) -> int | None:
+    """Return the time in ms that ISO 8601 says, in UTC unless it has a zone; None if `text` is not a time."""
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
 
 
 def text_of(value: Any) -> str:
     """Return a number, time or list as text; "-" for none."""
     if value is None:
         return "-"
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "-"
     return str(value)
 
 
-def new_table(title: str) -> Table:
-    """Return an empty table."""
-    return Table(title=cell(title, "table.title"), title_justify="left")
+def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
+    """Return a key or value as JSON has it: text, or base64 of what is not UTF-8."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data or b"").decode()}
 
 
-def print_table(table: Table, *, if_empty: str = "") -> None:
-    """Print a table, or a sentence in its place if it has no rows."""
-    if table.rows or not if_empty:
-        Console().print(table)
-    else:
-        print_line(visible(if_empty))
+def is_terminal() -> bool:
+    """Return True if stdout is a terminal, or is to be taken for one (FORCE_COLOR)."""
+    return Console().is_terminal
+
+
+class _Column(NamedTuple):
+    heading: str
+    is_number: bool
+    folds: bool
+
+
+class Table:
+    """Rows below headings. Values are texts, whole numbers, lists, or None, which is shown as "-"."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._columns: list[_Column] = []
+        self._rows: list[tuple[Any, ...]] = []
+
+    def add_texts(self, *headings: str) -> None:
+        """Add columns of texts, which may be folded."""
+        self._columns += [_Column(heading, is_number=False, folds=True) for heading in headings]
+
+    def add_words(self, *headings: str) -> None:
+        """Add columns of texts that stay whole, such as times."""
+        self._columns += [_Column(heading, is_number=False, folds=False) for heading in headings]
+
+    def add_numbers(self, *headings: str) -> None:
+        """Add columns of numbers."""
+        self._columns += [_Column(heading, is_number=True, folds=False) for heading in headings]
+
+    def add_row(self, *values: Any) -> None:
+        """Add a row with a value for each column."""
+        assert len(values) == len(self._columns)
+        self._rows.append(values)
+
+    def print(self, *, if_empty: str = "") -> None:
+        """Print it; without rows a sentence in its place, on stderr if stdout is not a terminal."""
+        console = Console()
+        if not console.is_terminal:
+            print_line("\t".join(column.heading for column in self._columns))
+            for row in self._rows:
+                print_line("\t".join(visible(text_of(value)) for value in row))
+        if if_empty and not self._rows:
+            click.echo(visible(if_empty), err=not console.is_terminal)
+        elif console.is_terminal:
+            self._draw(console)
+
+    def _draw(self, console: Console) -> None:
+        rows = [[_shown(value) for value in row] for row in self._rows]
+        cells = [[len(row[n]) for row in rows] for n in range(len(self._columns))]
+        longest = [max(sizes, default=0) for sizes in cells]
+        whole = [max(n, len(one.heading)) for n, one in zip(longest, self._columns, strict=True)]
+        least = [
+            max(n, *map(len, one.heading.split()))
+            for n, one in zip(longest, self._columns, strict=True)
+        ]
+        folded = [
+            min(n, _FOLDED) if one.folds else n for n, one in zip(least, self._columns, strict=True)
+        ]
+        borders = 3 * len(self._columns) + 1
+        if sum(folded) + borders > console.width:
+            self._draw_row_by_row(console, rows)
+            return
+        has_room = sum(whole) + borders <= console.width
+        drawn = rich_table.Table(title=cell(self._title, "table.title"), title_justify="left")
+        for column, width in zip(self._columns, least, strict=True):
+            drawn.add_column(
+                column.heading,
+                justify="right" if column.is_number else "left",
+                overflow="fold",
+                width=None if has_room or column.folds else width,
+            )
+        for row in rows:
+            drawn.add_row(*map(cell, row))
+        console.print(drawn)
+
+    def _draw_row_by_row(self, console: Console, rows: Sequence[Sequence[str]]) -> None:
+        """Print each row as lines of a heading and a value; the terminal wraps what is longer."""
+        console.print(cell(self._title, "table.title"), soft_wrap=True)
+        width = max(len(column.heading) for column in self._columns)
+        for row in rows:
+            console.print()
+            for column, text in zip(self._columns, row, strict=True):
+                line = Text.assemble((f"{column.heading:{width}}  ", "table.header"), text)
+                console.print(line, soft_wrap=True)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is shown on a terminal; numbers have commas between thousands."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return visible(text_of(value))
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -59,3 +175,13 @@ def print_json(value: dict[str, Any]) -> None:
 def print_line(line: str) -> None:
     """Print a line whose parts went through `terminal`."""
     click.echo(line)
+
+
+@contextlib.contextmanager
+def whole_pipe() -> Iterator[None]:
+    """End quietly where the reader of a pipe, such as `head`, has seen enough."""
+    try:
+        yield
+    except BrokenPipeError:
+        # What is left in buffers would raise again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

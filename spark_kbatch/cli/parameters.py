@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from spark_kbatch.cli.output import iso_time_ms
 from spark_kbatch.cli.properties import read_properties
 from spark_kbatch.model import IsolationLevel
 from spark_kbatch.options.write import FOREIGN_ENDS
@@ -55,3 +56,10 @@ def properties_of(
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise click.BadParameter(f"{file!r} cannot be read: {why}") from None
+
+
+def time_ms(text: str) -> int | None:
+    """Return the time that `text` says, in ms or ISO 8601 (UTC unless it has a zone); None if it is none."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return iso_time_ms(text)

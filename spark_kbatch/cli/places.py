@@ -2,27 +2,87 @@
 
 PATH may be HOST:PORT of a real cluster, or several of these with commas between them, for commands that go with one.
 The options of its client come from `--config` and `-X`, and stay out of everything that is printed.
+
+PATH may be left out if KBATCH_PATH is set. No topic's name has a "/" or a ":", so an argument that has one tells by
+itself that it is PATH. A bare name does not: while KBATCH_PATH is set it never counts as PATH, and is refused if a folder has that name.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from spark_kbatch.cli.parameters import properties_of
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.opening import open_for_reading
+from spark_kbatch.errors import KBatchError
+from spark_kbatch.opening import open_for_reading, open_reader, open_remote_reader
 from spark_kbatch.options.remote import is_address
+from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.remote.cluster import RemoteCluster
 
+PATH_VARIABLE = "KBATCH_PATH"
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class _PathArgument(click.Argument):
+    """PATH, for which KBATCH_PATH stands in."""
+
+    def make_metavar(self, ctx: click.Context) -> str:
+        """Return how usage shows it."""
+        return "[PATH]"
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return how errors call it."""
+        return "'PATH'"
+
+
+def with_path(context: click.Context, command: click.Command, words: list[str]) -> list[str]:
+    """Return the arguments of a command, with KBATCH_PATH in front if they lack PATH.
+
+    Raises:
+        click.UsageError: the first one may be PATH or not.
+    """
+    default = os.environ.get(PATH_VARIABLE)
+    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    if not (default and arguments and isinstance(arguments[0], _PathArgument)):
+        return words
+    first = _first_argument(context, command, words)
+    if first is not None and (len(arguments) == 1 or _is_path(first)):
+        return words
+    if first is not None and Path(first).is_dir() and not context.resilient_parsing:
+        raise click.UsageError(
+            f"{first!r} is a folder here, but a bare name is not PATH while {PATH_VARIABLE} is set; accepted: "
+            f"'./{first}' for the folder, or PATH and then {first!r}",
+            context,
+        )
+    return [f"./{default}" if default.startswith("-") else default, *words]
+
+
+def _first_argument(context: click.Context, command: click.Command, words: list[str]) -> str | None:
+    """Return the first word that is no option nor belongs to one; None if there is none, or an error."""
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    without = click.Command(command.name, params=list(options))
+    parser = without.make_parser(click.Context(without, parent=context))
+    try:
+        found = parser.parse_args([*words])[1]
+    except click.UsageError:
+        return None  # which the command itself will find
+    return found[0] if found else None
+
+
+def _is_path(word: str) -> bool:
+    return "/" in word or word in (".", "..", "~") or is_address(word)
 
 
 def _client_options(
@@ -62,7 +122,25 @@ def ensure_folder(context: click.Context, _parameter: click.Parameter, path: Any
     return path
 
 
-folder_argument = click.argument("path", callback=ensure_folder)
+def complete_topic(
+    context: click.Context, _parameter: click.Parameter, word: str
+) -> list[CompletionItem]:
+    """Return the topics at PATH that start with a word; none of a real cluster, which would take too long."""
+    path = context.params.get("path")
+    if not path or is_address(path):
+        return []
+    try:
+        names = open_for_reading(path).topic_names()
+    except (KBatchError, OSError):
+        return []
+    return [CompletionItem(visible(name)) for name in names if name.startswith(word)]
+
+
+path_argument = click.argument("path", cls=_PathArgument, type=click.Path())
+folder_argument = click.argument(
+    "path", cls=_PathArgument, type=click.Path(), callback=ensure_folder
+)
+topic_argument = click.argument("topic", shell_complete=complete_topic)
 
 
 def open_readable(
@@ -75,10 +153,20 @@ def open_readable(
     return open_for_reading(path, foreign_end=foreign_end)
 
 
-def open_cluster(path: str, client: Mapping[str, str]) -> Cluster | RemoteCluster:
-    """Open the cluster that PATH names."""
+def open_cluster(
+    path: str, client: Mapping[str, str], *, create: bool = False
+) -> Cluster | RemoteCluster:
+    """Open the cluster that PATH names; with `create`, create one in a folder if there is none."""
     ensure_goes_with(path, client)
-    return _connect(path, client) if is_address(path) else Cluster(path)
+    return _connect(path, client) if is_address(path) else Cluster(path, create=create)
+
+
+def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) -> Any:
+    """Open what PATH names, to read ranges of records."""
+    ensure_goes_with(path, client)
+    if is_address(path):
+        return open_remote_reader({"bootstrap.servers": path, **client})
+    return open_reader(path, foreign_end=foreign_end)
 
 
 def is_remote(cluster: Cluster | BrokerLogs | RemoteCluster) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-import threading
+from queue import SimpleQueue
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import parse_address
 from spark_kbatch.options.topic import PARTITIONS_MAX, REPLICATION_FACTOR_MAX, topic_key
 from spark_kbatch.terminal import visible
+
+if TYPE_CHECKING:
+    from spark_kbatch.server.server import Server
 
 _OPTIONS_OF_SERVE = {
     "auto.create.topics.enable": "--no-auto-create",
@@ -67,23 +70,26 @@ def serve(
     create: bool,
     as_json: bool,
 ) -> None:
-    """Serve the cluster at PATH to any Kafka client, until SIGINT or SIGTERM.
+    """Serve a cluster to any Kafka client.
 
-    Prints the address once clients can connect. There is no authentication, so by default only this
-    machine can connect. Spark jobs and producers on PATH go on beside the server.
+    Prints the address once clients can connect, and runs until SIGINT or SIGTERM. There is no authentication,
+    so by default only this machine can connect. Spark jobs and producers on PATH go on beside the server.
+    SIGUSR1 prints metrics, as a line of JSON; with --json so does the end.
     """
     for key in given:
         if topic_key(key) in _OPTIONS_OF_SERVE:
             raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
     options: dict[str, Any] = dict(given)
-    asked_to_end = threading.Event()
+    signals: SimpleQueue[int] = SimpleQueue()
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # so that a second signal ends the process at once
-        asked_to_end.set()
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGUSR1:
+            # So that a second signal ends the process at once.
+            signal.signal(number, signal.SIG_DFL)
+        signals.put(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, on_signal)
     with (
         Cluster(path, create=create) as cluster,
         cluster.serve(
@@ -108,6 +114,13 @@ def serve(
                 }
             )
         else:
-            shown = f"{counted(names, 'topic')} of {cluster.path}"
+            shown = f"{counted(len(names), 'topic')} of {cluster.path}"
             print_line(visible(f"Serving {shown} at {server.bootstrap_servers}; Ctrl+C ends it."))
-        asked_to_end.wait()
+        while signals.get() == signal.SIGUSR1:
+            _print_metrics(cluster, server)
+        if as_json:
+            _print_metrics(cluster, server)
+
+
+def _print_metrics(cluster: Cluster, server: Server) -> None:
+    print_json({"metrics": {**cluster.metrics(), **server.metrics()}})

@@ -1,4 +1,4 @@
-"""Topics: list, delete, add partitions, change settings."""
+"""Topics: list, describe, create, add partitions, change settings."""
 
 from __future__ import annotations
 
@@ -9,17 +9,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from spark_kbatch.cli.output import new_table, print_json, print_line, print_table, text_of
+from spark_kbatch.cli.output import Table, print_json, print_line, text_of
 from spark_kbatch.cli.parameters import foreign_end_option, json_option, settings_given
-from spark_kbatch.cli.places import client_options, name_of, open_cluster, open_readable
+from spark_kbatch.cli.places import (
+    client_options,
+    complete_topic,
+    name_of,
+    open_cluster,
+    open_readable,
+    path_argument,
+    topic_argument,
+)
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.readable import damaged_topics, skipping_deleted
-from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
+    KafkaStorageError,
+    TopicAlreadyExistsError,
+)
 from spark_kbatch.model import GroupOffset, LogOffsets, PartitionInfo, TopicPartition
-from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
+from spark_kbatch.options.topic import (
+    PARTITIONS_MAX,
+    REPLICATION_FACTOR_MAX,
+    Topic,
+    TopicConfig,
+    topic_key,
+)
 from spark_kbatch.replica.view import ReplicaInfo
-from spark_kbatch.terminal import cell, visible
+from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.remote.cluster import RemoteCluster
@@ -35,8 +54,8 @@ _REPLICA_COLUMNS = ("leader", "isr", "lag")
 
 
 @click.command()
-@click.argument("path")
-@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@path_argument
+@click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @click.option(
     "--internal", is_flag=True, help="Include internal topics, whose names start with '__'."
 )
@@ -51,7 +70,7 @@ def topics(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """List the topics at PATH, with offsets and sizes by partition.
+    """List topics, with offsets and sizes by partition.
 
     PATH is a cluster, a real broker's log dir, or HOST:PORT of a real cluster, which does not tell sizes.
     """
@@ -177,35 +196,32 @@ def led_offsets(
 
 
 def _print_topics(found: _Listing, where: str) -> None:
-    table = new_table(f"Topics of {where}")
-    table.add_column("topic", overflow="fold")
+    table = Table(f"Topics of {where}")
+    table.add_texts("topic")
     has_sizes = any(row.size_in_bytes is not None for row in found.rows)
-    for heading in ("partition", "first offset", "next offset", "records", *["bytes"] * has_sizes):
-        table.add_column(heading, justify="right")
+    table.add_numbers("partition", "first offset", "next offset", "records", *["bytes"] * has_sizes)
     of_replicas = [
         heading
         for heading in _REPLICA_COLUMNS
         if any(heading in row.replication for row in found.rows)
     ]
-    for heading in of_replicas:
-        table.add_column(heading)
+    table.add_texts(*of_replicas)
     has_groups = any(row.groups for row in found.rows)
-    if has_groups:
-        table.add_column("lag of groups", overflow="fold")
+    table.add_texts(*["lag of groups"] * has_groups)
     for row in found.rows:
-        topic, partition = row.topic_partition
         edges: tuple[int | None, ...] = (None, None, None)
         if row.offsets is not None:
             start, end = row.offsets.log_start_offset, row.offsets.high_watermark
             edges = (start, end, end - start)
-        numbers = (partition, *edges, *[row.size_in_bytes] * has_sizes)
-        numbers_shown = ("-" if number is None else f"{number:,}" for number in numbers)
-        shown = [
-            text_of(row.replication[heading]) if row.replication else "" for heading in of_replicas
-        ]
-        lags = ", ".join(f"{group}: {text_of(one.lag)}" for group, one in row.groups.items())
-        table.add_row(cell(topic), *numbers_shown, *shown, *[cell(lags)] * has_groups)
-    print_table(table, if_empty=f"{where} has no topics yet.")
+        lags = [f"{group}: {text_of(one.lag)}" for group, one in row.groups.items()]
+        table.add_row(
+            *row.topic_partition,
+            *edges,
+            *[row.size_in_bytes] * has_sizes,
+            *(row.replication.get(heading) for heading in of_replicas),
+            *[lags] * has_groups,
+        )
+    table.print(if_empty=f"{where} has no topics yet.")
 
 
 def _raise_first(damaged: Mapping[str, KafkaStorageError]) -> None:
@@ -266,88 +282,114 @@ def _groups_as_json(groups: Mapping[str, GroupOffset]) -> dict[str, Any]:
     }
 
 
-@click.command("delete-topic")
-@click.argument("path")
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.command("describe-topic")
+@path_argument
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic)
 @client_options
 @json_option
-def delete_topic(
-    path: str,
-    names: Sequence[str],
-    yes: bool,
-    dry_run: bool,
-    client: Mapping[str, str],
-    as_json: bool,
+def describe_topic(
+    path: str, names: Sequence[str], client: Mapping[str, str], as_json: bool
 ) -> None:
-    """Delete topics with all their records.
+    """Show settings of topics, and their defaults.
 
-    They are gone at once. Their files are deleted later, by `kbatch gc` or a commit, when the topic's
-    file.delete.delay.ms has passed. PATH may be HOST:PORT of a real cluster.
+    `kbatch topics` shows offsets and replicas. PATH may be HOST:PORT of a real cluster, which does not tell
+    defaults.
     """
     cluster = open_cluster(path, client)
-    names = list(dict.fromkeys(names))
-    found = {name: _contents(cluster, name) for name in names}
-    if not (yes or dry_run):
-        for name, contents in found.items():
-            click.echo(visible(f"topic {name}: {_summary(contents)}"), err=True)
-        click.confirm("Delete?", abort=True, err=True)
-    for name, contents in found.items():
-        if not dry_run:
-            cluster.delete_topic(name)
-        if as_json:
-            print_json({"topic": name, **contents, "deleted": not dry_run})
-        else:
-            outcome = "would be deleted" if dry_run else "deleted"
-            print_line(visible(f"topic {name} {outcome}: {_summary(contents)}"))
+    found = [cluster.topic(name) for name in dict.fromkeys(names)]
+    if as_json:
+        for topic in found:
+            print_json(_topic_as_json(topic))
+        return
+    table = Table(f"Settings of topics of {name_of(cluster)}")
+    table.add_texts("topic", "setting", "value", "default")
+    for topic in found:
+        table.add_row(topic.name, "num.partitions", str(topic.partitions), None)
+        table.add_row(topic.name, "replication.factor", str(topic.replication_factor), None)
+        defaults = _settings(TopicConfig()) if isinstance(topic, Topic) else {}
+        for key, value in _settings(topic.config).items():
+            table.add_row(topic.name, key, _text(value), _text(defaults.get(key)))
+    table.print()
 
 
-def _contents(cluster: Cluster | RemoteCluster, name: str) -> dict[str, int | None]:
-    """Return what a topic holds; None for what its logs, if unreadable, do not tell. Refuse internal topics."""
-    if not isinstance(cluster, Cluster):
-        return _contents_remotely(cluster, name)
-    ensure_not_internal(name)
-    partitions = cluster.topic(name).partitions
-    try:
-        rows = cluster.describe([name])
-    except (KBatchError, OSError):
-        return {"partitions": partitions, "records": None, "size_in_bytes": None}
-    records = sum(row.offsets.high_watermark - row.offsets.log_start_offset for row in rows)
-    size = sum(row.size_in_bytes for row in rows)
-    return {"partitions": partitions, "records": records, "size_in_bytes": size}
+def _settings(config: TopicConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by Kafka's keys."""
+    settings = asdict(config) if isinstance(config, TopicConfig) else config
+    return {topic_key(name): value for name, value in settings.items()}
 
 
-def _contents_remotely(cluster: RemoteCluster, name: str) -> dict[str, int | None]:
-    topic = cluster.topic(name)
-    edges = led_offsets(cluster, [topic])
-    records = sum(one.high_watermark - one.log_start_offset for one in edges.values())
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)  # a number here is no count, and has no commas
+
+
+def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
     return {
+        "topic": topic.name,
+        "topic_id": topic.topic_id,
         "partitions": topic.partitions,
-        "records": records if len(edges) == topic.partitions else None,
-        "size_in_bytes": None,
+        "replication_factor": topic.replication_factor,
+        "config": _settings(topic.config),
     }
 
 
-def _summary(contents: Mapping[str, int | None]) -> str:
-    partitions, records, size = contents.values()
-    held = f"{partitions} partition{'s' * (partitions != 1)}"
-    if records is None:
-        return f"{held}, whose logs cannot be read"
-    held = f"{held}, {records:,} record{'s' * (records != 1)}"
-    return held if size is None else f"{held}, {size:,} bytes"
+@click.command("create-topic")
+@path_argument
+@topic_argument
+@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Number of partitions; by default 1 in a folder, and what a real cluster has as its default.")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), help="Number of replicas, each in its own log dir or on its own broker; by default as for partitions.")  # fmt: skip
+@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY of the topic to VALUE; may be repeated.")  # fmt: skip
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
+@click.option("--create", is_flag=True, help="Create the cluster in a folder if there is none.")
+@client_options
+@json_option
+def create_topic(
+    path: str,
+    topic: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    given: dict[str, str],
+    if_not_exists: bool,
+    create: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Create TOPIC.
+
+    PATH may be HOST:PORT of a real cluster; which settings there are is for that to say.
+    """
+    cluster = open_cluster(path, client, create=create)
+    try:
+        made = cluster.create_topic(
+            topic,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            config=given,
+            exist_ok=if_not_exists,
+        )
+    except TopicAlreadyExistsError as error:
+        if error.differs:
+            raise
+        raise ConfigError(
+            f"topic {topic!r} already exists; choose another name, or give --if-not-exists"
+        ) from None
+    if as_json:
+        print_json(_topic_as_json(made))
+        return
+    partitions_shown = f"{made.partitions} partition{'s' * (made.partitions != 1)}"
+    copies = f"replication factor {made.replication_factor}"
+    print_line(visible(f"topic {topic} has {partitions_shown}, {copies}"))
 
 
 @click.command("create-partitions")
-@click.argument("path")
-@click.argument("topic")
+@path_argument
+@topic_argument
 @click.argument("total", type=click.IntRange(1))
 @client_options
 @json_option
 def create_partitions(
     path: str, topic: str, total: int, client: Mapping[str, str], as_json: bool
 ) -> None:
-    """Add partitions to TOPIC, so that it has TOTAL partitions.
+    """Add partitions to TOPIC, up to TOTAL in all.
 
     PATH may be HOST:PORT of a real cluster.
     """
@@ -360,8 +402,8 @@ def create_partitions(
 
 
 @click.command("alter-topic")
-@click.argument("path")
-@click.argument("topic")
+@path_argument
+@topic_argument
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY to VALUE; may be repeated.")  # fmt: skip
 @click.option("--reset", metavar="KEY", multiple=True, help="Reset KEY to its default; may be repeated.")  # fmt: skip
 @client_options
@@ -374,7 +416,7 @@ def alter_topic(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Change settings of TOPIC, and print all of its settings.
+    """Change settings of TOPIC, and print all of them.
 
     PATH may be HOST:PORT of a real cluster; which settings there are is for that to say.
     """
@@ -383,8 +425,7 @@ def alter_topic(
         raise click.UsageError(f"{twice[0]!r} is given to both --set and --reset")
     cluster, changes = open_cluster(path, client), given | dict.fromkeys(reset)
     config = (cluster.alter_topic(topic, changes) if changes else cluster.topic(topic)).config
-    settings = asdict(config) if isinstance(config, TopicConfig) else config
-    settings = {topic_key(name): value for name, value in settings.items()}
+    settings = _settings(config)
     if as_json:
         print_json({"topic": topic, "config": settings})
     else:

@@ -1,41 +1,38 @@
-"""Upkeep of a cluster: garbage, history, repair, log dirs, export to a broker."""
+"""Upkeep of a cluster: garbage, history, checks, repair, log dirs."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
 
 import click
 
 from spark_kbatch.cli.output import (
+    Table,
     counted,
     iso_time,
-    new_table,
     print_json,
     print_line,
-    print_table,
 )
 from spark_kbatch.cli.parameters import json_option
-from spark_kbatch.cli.places import folder_argument
+from spark_kbatch.cli.places import complete_topic, folder_argument
+from spark_kbatch.cli.progress import progress_bar
+from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.history import Commit
-from spark_kbatch.errors import UnknownTopicOrPartitionError
+from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
+from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.write import STAGING_RETENTION_MS
-from spark_kbatch.terminal import cell, visible
-
-_RETENTION_NOTE = """\
-A broker deletes segments whose newest record is older than the topic's retention.ms (7 days unless set),
-starting 30 seconds after it is started. To keep older records, set retention.ms=-1 on the topic before
-the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
---add-config retention.ms=-1"""
+from spark_kbatch.terminal import visible
 
 
 @click.command()
 @folder_argument
-@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @click.option(
     "--staging-retention-ms",
@@ -48,10 +45,14 @@ the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 def gc(
     path: str, names: Sequence[str], dry_run: bool, staging_retention_ms: int, as_json: bool
 ) -> None:
-    """Delete expired segments, files of jobs that never committed, and files of deleted topics at PATH."""
-    garbage = Cluster(path).collect_garbage(
-        names or None, staging_retention_ms=staging_retention_ms, dry_run=dry_run
-    )
+    """Delete expired segments and leftover files.
+
+    Leftover are files of jobs that never committed, and of topics that were deleted.
+    """
+    with progress_bar(f"Collecting garbage of {path}", hidden=as_json):
+        garbage = Cluster(path).collect_garbage(
+            names or None, staging_retention_ms=staging_retention_ms, dry_run=dry_run
+        )
     deletions = [(tp, d) for tp, d in garbage.partitions.items() if d.segments or d.files]
     if as_json:
         for tp, deletion in deletions:
@@ -68,12 +69,14 @@ def gc(
     outcome = "would be deleted" if dry_run else "deleted"
     for tp, deletion in deletions:
         if deletion.segments:
-            gone = f"{counted(deletion.segments, 'segment')} of {deletion.size_in_bytes:,} bytes"
+            gone = (
+                f"{counted(len(deletion.segments), 'segment')} of {deletion.size_in_bytes:,} bytes"
+            )
             start = "would start" if dry_run else "starts"
             first = f"it {start} at offset {deletion.log_start_offset}"
             print_line(visible(f"{tp}: {gone} {outcome}; {first}"))
         if deletion.files:
-            files = f"{counted(deletion.files, 'file')} of segments deleted earlier"
+            files = f"{counted(len(deletion.files), 'file')} of segments deleted earlier"
             print_line(visible(f"{tp}: {files} {outcome}"))
     for abandoned in garbage.abandoned_jobs:
         days = abandoned.age_ms / 86_400_000
@@ -99,7 +102,7 @@ def gc(
 def history(
     path: str, number: int | None, topic: str | None, limit: int | None, as_json: bool
 ) -> None:
-    """List the commits of Spark jobs at PATH, newest first.
+    """List commits of Spark jobs, newest first.
 
     With the number of a COMMIT, print where all partitions of its topics ended after it, as JSON for the
     option endingOffsets.
@@ -118,25 +121,24 @@ def history(
     commits = itertools.islice(cluster.history(topic), limit)
     if as_json:
         for commit in commits:
-            print_json(commit.as_json())
+            print_json({**commit.as_json(), "time": iso_time(commit.time_ms)})
         return
-    table = new_table(f"Commits of {cluster.path}")
-    for heading in ("commit", "time", "mode", "by", "topics", "records", "bytes"):
-        justify: Literal["left", "right"] = (
-            "right" if heading in ("commit", "records", "bytes") else "left"
-        )
-        table.add_column(heading, justify=justify, overflow="fold")
+    table = Table(f"Commits of {cluster.path}")
+    table.add_numbers("commit")
+    table.add_words("time", "mode")
+    table.add_texts("by", "topics")
+    table.add_numbers("records", "bytes")
     for commit in commits:
         table.add_row(
-            str(commit.number),
+            commit.number,
             iso_time(commit.time_ms),
             commit.mode,
-            cell(_name(commit)),
-            cell(", ".join(commit.topics)),
-            f"{commit.records_count:,}",
-            f"{commit.size_in_bytes:,}",
+            _name(commit) or None,
+            list(commit.topics),
+            commit.records_count,
+            commit.size_in_bytes,
         )
-    print_table(table, if_empty=f"{cluster.path} has no commits yet.")
+    table.print(if_empty=f"{cluster.path} has no commits yet.")
 
 
 def _name(commit: Commit) -> str:
@@ -149,75 +151,99 @@ def _name(commit: Commit) -> str:
 
 @click.command()
 @folder_argument
-@click.argument("topic")
-@click.option("--to", "log_dir", required=True, metavar="DIR", help="One of the broker's log.dirs.")
-@json_option
-def export(path: str, topic: str, log_dir: str, as_json: bool) -> None:
-    """Copy the records of TOPIC into the log dir of a stopped Kafka broker.
-
-    The broker must have the topic already, with the same number of partitions and no records. Once it is
-    started, it serves what is committed here now, at the same offsets.
-    """
-    exported = Cluster(path).export(topic, to=log_dir)
-    if as_json:
-        for row in exported:
-            print_json(
-                {"topic": topic, "partition": row.topic_partition.partition}
-                | {
-                    name: value
-                    for name, value in row._asdict().items()
-                    if name != "topic_partition"
-                }
-            )
-    else:
-        table = new_table(f"Topic {topic} in {log_dir}")
-        headings = ("partition", "first offset", "next offset", "records", "segments", "bytes")
-        for heading in headings:
-            table.add_column(heading, justify="right")
-        for tp, start, end, segments_count, size in exported:
-            numbers = (tp.partition, start, end, end - start, segments_count, size)
-            table.add_row(*(f"{number:,}" for number in numbers))
-        print_table(table)
-    click.echo(_RETENTION_NOTE, err=True)
-
-
-@click.command()
-@folder_argument
-@click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1)
+@click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1, shell_complete=complete_topic)
 @click.option("--dry-run", is_flag=True, help="Only show what would be repaired.")
 @json_option
 def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> None:
-    """Repair logs as far as their batches allow, and report what was done.
+    """Repair damaged logs, and report what was done.
 
-    A lost kbatch.state, indexes, leader epochs and partition.metadata are rebuilt. A log that lost its
+    Logs are repaired as far as their batches allow: a lost kbatch.state, indexes, leader epochs and partition.metadata are rebuilt. A log that lost its
     state ends before its first damaged batch; the rest is kept in files whose names end in .deleted.
     Without names, all topics are checked. The exit code is 1 if batches are damaged beyond repair.
     """
     cluster = Cluster(path)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
-    damaged = False
-    for report in cluster.repair(chosen or None, dry_run=dry_run):
-        damaged = damaged or bool(report.damaged)
-        if as_json:
-            topic, partition = report.topic_partition
-            rest = dict(zip(report._fields[1:], report[1:], strict=True))
-            print_json({"topic": topic, "partition": partition, **rest})
-            continue
-        start, end = report.log_start_offset, report.log_end_offset
+    reports = cluster.repair(chosen or None, dry_run=dry_run)
+    done = _with_progress(reports, "Repairing", cluster, chosen, hidden=as_json)
+    for report in done:
         state = "ok" if not report.found and not report.damaged else "repaired"
         if report.damaged:
             state = "damaged"
         elif report.found and dry_run:
             state = "can be repaired"
-        offsets = f"offsets {start} to {end}" if start >= 0 else "offsets unknown"
-        print_line(visible(f"{report.topic_partition}: {state}, {offsets}"))
-        for sentence in (*report.found, *report.damaged):
-            print_line(visible(f"  {sentence}"))
-    if damaged:
+        _print_report(report, state, as_json=as_json)
+    if any(report.damaged for report in done):
         sys.exit(1)
 
 
-def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
+@click.command()
+@folder_argument
+@click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1, shell_complete=complete_topic)
+@json_option
+def verify(path: str, names: Sequence[str], as_json: bool) -> None:
+    """Check everything that is stored, and change nothing.
+
+    That is the CRC of each batch, offsets, indexes, states, the files of topics, leader epochs, that in-sync
+    replicas have the same batches, and the records of commits and consumer groups. What is wrong is listed,
+    with what `kbatch repair` would do; then the exit code is 1. Without names, everything is checked. PATH
+    may be the log dir of a real broker.
+    """
+    cluster = open_for_reading(path)
+    chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
+    done = _with_progress(
+        cluster.verify(chosen or None), "Checking", cluster, chosen, hidden=as_json
+    )
+    wrong = [report for report in done if report.found or report.damaged]
+    for report in done if as_json else wrong:
+        state = "damaged" if report.damaged else "can be repaired"
+        _print_report(report, state, as_json=as_json)
+    if not as_json:
+        checked = counted(len(done), "partition")
+        print_line(
+            f"{checked} checked: {counted(len(wrong), 'partition') if wrong else 'none'} with faults."
+        )
+    if wrong:
+        sys.exit(1)
+
+
+def _with_progress(
+    reports: Iterable[RepairReport],
+    what: str,
+    cluster: Cluster | BrokerLogs,
+    chosen: Sequence[TopicPartition],
+    *,
+    hidden: bool,
+) -> list[RepairReport]:
+    """Take all reports; on a terminal, show how many of the partitions are done."""
+    found = []
+    with progress_bar(f"{what} {cluster.path}", hidden=hidden) as on_progress:
+        total = None
+        if on_progress is not None:
+            with contextlib.suppress(KBatchError):
+                total = len(chosen) or sum(
+                    len(cluster.partitions(name)) for name in cluster.topic_names(internal=True)
+                )
+        for report in reports:
+            found.append(report)
+            if on_progress is not None:
+                on_progress(len(found), total, counted(len(found), "partition"))
+    return found
+
+
+def _print_report(report: RepairReport, state: str, *, as_json: bool) -> None:
+    if as_json:
+        topic, partition = report.topic_partition
+        rest = dict(zip(report._fields[1:], report[1:], strict=True))
+        print_json({"topic": topic, "partition": partition, **rest})
+        return
+    start, end = report.log_start_offset, report.log_end_offset
+    offsets = f"offsets {start} to {end}" if start >= 0 else "offsets unknown"
+    print_line(visible(f"{report.topic_partition}: {state}, {offsets}"))
+    for sentence in (*report.found, *report.damaged):
+        print_line(visible(f"  {sentence}"))
+
+
+def _partitions_named(cluster: Cluster | BrokerLogs, name: str) -> list[TopicPartition]:
     """Return the partitions of a topic, or the one that is called `name`."""
     topic, _, number = name.rpartition("-")
     if name not in cluster.topic_names(internal=True) and topic and number.isdecimal():
@@ -235,9 +261,10 @@ def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
 @folder_argument
 @click.option("--replicate", is_flag=True, help="First bring replicas that lag back in sync.")
 @click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Replace the lost log dir of this node by the empty directory at its path.")  # fmt: skip
+@click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, by the names of a broker's.")  # fmt: skip
 @json_option
-def log_dirs(path: str, replicate: bool, replace: int | None, as_json: bool) -> None:
-    """Show the log dirs of the cluster at PATH: which are offline, and what they hold.
+def log_dirs(path: str, replicate: bool, replace: int | None, metrics: bool, as_json: bool) -> None:
+    """Show log dirs: which are offline, and what they hold.
 
     The exit code is 1 if a log dir is offline or a replica is not in sync.
     """
@@ -247,18 +274,17 @@ def log_dirs(path: str, replicate: bool, replace: int | None, as_json: bool) -> 
     if replicate or replace is not None:
         cluster.replicate()
     found = cluster.log_dirs()
-    table = new_table(f"Log dirs of {cluster.path}")
-    for heading in ("node", "replicas", "leaders", "not in sync"):
-        table.add_column(heading, justify="right")
-    table.add_column("path", overflow="fold")
-    table.add_column("state", overflow="fold")
+    table = Table(f"Log dirs of {cluster.path}")
+    table.add_numbers("node", "replicas", "leaders", "not in sync")
+    table.add_texts("path", "state")
     for row in found:
         if as_json:
             print_json(row._asdict())
-        numbers = (row.node_id, row.replicas, row.leaders, row.not_in_sync)
         state = "online" if row.why_offline is None else f"offline: {row.why_offline}"
-        table.add_row(*map(str, numbers), cell(row.path), cell(state))
+        table.add_row(row.node_id, row.replicas, row.leaders, row.not_in_sync, str(row.path), state)
     if not as_json:
-        print_table(table)
+        table.print()
+    if metrics:
+        print_json({"metrics": cluster.metrics()})
     if any(row.why_offline is not None or row.not_in_sync for row in found):
         sys.exit(1)

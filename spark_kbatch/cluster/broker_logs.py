@@ -9,10 +9,10 @@ rewrites every 5 seconds.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from spark_kbatch.cluster.readable import TopicsAtPath
 from spark_kbatch.consumer import planning
@@ -28,10 +28,14 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
+from spark_kbatch.options import arguments
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_foreign_end
 from spark_kbatch.record.header import LogRead
+
+if TYPE_CHECKING:
+    from spark_kbatch.log.repair import RepairReport
 
 _NEAREST = 5
 # By name, not by the underscores: a user's topic may start with them too.
@@ -138,6 +142,11 @@ class ForeignSource:
         del wanted
         return OneTopic.of(self, topic_id)
 
+    def check(self, topic_partition: TopicPartition) -> RepairReport:
+        """Return what is wrong with one partition's files."""
+        self.views([topic_partition])
+        return self._log_dir.check(topic_partition)
+
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str
     ) -> tuple[int, int]:
@@ -164,6 +173,20 @@ class BrokerLogs(TopicsAtPath):
     They are only read; methods that would write raise ConfigError.
     """
 
+    def __init__(self, source: ForeignSource) -> None:
+        super().__init__(source)
+        self._source = source
+
+    def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
+        """Check these partitions, by default all; see `log/foreign/check.py`. Reports come as they are done."""
+        if partitions is None:
+            chosen = [
+                tp for name in self.topic_names(internal=True) for tp in self.partitions(name)
+            ]
+        else:
+            chosen = arguments.topic_partitions("partitions", partitions)
+        return map(self._source.check, chosen)
+
     # Here so that what `open` returns can be used without asking what it is.
 
     create_topic = _refused("topics cannot be created")
@@ -184,6 +207,7 @@ class BrokerLogs(TopicsAtPath):
     replicas = _refused("there is one replica of each partition")
     replicate = _refused("there is one replica of each partition")
     log_dirs = _refused("there is one log dir")
+    metrics = _refused("there are no metrics")
     replace_log_dir = _refused("there is one log dir")
 
 

@@ -27,6 +27,7 @@ from spark_kbatch.commit.staging import (
 )
 from spark_kbatch.errors import (
     KafkaStorageError,
+    KBatchError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -88,12 +89,12 @@ class Cluster(TopicsAtPath):
                 producer.send("events", key="k", value="v")
             table = cluster.read("events").read_all()
 
-    Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
-        partitions, describe.
-    Records: producer, read, list_offsets, delete_records, collect_garbage, export.
-    Jobs of Spark: history, find_commit, first_commit.
-    Disks: log_dirs, replicas, replicate, replace_log_dir, repair.
-    Kafka clients: serve, running_server, groups.
+    - Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
+      partitions, describe.
+    - Records: producer, read, list_offsets, delete_records, collect_garbage, export.
+    - Jobs of Spark: history, find_commit, first_commit.
+    - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, verify, repair.
+    - Kafka clients: serve, running_server, groups.
     """
 
     def __init__(
@@ -299,6 +300,20 @@ class Cluster(TopicsAtPath):
             lambda names: administration.log_dirs_of(self._parts.manager, names),
         )
 
+    def metrics(self) -> dict[str, Any]:
+        """Return what topics, replicas, logs and log dirs look like now, by the names of a broker's metrics.
+
+        "ReplicaManager", "KafkaController" and "LogManager" count partitions, replicas and log dirs, and those
+        that need attention, internal topics included. "Log" has offsets, segments and bytes by partition, None
+        where no replica can be read. "BrokerTopicMetrics" counts what this process has appended and read since
+        the cluster was opened: a "...PerSec" has Count, MeanRate and OneMinuteRate.
+        """
+        from spark_kbatch.cluster.metrics import metrics_of  # noqa: PLC0415  above
+
+        return skipping_deleted(
+            self, self.topic_names(internal=True), lambda names: metrics_of(self._parts, names)
+        )
+
     def replicate(self, topics: str | Iterable[str] | None = None) -> list[TopicPartition]:
         """Bring lagging replicas up to date, as appends do for the partitions they append to.
 
@@ -345,7 +360,11 @@ class Cluster(TopicsAtPath):
             What each partition of the broker's topic holds now; all of it is flushed to disk.
 
         Raises:
-            As `export_topic`; nothing was changed then, unless the error says so.
+            UnknownTopicOrPartitionError: no such topic here.
+            ConfigError: the log dir cannot take the topic; says why and what to do.
+            LogDirLockedError: the broker is running.
+            CorruptRecordError: a batch of the topic is damaged. Nothing was changed, as for all of these.
+            KafkaStorageError: a file there is not what a broker writes.
         """
         from spark_kbatch.cluster.export import export_topic  # noqa: PLC0415  above
 
@@ -473,6 +492,34 @@ class Cluster(TopicsAtPath):
                 restored.setdefault(name, lost_topics.LostTopic(None, str(error)))
         return repair.run(every, restored, skip_deleted=True)
 
+    def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
+        """Check everything that is stored, and write nothing; see `commit/cluster_check.py`.
+
+        Args:
+            partitions: which, as (topic, number); by default all, including those of internal topics, and
+                the records of commits and consumer groups.
+
+        Returns:
+            A report for each partition, as it is done: what `repair` would repair, and batches that are
+            damaged beyond repair.
+        """
+        from spark_kbatch.commit import cluster_check  # noqa: PLC0415
+        from spark_kbatch.commit.internal_topics import COMMITS, CONSUMER_OFFSETS  # noqa: PLC0415
+
+        for report in self.repair(partitions, dry_run=True):
+            yield cluster_check.with_followers(self._parts.manager, report)
+        if partitions is not None:
+            return
+        records: tuple[tuple[TopicPartition, str, Callable[[], object]], ...] = (
+            (COMMITS, "commits", lambda: list(self.history())),
+            (CONSUMER_OFFSETS, "consumer groups", self.groups),
+        )
+        for topic_partition, what, read in records:
+            try:
+                read()
+            except (OSError, KBatchError) as error:
+                yield cluster_check.unreadable(topic_partition, what, error)
+
     def producer(self, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
 
@@ -497,6 +544,7 @@ class Cluster(TopicsAtPath):
             self._parts.topic_to_write,
             now_ms,
             new_producer_id=self._parts.new_producer_id,
+            takes_runs=True,
         )
         self._producers.add(producer)
         return producer

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_kbatch.commit.staging import Extent, ReplicatedStaging
 from spark_kbatch.errors import RecordTooLargeError
+from spark_kbatch.files import Buffer
 from spark_kbatch.model import INT_MAX, AppendResult, TopicPartition
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic
@@ -34,7 +35,10 @@ _LOCK_TIMEOUT_MS = 100
 
 
 class LocalLog:
-    """Takes the batches of a producer in plain Python: appends them to the logs before it answers."""
+    """Takes the batches of a producer in plain Python: appends them to the logs before it answers.
+
+    It takes runs.
+    """
 
     def __init__(
         self, append_records: Callable[..., None], *, flush: bool, level: int | None = None
@@ -49,13 +53,18 @@ class LocalLog:
         self._append_records, self._flush, self._level = append_records, flush, level
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        """Append every batch; each partition gets an answer of its own."""
+        """Append every batch or run; each partition gets an answer of its own."""
+        entries: dict[TopicPartition, list[Buffer]] = {}
+        for batch in request.batches:
+            entries.setdefault(batch.topic_partition, []).append(
+                _in_format(batch, self._level).data
+            )
         self._append_records(
             timeout_ms=request.timeout_ms,
             required_acks=request.acks,
             entries_per_partition={
-                batch.topic_partition: _in_format(batch, self._level).data
-                for batch in request.batches
+                tp: run[0] if len(run) == 1 else bytearray().join(run)
+                for tp, run in entries.items()
             },
             topic_ids={batch.topic_partition: batch.topic.topic_id for batch in request.batches},
             on_complete=on_answer,

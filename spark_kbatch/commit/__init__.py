@@ -65,5 +65,6 @@ The commit lock is held from step 2 to step 6, the locks of all touched partitio
     sequences        the last committed sequence of each transactional id: finds duplicates
     snapshot         a consistent answer to where partitions start and end
     agreements       what the tasks of one action agreed to read
+    cluster_check    a check of all that a cluster stores
     cluster_repair   repair of all logs of a cluster, in an order that loses no commit
 """

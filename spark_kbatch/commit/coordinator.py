@@ -83,6 +83,7 @@ class _Progress:
 
     def __init__(self) -> None:
         self.outcome = NOTHING_VISIBLE
+        self.commit: Commit | None = None
 
 
 class Overwrite(NamedTuple):
@@ -177,6 +178,7 @@ class Coordinator:
         """
         if not extents and overwrite is None:
             return True
+        began_s = time.monotonic()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
         job = _Job(transactional_id, sequence, author, overwrite, source_progress)
         progress = _Progress()
@@ -197,6 +199,8 @@ class Coordinator:
             raise
         except (OSError, KBatchError) as error:
             raise CommitError(progress.outcome, str(error)) from error
+        assert progress.commit is not None
+        logger.info("%s, in %.3f s", progress.commit.summary(), time.monotonic() - began_s)
         self._delete_old_segments(by_partition, overwrite)
         self._delete_old_commits()
         self._remove_deleted_topics()
@@ -233,6 +237,7 @@ class Coordinator:
             },
             ends=self._ends(ends),
         )
+        progress.commit = record
         states[COMMITS] = self._place_record(record)
         self._ensure_enough_in_sync(states)
         prepared = self._prepare_and_decide(job, states, progress)

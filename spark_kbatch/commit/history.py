@@ -28,6 +28,7 @@ from spark_kbatch.commit.internal_topics import (
     TRANSACTION_STATE,
     read_records,
 )
+from spark_kbatch.commit.state_records import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -36,7 +37,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, ranges_shown
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
@@ -70,12 +71,12 @@ class Commit(NamedTuple):
     time_ms: int
     overwrite: bool
     transactional_id: str
-    sequence: int  # of the transaction within its id; -1 for none
+    sequence: int  #: of the transaction within its id; -1 for none
     author: Author
     records_count: int
     size_in_bytes: int
-    offsets: Mapping[TopicPartition, tuple[int, int]]  # of its records: first, and after the last
-    ends: Mapping[TopicPartition, int]  # high watermarks of all partitions of the topics touched
+    offsets: Mapping[TopicPartition, tuple[int, int]]  #: of its records: first, and after the last
+    ends: Mapping[TopicPartition, int]  #: high watermarks of all partitions of the topics touched
 
     @property
     def mode(self) -> str:
@@ -104,6 +105,21 @@ class Commit(NamedTuple):
             )
         ends = {tp: end for tp, end in self.ends.items() if tp.topic in topics}
         return json.dumps(_by_topic(ends))
+
+    def summary(self) -> str:
+        """Return who committed what, in one line."""
+        number, by = self.sequence, self.author
+        what = (
+            f"micro-batch {number} of query {by.query_id}"
+            if by.query_id
+            else f"job {self.transactional_id}"
+            if number == NO_TRANSACTION_SEQUENCE
+            else f"transaction {number} of {self.transactional_id}"
+        )
+        return (
+            f"commit {self.number}, {what}: {self.records_count} records, {self.size_in_bytes} bytes, "
+            f"{ranges_shown(self.offsets)}"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields, by the names that they have in the record."""

@@ -1,24 +1,31 @@
 """Start and end of a read in plain Python, checked against what the logs hold.
 
-A bound is an offset, "earliest" or "latest", or one of these for each partition. All partitions are
-checked before the first record is read, so that a bound which only some of them have fails early.
+A bound is an offset, a time, "earliest" or "latest", or one of these for each partition. All partitions
+are checked before the first record is read, so that a bound which only some of them have fails early.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from spark_kbatch.consumer.planning import LogView
 from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
-from spark_kbatch.model import INT_MAX, IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.model import INT_MAX, IsolationLevel, OffsetRange, TopicPartition
 from spark_kbatch.options import arguments
 
-# Where a range starts or ends: for all partitions, or by their numbers.
-OffsetBound = int | str | Mapping[int, int | str]
+# An offset, a time, or a word.
+OneBound = int | str | datetime.datetime
+# Where a range starts or ends: for all partitions, or for each, by (topic, number), or by number in one topic.
+OffsetBound = OneBound | Mapping[Any, OneBound]
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MS = datetime.timedelta(milliseconds=1)
 
 
 def ranges(
-    edges: Mapping[TopicPartition, LogOffsets],
+    views: Mapping[TopicPartition, LogView],
     start: Any,
     end: Any,
     isolation: IsolationLevel,
@@ -27,9 +34,10 @@ def ranges(
     """Return the range to read of each partition.
 
     Args:
-        edges: of the partitions to read.
-        start: first offset to read, or "earliest"; or one for each partition.
-        end: offset to stop before, or "latest"; or one for each partition.
+        views: of the partitions to read.
+        start: first offset to read, or "earliest"; or one for each partition. A time stands for the
+            first record with that time or a later one, or the end if there is none.
+        end: offset to stop before, or "latest"; or one for each partition; times as for `start`.
         isolation: decides where a log ends.
         why_unreadable: called for an offset below the log start, which may still be there for reads
             that know of it; returns the error if it is not, else None.
@@ -38,23 +46,23 @@ def ranges(
         ConfigError: not a bound; or a start that is greater than the end.
         OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
     """
-    starts = _by_partition("start", start, "earliest", list(edges))
-    ends = _by_partition("end", end, "latest", list(edges))
+    starts = _by_partition("start", start, "earliest", list(views))
+    ends = _by_partition("end", end, "latest", list(views))
     found, lacking = [], []
-    for tp, held in edges.items():
-        log_end = held.end_offset(isolation)
+    for tp, view in views.items():
+        log_start, log_end = view.offsets.log_start_offset, view.offsets.end_offset(isolation)
         wanted = OffsetRange(
             tp,
-            held.log_start_offset if starts[tp] is None else starts[tp],
-            log_end if ends[tp] is None else ends[tp],
+            _resolved(starts[tp], log_start, view, log_end),
+            _resolved(ends[tp], log_end, view, log_end),
         )
         found.append(wanted)
         if max(wanted.start, wanted.end) > log_end:
             past = wanted.start if wanted.start > log_end else wanted.end
-            lacking.append(OffsetOutOfRangeError(str(tp), past, held.log_start_offset, log_end))
+            lacking.append(OffsetOutOfRangeError(str(tp), past, log_start, log_end))
             continue
         _ensure_ordered(wanted, starts[tp], ends[tp])
-        if wanted.start < min(held.log_start_offset, wanted.end):
+        if wanted.start < min(log_start, wanted.end):
             error = why_unreadable(tp, wanted.start)
             lacking += [error] if error is not None else []
     if lacking:
@@ -62,25 +70,52 @@ def ranges(
     return found
 
 
+_Bound = int | datetime.datetime | None  # None is the log's own start or end
+
+
+def _resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
+    if isinstance(bound, datetime.datetime):
+        # Rounded up: a record whose time is the millisecond before is an earlier one.
+        time_ms = max(int(-((_EPOCH - bound) // _MS)), 0)
+        record = view.offset_for_timestamp(time_ms, end_offset=log_end)
+        return log_end if record is None else record.offset
+    return edge if bound is None else bound
+
+
 def _by_partition(
     name: str, bound: Any, word: str, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, Any]:
-    """Return the bound of each partition; None for the word, which stands for the log's own."""
+) -> dict[TopicPartition, _Bound]:
     if not isinstance(bound, Mapping):
-        return dict.fromkeys(partitions, _offset(name, bound, word))
-    for number in bound:
-        arguments.whole_number(f"a partition in {name}", number, 0, INT_MAX)
-    numbers = {tp.partition for tp in partitions}
-    if set(bound) != numbers:
+        return dict.fromkeys(partitions, _one(name, bound, word))
+    topics = {tp.topic for tp in partitions}
+    given = {_partition(name, key, topics): one for key, one in bound.items()}
+    if given.keys() != set(partitions):
         raise ConfigError(
-            f"{name} names the partitions {_listed(bound)}, but what is read has {_listed(numbers)}: "
+            f"{name} names the partitions {_listed(given)}, but what is read has {_listed(partitions)}: "
             "name each partition that is read, and no other"
         )
-    return {tp: _offset(f"{name} of {tp}", bound[tp.partition], word) for tp in partitions}
+    return {tp: _one(f"{name} of {tp}", given[tp], word) for tp in partitions}
 
 
-def _offset(name: str, bound: Any, word: str) -> int | None:
-    accepts = f"{word!r}, or an offset from 0 on"
+def _partition(name: str, key: Any, topics: set[str]) -> TopicPartition:
+    what = f"a partition in {name}"
+    if isinstance(key, tuple):
+        return arguments.topic_partition(what, key)
+    number = arguments.whole_number(what, key, 0, INT_MAX)
+    if len(topics) > 1:
+        arguments.refuse(what, key, 'partitions of several topics as ("topic", number)')
+    (topic,) = topics or {""}
+    return TopicPartition(topic, number)
+
+
+def _one(name: str, bound: Any, word: str) -> _Bound:
+    accepts = f"{word!r}, an offset from 0 on, or a time as a datetime with a time zone"
+    if isinstance(bound, datetime.datetime):
+        if bound.utcoffset() is None:
+            raise ConfigError(
+                f"{name} is {bound}, which has no time zone; give the datetime one, such as tzinfo=UTC"
+            )
+        return bound
     if isinstance(bound, str):
         if bound != word:
             arguments.refuse(name, bound, accepts)
@@ -88,16 +123,20 @@ def _offset(name: str, bound: Any, word: str) -> int | None:
     try:
         return arguments.whole_number(name, bound, 0)
     except ConfigError:
-        arguments.refuse(name, bound, f"{accepts}; `list_offsets` finds the offset of a time")
+        arguments.refuse(name, bound, accepts)
 
 
-def _ensure_ordered(wanted: OffsetRange, start: int | None, end: int | None) -> None:
+def _ensure_ordered(wanted: OffsetRange, start: _Bound, end: _Bound) -> None:
     if wanted.start <= wanted.end:
         return
-    whence = "" if start is not None else ", where its log starts"
-    assert end is not None  # at the log's end there is no start after it
+    whence = (
+        ", where its log starts" if start is None
+        else f", by its time {start}" if isinstance(start, datetime.datetime)
+        else ""
+    )  # fmt: skip
+    until = f", by its time {end}" if isinstance(end, datetime.datetime) else ""
     raise ConfigError(
-        f"start of {wanted.topic_partition} is {wanted.start}{whence}, after its end, {wanted.end}; "
+        f"start of {wanted.topic_partition} is {wanted.start}{whence}, after its end, {wanted.end}{until}; "
         "give an end that is the same or greater"
     )
 
@@ -117,5 +156,5 @@ def _of_all(lacking: Sequence[OffsetOutOfRangeError]) -> OffsetOutOfRangeError:
     )
 
 
-def _listed(numbers: Any) -> str:
-    return ", ".join(map(str, sorted(numbers))) or "none"
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "none"

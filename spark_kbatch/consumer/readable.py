@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows, ensure_columns
+from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows, Text, ensure_columns
 from spark_kbatch.consumer.source import Source
-from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.consumer.topic_reader import TopicChoice, TopicReader
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
@@ -124,69 +123,97 @@ class ReadableTopics:
 
     def read(
         self,
-        topic: str,
+        topics: TopicChoice,
         *,
         partitions: Iterable[int] | None = None,
         start: OffsetBound = "earliest",
         end: OffsetBound = "latest",
+        last: int | None = None,
         columns: Iterable[str] = tuple(ROW_SCHEMA.names),
+        text: bool | Literal["replace"] = False,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
     ) -> pa.RecordBatchReader:
-        """Read the records of a topic, partition by partition, in offset order within each.
+        """Read the records of topics, partition by partition, in offset order within each.
 
-        Arguments are checked at once; records are read as you take batches.
+        Arguments are checked at once; records are read as you take batches. All partitions of a cluster
+        in a folder are read as of one moment.
 
         Args:
-            topic: its name.
-            partitions: which to read, by number; all by default.
-            start: first offset to read, or "earliest"; or one for each partition:
-                `{0: 5, 1: "earliest"}`.
-            end: offset to stop before, or "latest"; or one for each partition.
+            topics: a name, several, or a pattern, `re.compile("^orders-")`, which may match anywhere
+                in a name; internal topics never match.
+            partitions: which to read of each topic, by number; all by default.
+            start: first offset to read, or "earliest", or a `datetime` with a time zone: the first
+                record with that time or a later one, and none if there is no such record. Or one for
+                each partition: `{0: 5, 1: "earliest"}`, of several topics `{("events", 0): 5}`.
+            end: offset to stop before, or "latest", or a time, before whose first record to stop; or
+                one for each partition.
+            last: of each partition, read only the last so many records before `end`.
             columns: which columns, in which order, of key, value, topic, partition, offset,
                 timestamp, timestampType and headers. Types are those of Spark. Only these columns
                 are decoded.
+            text: whether key and value are strings; "replace" puts U+FFFD for bytes that are not UTF-8.
             isolation_level: "read_committed" leaves out records of aborted transactions and ends
                 before the first open one; "read_uncommitted" does neither.
             max_decompressed_batch_bytes: limit of one compressed batch when decompressed; a larger
                 one raises CorruptRecordError when its rows are taken.
 
         Returns:
-            An iterator of `pyarrow.RecordBatch`. Its `read_all()` returns one table, which has the
-            columns even if there are no records. DuckDB, Polars and everything else that takes Arrow
-            streams accepts it as it is.
+            An iterator of `pyarrow.RecordBatch`, of at least one. Its `read_all()` returns one table,
+            which has the columns even if there are no records. DuckDB, Polars and everything else that
+            takes Arrow streams accepts it as it is.
 
         Raises:
             UnknownTopicOrPartitionError: no such topic or partition.
             ConfigError: another argument is not accepted.
             OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
+            RecordDeserializationError: as rows are taken, with `text=True`: bytes are not UTF-8.
         """
-        rows = Rows(ensure_columns(columns))
-        topic_id = self._reader.source.topic(arguments.text("topic", topic)).topic_id
-        ranges = self._reader.offset_ranges(
-            topic,
-            partitions=partitions,
-            start=start,
-            end=end,
-            isolation_level=isolation_level,
-        )
+        rows = Rows(ensure_columns(columns), _parse_text(text))
+        if last is not None:
+            arguments.whole_number("last", last, 1)
+            if not isinstance(start, str) or start != "earliest":
+                raise ConfigError(
+                    "start and last are both given; both say where to start: give one"
+                )
         isolation = parse_isolation_level("isolation_level", isolation_level)
         most = arguments.whole_number(
             "max_decompressed_batch_bytes", max_decompressed_batch_bytes, 1, INT_MAX
         )
+        chosen = self._reader.chosen(topics, partitions)
+        ranges = self._reader.ranges(chosen, start, end, isolation)
 
-        def rows_of(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-            batches = self._reader.read_range(
+        def read(wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            return self._reader.read_range(
                 wanted,
-                rows.decoded,
+                columns,
                 isolation,
-                topic_id=topic_id,
+                topic_id=chosen[wanted.topic_partition],
                 max_decompressed_batch_bytes=most,
             )
-            return rows.of(batches, wanted.topic_partition)
 
-        batches = itertools.chain.from_iterable(map(rows_of, ranges))
-        return pa.RecordBatchReader.from_batches(rows.schema, batches)
+        def batches() -> Iterator[pa.RecordBatch]:
+            is_empty = True
+            for wanted in ranges:
+                if last is not None:
+                    wanted = self._reader.last_records(
+                        wanted, last, lambda some: read(some, ["offset"])
+                    )
+                for batch in rows.of(read(wanted, rows.decoded), wanted.topic_partition):
+                    is_empty = False
+                    yield batch
+            if is_empty:  # a caller who takes batches needs one to learn the columns
+                yield pa.RecordBatch.from_pylist([], rows.schema)
+
+        return pa.RecordBatchReader.from_batches(rows.schema, batches())
+
+
+def _parse_text(text: Any) -> Text | None:
+    if isinstance(text, bool):
+        return "strict" if text else None
+    if not isinstance(text, str) or text != "replace":
+        arguments.refuse("text", text, "True, False, 'replace'")
+    return "replace"
 
 
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}

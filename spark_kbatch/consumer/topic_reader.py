@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -23,6 +24,9 @@ from spark_kbatch.model import (
 from spark_kbatch.options import arguments
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
+
+# A name, several, or a pattern that is searched for in names.
+TopicChoice = str | Iterable[str] | re.Pattern[str]
 
 
 class TopicReader:
@@ -143,19 +147,51 @@ class TopicReader:
 
     def offset_ranges(
         self,
-        topic: str,
+        topics: TopicChoice,
         *,
         partitions: Iterable[int] | None = None,
         start: OffsetBound = "earliest",
         end: OffsetBound = "latest",
         isolation_level: str = "read_committed",
     ) -> list[OffsetRange]:
-        """Return the ranges that a read of a topic covers; arguments and errors as of `Cluster.read`."""
+        """Return the ranges that a read covers; arguments and errors as of `Cluster.read`."""
         isolation = parse_isolation_level("isolation_level", isolation_level)
-        chosen = self.source.partitions(arguments.text("topic", topic))
-        if partitions is not None:
-            numbers = arguments.partition_numbers("partitions", partitions)
-            chosen = [TopicPartition(topic, number) for number in numbers]
+        return self.ranges(self.chosen(topics, partitions), start, end, isolation)
+
+    def chosen(
+        self, topics: TopicChoice, partitions: Iterable[int] | None
+    ) -> dict[TopicPartition, str]:
+        """Return the partitions that `Cluster.read` reads for these arguments, each with its topic's id."""
+        numbers = (
+            None if partitions is None else arguments.partition_numbers("partitions", partitions)
+        )
+        return {
+            tp: topic_id
+            for name, (topic_id, held) in self._topics_chosen(topics).items()
+            for tp in (held if numbers is None else [TopicPartition(name, n) for n in numbers])
+        }
+
+    def _topics_chosen(self, topics: TopicChoice) -> dict[str, FoundTopic]:
+        if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
+            matching = filter(topics.search, self.source.topic_names())
+            # Others were deleted since the names were listed.
+            return dict(sorted(self.source.found(matching).items()))
+        names = list(dict.fromkeys(arguments.topic_names("topics", topics)))
+        found = self.source.found(names)
+        return {name: found[name] if name in found else self._topic(name) for name in names}
+
+    def _topic(self, name: str) -> FoundTopic:
+        """Return a topic; raises UnknownTopicOrPartitionError, which names the nearest."""
+        return FoundTopic(self.source.topic(name).topic_id, self.source.partitions(name))
+
+    def ranges(
+        self,
+        partitions: Iterable[TopicPartition],
+        start: OffsetBound,
+        end: OffsetBound,
+        isolation: IsolationLevel,
+    ) -> list[OffsetRange]:
+        """Return the ranges from `start` to `end` of partitions; raises as `offset_bounds.ranges`."""
 
         def why_unreadable(tp: TopicPartition, offset: int) -> OffsetOutOfRangeError | None:
             try:
@@ -164,7 +200,31 @@ class TopicReader:
                 return error
             return None
 
-        return offset_bounds.ranges(self.edges(chosen), start, end, isolation, why_unreadable)
+        views = self.source.views(partitions)
+        return offset_bounds.ranges(views, start, end, isolation, why_unreadable)
+
+    def last_records(
+        self,
+        wanted: OffsetRange,
+        count: int,
+        read: Callable[[OffsetRange], Iterable[pa.RecordBatch]],
+    ) -> OffsetRange:
+        """Return the part of a range that holds its last `count` records, or all of it if it has fewer.
+
+        Offsets are not counted: some have no record, after a compaction or a transaction.
+
+        Args:
+            read: yields the offsets of a range that have a record, as the only column.
+        """
+        end, left, step = wanted.end, count, count
+        while end > wanted.start:
+            start = max(end - step, wanted.start)
+            offsets = [batch.column(0) for batch in read(wanted._replace(start=start, end=end))]
+            found = pa.chunked_array(offsets, pa.int64())
+            if len(found) >= left:
+                return wanted._replace(start=found[len(found) - left].as_py())
+            end, left, step = start, left - len(found), 2 * step
+        return wanted
 
 
 class _TopicsPlanned:

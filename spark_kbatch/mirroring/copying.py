@@ -53,12 +53,12 @@ _ISOLATION = IsolationLevel.READ_COMMITTED
 class MirrorProgress(NamedTuple):
     """The work of a mirror since it was started."""
 
-    records_count: int  # sent, in units that are committed or not
+    records_count: int  #: sent, in units that are committed or not
     size_in_bytes: int
-    units: int  # committed
-    batches_kept: int  # whose records were copied as they are
-    batches_encoded: int  # that had to be encoded again
-    offsets_left: int  # to the source's ends, as far as they were looked up
+    units: int  #: committed
+    batches_kept: int  #: whose records were copied as they are
+    batches_encoded: int  #: that had to be encoded again
+    offsets_left: int  #: to the source's ends, as far as they were looked up
     topics_created: tuple[str, ...]
 
 

@@ -222,7 +222,12 @@ def place_of(given: Given, options: Mapping[str, str]) -> tuple[str, ClusterOpti
     Raises:
         ConfigError: they name neither; or the options of the cluster are not accepted.
     """
-    servers = str(given.get("kafka.bootstrap.servers") or "")
-    if given.get("path") or not is_address(servers):
+    servers, path = (str(given.get(key) or "") for key in ("kafka.bootstrap.servers", "path"))
+    if path or not is_address(servers):
+        if is_address(path):
+            raise ConfigError(
+                f"path is {path!r}, which looks like the address of a real cluster: give that in the option "
+                f"'kafka.bootstrap.servers', and no path; a folder of this name is './{path}'"
+            )
         return path_of(given), None
     return "", parse_cluster_options(options)

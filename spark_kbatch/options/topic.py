@@ -226,7 +226,7 @@ class Topic:
     topic_id: str
     partitions: int
     config: TopicConfig
-    replicas: tuple[tuple[int, ...], ...] = ()  # node ids by partition; the first is preferred
+    replicas: tuple[tuple[int, ...], ...] = ()  #: node ids by partition; the first is preferred
 
     def __repr__(self) -> str:
         copies = f", replication_factor={self.replication_factor}" if self.replicas else ""

@@ -65,10 +65,10 @@ class RemoteCluster(ReadableTopics):
                 producer.send("events", key="k", value="v")
             table = cluster.read("events").read_all()
 
-    Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
-        partitions, describe.
-    Records: producer, read, list_offsets, delete_records.
-    Kafka clients: groups.
+    - Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
+      partitions, describe.
+    - Records: producer, read, list_offsets, delete_records.
+    - Kafka clients: groups.
 
     A call that cannot reach the cluster is tried again until default.api.timeout.ms have passed.
     """

@@ -29,7 +29,8 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaWriteTask.scala, KafkaBatchWrite
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -42,10 +43,12 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.model import TopicPartition, ranges_shown
 from spark_kbatch.options.producer import ProducerConfig, parse_producer_options
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.producer.metrics import Written
 from spark_kbatch.remote.client import Client, leased
 from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.producer import open_producer
@@ -60,9 +63,11 @@ _BATCH_SIZE_MIN = 16 * 1024
 
 
 class Sent(NamedTuple):
-    """What one task wrote."""
+    """What one task wrote, in how many seconds."""
 
     records_count: int
+    written: Mapping[TopicPartition, Written]
+    seconds: float
 
 
 class RemoteJob:
@@ -119,7 +124,7 @@ class RemoteJob:
             if self.options.topic is not None
             else partial(ensure_topic, self.options),
         )
-        count, done = 0, False
+        count, done, began_s = 0, False, time.monotonic()
         try:
             for batch in rows:
                 producer.append(batch, self.options.topic)
@@ -130,14 +135,14 @@ class RemoteJob:
             done = True
         finally:
             producer.close(timeout=None if done else 0)
-        return Sent(count)
+        return Sent(count, producer.written(), time.monotonic() - began_s)
 
     def commit_batch(self, staged: Sequence[Sent]) -> None:
-        """Say how many records were written; they are visible already."""
+        """Log what was written; it is visible already."""
         self._report("a batch job", staged)
 
     def commit_micro_batch(self, staged: Sequence[Sent], number: int) -> None:
-        """Say how many records were written; they are visible already."""
+        """Log what was written; it is visible already."""
         self._report(f"micro-batch {number}", staged)
 
     def abort(self, staged: Sequence[Sent]) -> None:
@@ -152,8 +157,25 @@ class RemoteJob:
             )
 
     def _report(self, what: str, staged: Sequence[Sent]) -> None:
-        count = sum(one.records_count for one in staged)
-        logger.info("%s wrote %d records to %s", what, count, self.options.cluster)
+        logger.info(
+            "%s to %s: %d records, %d bytes, %s, the longest task in %.3f s",
+            what,
+            self.options.cluster,
+            sum(one.records_count for one in staged),
+            sum(part.size_in_bytes for one in staged for part in one.written.values()),
+            ranges_shown(_ranges(staged)),
+            max((one.seconds for one in staged), default=0.0),
+        )
+
+
+def _ranges(staged: Sequence[Sent]) -> dict[TopicPartition, tuple[int, int]]:
+    """Return between which offsets the tasks wrote: from, and to but not including."""
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for tp, part in (pair for one in staged for pair in one.written.items()):
+        if part.first_offset >= 0:
+            start, end = found.get(tp, (part.first_offset, 0))
+            found[tp] = min(start, part.first_offset), max(end, part.last_offset + 1)
+    return found
 
 
 def producer_config(options: WriteOptions) -> ProducerConfig:

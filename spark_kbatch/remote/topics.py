@@ -51,12 +51,12 @@ class RemoteTopic:
     """A topic of a real cluster: its name, id, partitions, replicas and settings."""
 
     name: str
-    topic_id: str  # empty if the cluster tells none
+    topic_id: str  #: empty if the cluster tells none
     partitions: int
-    leaders: tuple[int, ...] = ()  # node ids by partition; -1 for a partition without a leader
-    replicas: tuple[tuple[int, ...], ...] = ()  # node ids by partition; the first is preferred
-    isr: tuple[tuple[int, ...], ...] = ()  # those of them that are in sync
-    # By Kafka's keys, as the cluster tells them; empty if this client may not see them.
+    leaders: tuple[int, ...] = ()  #: node ids by partition; -1 for a partition without a leader
+    replicas: tuple[tuple[int, ...], ...] = ()  #: node ids by partition; the first is preferred
+    isr: tuple[tuple[int, ...], ...] = ()  #: those of them that are in sync
+    #: By Kafka's keys, as the cluster tells them; empty if this client may not see them.
     config: Mapping[str, str | None] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:

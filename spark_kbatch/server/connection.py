@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from spark_kbatch.errors import KBatchError, ProtocolError
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
+from spark_kbatch.server.metrics import RequestMetrics
 from spark_kbatch.server.requests import HANG_UP
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.framing import Receive, Send
@@ -73,12 +74,21 @@ class _State(Enum):
 class Exchange:
     """One request that waits for its answer. Thread-safe."""
 
-    __slots__ = ("_connection", "_correlation_id", "_is_answered", "api_key", "version")
+    __slots__ = (
+        "_began_s", "_connection", "_correlation_id", "_is_answered", "_metrics", "api_key", "version",
+    )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, api_key: int, version: int, correlation_id: int
+        self,
+        connection: Connection,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        metrics: RequestMetrics,
     ) -> None:
+        """Start to wait; `metrics` are told of the answer."""
         self._connection, self.api_key, self.version = connection, api_key, version
+        self._metrics, self._began_s = metrics, time.monotonic()
         self._correlation_id, self._is_answered = correlation_id, False
 
     @property
@@ -92,6 +102,7 @@ class Exchange:
             logger.error("a request of key %d was answered twice", self.api_key)
             return
         self._is_answered = True
+        self._metrics.answered(self._began_s)
         send: Send | None = None
         if body is not None and body is not HANG_UP:
             try:

@@ -17,6 +17,7 @@ from spark_kbatch.errors import KBatchError, UnsupportedVersionError
 from spark_kbatch.server.api_versions import ApiVersionsHandler
 from spark_kbatch.server.connection import Connection, Exchange
 from spark_kbatch.server.intercepts import Intercept, InterceptedRequest
+from spark_kbatch.server.metrics import RequestMetrics
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import HANG_UP, Handler, Received
@@ -48,6 +49,7 @@ class Dispatch:
         self._intercepting, self._call_later = intercepting, call_later
         self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
         self._entries: dict[int, Entry] = {}
+        self.metrics: dict[int, RequestMetrics] = {}  # by api key
         self.register(ApiKey.API_VERSIONS, ApiVersionsHandler(self.supported).handle, None)
 
     def register(
@@ -62,6 +64,7 @@ class Dispatch:
             by_loop: whether the loop calls it if the request is small.
         """
         self._entries[api_key] = Entry(handler, pool, by_loop or pool is None)
+        self.metrics[api_key] = RequestMetrics()
 
     def intercept(self, api_key: int, function: Intercept | None) -> None:
         """Let a function see requests of a kind first; None removes it."""
@@ -79,13 +82,14 @@ class Dispatch:
             ProtocolError, UnsupportedVersionError: it is not one that this server answers.
         """
         api_key, version, correlation_id = _START.unpack_from(frame)
-        exchange = Exchange(connection, api_key, version, correlation_id)
         entry = self._entries.get(api_key)
         if entry is None:
             raise UnsupportedVersionError(api_key, "", version, None, correlation_id)
+        metrics = self.metrics[api_key]
+        exchange = Exchange(connection, api_key, version, correlation_id, metrics)
         versions = protocol.SUPPORTED[api_key]
         if api_key == ApiKey.API_VERSIONS and version not in versions:
-            exchange = Exchange(connection, api_key, 0, correlation_id)
+            exchange = Exchange(connection, api_key, 0, correlation_id, metrics)
             self._run(entry.handler, _received(connection, api_key, version, "", None), exchange)
         elif entry.pool is not None and len(frame) > _DECODED_BY_LOOP_MAX:
             entry.pool.submit(

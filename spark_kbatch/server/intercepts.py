@@ -29,7 +29,7 @@ class InterceptedRequest:
     """A request that is not answered yet; unless a method is called, it is answered as usual."""
 
     def __init__(self, received: Received) -> None:
-        self.api = _name(ApiKey(received.api_key))
+        self.api = name_of(ApiKey(received.api_key))
         self.version, self.body = received.version, received.body
         self.client_id, self.client_host = received.client_id, received.client_host
         self.error: ErrorCode | None = None
@@ -61,15 +61,16 @@ def api_key_of(api: str) -> ApiKey:
     Raises:
         ConfigError: no such name; names all.
     """
-    by_name = {_name(key).lower(): key for key in ApiKey}
+    by_name = {name_of(key).lower(): key for key in ApiKey}
     found = by_name.get(str(api).replace("_", "").lower())
     if found is None:
-        known = ", ".join(map(_name, ApiKey))
+        known = ", ".join(map(name_of, ApiKey))
         raise ConfigError(f"there are no requests of the kind {api!r}; kinds: {known}")
     return found
 
 
-def _name(key: ApiKey) -> str:
+def name_of(key: ApiKey) -> str:
+    """Return Kafka's name of a kind of request."""
     return "".join(word.capitalize() for word in key.name.split("_"))
 
 

@@ -84,6 +84,7 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(self._selector)
         self._connections: set[Connection] = set()  # used by the loop alone
+        self.connections_made = 0  # changed by the loop alone
         self._no_more = False  # connections
         self._all_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kbatch-server", daemon=True)
@@ -159,6 +160,7 @@ class Listener:
                 continue
             try:
                 self._connections.add(self._connected(sock))
+                self.connections_made += 1
             except OSError:  # It is gone already.
                 sock.close()
 

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.options.server import ServerConfig
@@ -22,7 +22,7 @@ from spark_kbatch.server.fetch import FetchHandler
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.server.housekeeping import Housekeeping
-from spark_kbatch.server.intercepts import Intercept, api_key_of
+from spark_kbatch.server.intercepts import Intercept, api_key_of, name_of
 from spark_kbatch.server.listener import Listener, is_loopback, listening_socket
 from spark_kbatch.server.memory import AnswerMemory, RequestMemory
 from spark_kbatch.server.metadata import MetadataHandler, NewTopics
@@ -100,6 +100,7 @@ class Server:
             ConfigError: it cannot listen there.
         """
         self._backend, self._config, self._advertised = backend, config, advertised
+        self._topic_metrics = backend.manager.topic_metrics  # also once the cluster is closed
         self._closing = threading.Lock()  # guards _is_closed
         self._is_closed = False
         self._process_id = os.getpid()
@@ -229,6 +230,28 @@ class Server:
     def bootstrap_servers(self) -> str:
         """The address to give to clients, as HOST:PORT."""
         return shown_address(*(self._advertised or (self.host, self.port)))
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what clients have asked and what logs have taken and given, by the names of a broker's metrics.
+
+        "BrokerTopicMetrics" counts records, bytes and requests of this process, "RequestMetrics" requests by
+        their kind, with their times in ms, "socket-server-metrics" connections. A "...PerSec" has Count, since
+        the server started (of topics: since the cluster was opened), MeanRate and OneMinuteRate.
+        `Cluster.metrics` has the replicas and logs.
+        """
+        requests = {
+            name_of(ApiKey(key)): found
+            for key, one in sorted(self._dispatch.metrics.items())
+            if (found := one.as_dict())["RequestsPerSec"]["Count"]
+        }
+        return {
+            "BrokerTopicMetrics": self._topic_metrics.as_dict(),
+            "RequestMetrics": requests,
+            "socket-server-metrics": {
+                "connection-count": self._listener.connections_count(),
+                "connection-creation-total": self._listener.connections_made,
+            },
+        }
 
     def intercept(self, api: str, function: Intercept | None) -> None:
         """Let a function see each request of one kind before it is answered, to test a client's errors.

@@ -7,7 +7,7 @@ messages. Only a streaming query's offsets come from one process that lives as l
 """
 
 try:
-    import pyspark  # noqa: F401  an extra, so its absence is reported in one place
+    import pyspark  # an extra, so its absence is reported in one place
 except ModuleNotFoundError as error:
     if error.name != "pyspark":
         raise
@@ -16,3 +16,13 @@ except ModuleNotFoundError as error:
         "pip install '.[spark]' in a clone of the repository",
         name="pyspark",
     ) from None
+
+if tuple(int(number) for number in pyspark.__version__.split(".")[:2]) < (4, 1):
+    raise ImportError(
+        f"PySpark {pyspark.__version__} is installed; the Spark data source needs 4.1 or newer, because "
+        "earlier versions write no Arrow batches: pip install 'pyspark[sql]>=4.1'"
+    )
+
+from spark_kbatch.spark import process
+
+process.set_up_log()

@@ -46,6 +46,7 @@ class KBatchReader(DataSourceReader):
             RangePartition(load, piece) for piece in open_topics(self._options).plan(self._options)
         ]
 
+    @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range, in offset order."""
         # Spark passes a partition of its own if the plan has none.

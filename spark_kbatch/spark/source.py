@@ -69,6 +69,7 @@ _TABLE_KEYS = frozenset({"owner", "provider"})
 class KBatchDataSource(DataSource):
     """The data source `kbatch`. Its options are described in docs/options.md."""
 
+    @briefly
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         # A catalog table's options arrive only when it is created, with keys that only tables have; when

@@ -28,6 +28,7 @@ from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, sti
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening import open_topics
 from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.spark.shown import briefly
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -65,10 +66,12 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The planner; only the reader that Spark asks for offsets creates one."""
         return StreamPlanner(self._options, self._open_source, monotonic_ms)
 
+    @briefly
     def initialOffset(self) -> dict[str, Any]:
         """Return where the query starts if it has no checkpoint."""
         return self._planner.initial().to_json()
 
+    @briefly
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -94,16 +97,19 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End this run where the logs end when `latestOffset` is first called."""
         self._planner.prepare_for_available_now()
 
+    @briefly
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the latest offset for the query's progress."""
         latest = self._planner.report_latest()
         return None if latest is None else latest.to_json()
 
+    @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return a partition for each piece of the micro-batch."""
         pieces = self._planner.plan(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return [StreamPartition(piece) for piece in pieces]
 
+    @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one piece, in offset order."""
         # Spark passes a partition of its own if the plan has none.
@@ -126,10 +132,12 @@ class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, error: KBatchError) -> None:
         self._error = error
 
+    @briefly
     def initialOffset(self) -> NoReturn:
         """Raise the error in the options."""
         raise self._error
 
+    @briefly
     def latestOffset(self, start: object = None, limit: object = None) -> NoReturn:
         """Raise the error in the options."""
         raise self._error
@@ -137,10 +145,12 @@ class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Do nothing: the next call raises."""
 
+    @briefly
     def partitions(self, start: object, end: object) -> NoReturn:
         """Raise the error in the options."""
         raise self._error
 
+    @briefly
     def read(self, partition: object) -> NoReturn:
         """Raise the error in the options."""
         raise self._error

@@ -44,6 +44,7 @@ from spark_kbatch.cluster.job import Job
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.spark.shown import briefly
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +156,7 @@ class WriteJob(Protocol):
     def commit_micro_batch(self, staged: Sequence[Any], number: int) -> None:
         """End a micro-batch."""
 
+    @briefly
     def abort(self, staged: Sequence[Any]) -> None:
         """End a job that failed."""
 
@@ -195,14 +197,17 @@ class KBatchWriter(DataSourceArrowWriter):
     def __init__(self, job: WriteJob) -> None:
         self._job = job
 
+    @briefly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage all rows of a task; runs in the task."""
         return _stage(self._job, iterator)
 
+    @briefly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged; runs on the driver."""
         self._job.commit_batch(_staged(messages))
 
+    @briefly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what finished tasks staged; runs on the driver, while others may still write."""
         self._job.abort(_staged(messages))
@@ -214,14 +219,17 @@ class KBatchStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, job: WriteJob) -> None:
         self._job = job
 
+    @briefly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage all rows of a task; runs in the task."""
         return _stage(self._job, iterator)
 
+    @briefly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the micro-batch, unless it is committed already; runs on the driver."""
         self._job.commit_micro_batch(_staged(messages), batchId)
 
+    @briefly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what finished tasks staged; runs on the driver, while others may still write."""
         self._job.abort(_staged(messages))

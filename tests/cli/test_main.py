@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -71,9 +72,10 @@ def test_topics_shows_offsets_and_sizes(path: Path) -> None:
     done = kbatch_from_a_shell("topics", path)
 
     assert done.returncode == 0
-    rows = [line.replace("│", " ").split() for line in done.stdout.splitlines() if "│" in line]
-    size = f"{len(builders.encode(ROWS)):,}"
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    size = str(len(builders.encode(ROWS)))
     assert rows == [
+        ["topic", "partition", "first offset", "next offset", "records", "bytes"],
         ["empty", "0", "0", "0", "0", "0"],
         ["events", "0", "0", "3", "3", size],
         ["events", "1", "0", "3", "3", size],
@@ -118,7 +120,7 @@ def test_topics_skips_a_topic_that_was_deleted_since_topics_were_listed(
 
 
 def test_consume_prints_a_line_a_record(path: Path) -> None:
-    done = kbatch_from_a_shell("consume", path, "events", "--partition", "0")
+    done = kbatch("consume", path, "events", "--partition", "0")
 
     assert done.stdout.splitlines() == [
         "0\t0\t1970-01-01T00:00:00.000Z\tk\ttab\\there\th=x, h=\\N",
@@ -158,7 +160,7 @@ def test_consume_as_json_keeps_bytes_that_are_no_text(path: Path) -> None:
     assert [r["key"] for r in records] == ["k", None, {"base64": "/w=="}]
     assert records[0]["headers"] == [["h", "x"], ["h", None]]
     assert records[1] == {
-        "partition": 1, "offset": 1, "timestamp": None, "key": None, "value": "two\nlines", "headers": [],
+        "topic": "events", "partition": 1, "offset": 1, "timestamp": None, "key": None, "value": "two\nlines", "headers": [],
     }  # fmt: skip
 
 
@@ -234,25 +236,24 @@ def test_gc_says_what_it_deletes(old: Path) -> None:
 
 
 def kbatch_answering(answer: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-c",
-        "from spark_kbatch.cli.main import main; main()",
-        *map(str, words),
-    ]
-    return subprocess.run(command, input=answer, capture_output=True, text=True, check=False)
+    """Run the command with a terminal at which someone types the answer."""
+    ours, terminal = pty.openpty()
+    os.write(ours, answer.encode())
+    command = [sys.executable, "-m", "spark_kbatch", *map(str, words)]
+    done = subprocess.run(command, stdin=terminal, capture_output=True, text=True, check=False)
+    os.close(terminal)
+    os.close(ours)
+    return done
 
 
 def test_delete_topic_asks_first(old: Path) -> None:
     cluster = Cluster(str(old))
     cluster.create_topic("more")
     summary = f"topic events: 1 partition, 12 records, {4 * len(builders.encode(ROWS)):,} bytes"
-    for answer in ("", "n\n"):
-        done = kbatch_answering(answer, "delete-topic", old, "events", "more")
-        assert done.returncode == 1
-        assert done.stdout == ""
-        assert summary in done.stderr
-        assert cluster.topic_names() == ["events", "more"]
+    done = kbatch_answering("n\n", "delete-topic", old, "events", "more")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert summary in done.stderr
+    assert cluster.topic_names() == ["events", "more"]
     done = kbatch_answering("y\n", "delete-topic", old, "events", "more")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
@@ -260,6 +261,16 @@ def test_delete_topic_asks_first(old: Path) -> None:
         "topic more deleted: 1 partition, 0 records, 0 bytes",
     ]
     assert cluster.topic_names() == []
+
+
+@pytest.mark.parametrize("words", [["delete-topic", "events"], ["delete-records", "events", "0:4"]])
+def test_what_deletes_takes_no_answer_that_is_not_typed(old: Path, words: list[str]) -> None:
+    command, *rest = words
+    done = CliRunner().invoke(cli, [command, str(old), *rest], input="y\ny\n")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "stdin is no terminal" in str(done.exception)
+    assert "give --yes to delete" in str(done.exception)
+    assert first_offset(old) == 0
 
 
 def test_history_lists_what_was_committed_to_a_deleted_topic(path: Path, tmp_path: Path) -> None:
@@ -424,10 +435,46 @@ def test_gc_keeps_what_jobs_staged_for_as_long_as_it_is_told(old: Path) -> None:
 
 
 def test_records_below_an_offset_are_deleted(old: Path) -> None:
-    assert kbatch("delete-records", old, "events", "0:4").stdout == "events-0 starts at offset 4\n"
+    looked = kbatch("delete-records", old, "events", "0:4", "--dry-run").stdout
+    assert looked == "events-0 would start at offset 4: 4 records would be deleted\n"
+    assert first_offset(old) == 0
+    done = kbatch("delete-records", old, "events", "0:4", "--yes").stdout
+    assert done == "events-0 starts at offset 4: 4 records deleted\n"
     assert first_offset(old) == 4
-    found = kbatch("delete-records", old, "events", "0:-1", "--json").stdout
-    assert json.loads(found) == {"topic": "events", "partition": 0, "log_start_offset": 12}
+    found = kbatch("delete-records", old, "events", "0:-1", "--json", "--yes").stdout
+    assert json.loads(found) == {
+        "topic": "events", "partition": 0, "log_start_offset": 12, "records": 8, "deleted": True,
+    }  # fmt: skip
+    below = kbatch("delete-records", old, "events", "0:1", "--json", "--dry-run").stdout
+    assert json.loads(below) == {
+        "topic": "events", "partition": 0, "log_start_offset": 12, "records": 0, "deleted": False,
+    }  # fmt: skip
+
+
+def test_a_topic_is_created_and_described(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    words = ("--partitions", "2", "--set", "retention.ms=5000")
+    assert "no such folder" in kbatch("create-topic", path, "events", *words).stderr
+    done = kbatch("create-topic", path, "events", *words, "--create")
+    assert done.stdout == "topic events has 2 partitions, replication factor 1\n"
+    again = kbatch("create-topic", path, "events")
+    assert (again.returncode, "or give --if-not-exists" in again.stderr) == (1, True)
+    there = kbatch("create-topic", path, "events", *words, "--if-not-exists", "--json")
+    (described,) = kbatch("describe-topic", path, "events", "--json").stdout.splitlines()
+    assert json.loads(there.stdout) == json.loads(described)
+    assert json.loads(described)["config"]["retention.ms"] == 5000
+    kbatch("create-topic", path, "more")
+    rows = [
+        line.split("\t")
+        for line in kbatch("describe-topic", path, "events", "more").stdout.splitlines()
+    ]
+    assert rows[:3] == [
+        ["topic", "setting", "value", "default"],
+        ["events", "num.partitions", "2", "-"],
+        ["events", "replication.factor", "1", "-"],
+    ]
+    assert ["events", "retention.ms", "5000", "-1"] in rows
+    assert ["more", "retention.ms", "-1", "-1"] in rows
 
 
 @pytest.mark.parametrize(
@@ -450,9 +497,10 @@ def test_offsets_shows_where_a_time_begins(path: Path, time: str, rows: list[str
 def test_history_lists_commits_the_newest_first(path: Path) -> None:
     done = kbatch("history", path)
 
-    rows = [line.replace("│", " ").split() for line in done.stdout.splitlines() if "│" in line]
-    size = f"{2 * len(builders.encode(ROWS)):,}"
-    assert rows == [["0", "2023-11-14T22:13:20.000Z", "append", "events", "6", size]]
+    headings, *rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert headings == ["commit", "time", "mode", "by", "topics", "records", "bytes"]
+    size = str(2 * len(builders.encode(ROWS)))
+    assert rows == [["0", "2023-11-14T22:13:20.000Z", "append", "-", "events", "6", size]]
 
 
 def test_history_as_json_is_one_object_a_commit(path: Path) -> None:
@@ -460,6 +508,7 @@ def test_history_as_json_is_one_object_a_commit(path: Path) -> None:
     commit = json.loads(done.stdout)
 
     assert (commit["commit"], commit["records"], commit["mode"]) == (0, 6, "append")
+    assert commit["time"] == "2023-11-14T22:13:20.000Z"
     assert commit["offsets"] == {"events": {"0": [0, 3], "1": [0, 3]}}
     assert kbatch("history", path, "--topic", "empty", "--json").stdout == ""
 
@@ -523,7 +572,12 @@ def test_repair_of_damaged_batches_is_exit_code_1(tmp_path: Path) -> None:
         (["consume", "{path}", "events", "--start", "9"], "9"),
         (["topics", "{path}/nowhere"], "there is no such folder"),
         (["topics", "s3://bucket/x"], "'s3'"),
-        (["delete-records", "{path}", "events", "0:9"], "offset 9 of events-0 is out of range"),
+        (
+            ["delete-records", "{path}", "events", "0:9", "--yes"],
+            "offset 9 of events-0 is out of range",
+        ),
+        (["delete-records", "{path}", "events", "7:1", "--dry-run"], "has partitions 0 to 1"),
+        (["delete-records", "{path}", "__commits", "0:1", "--yes"], "__commits"),
         (["gc", "{path}", "absent"], "topic 'absent' does not exist"),
         (["demo", "{path}"], "already holds something"),
     ],
@@ -536,6 +590,8 @@ def test_repair_of_damaged_batches_is_exit_code_1(tmp_path: Path) -> None:
         "folder",
         "scheme",
         "deleted",
+        "deleted partition",
+        "deleted internal topic",
         "collected",
         "demo",
     ],

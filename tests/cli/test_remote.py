@@ -47,8 +47,8 @@ def objects_of(done: Result) -> list[Any]:
 
 def rows_of(done: Result) -> list[list[str]]:
     assert done.exit_code == 0, (done.output, done.exception)
-    lines = [line for line in done.stdout.splitlines() if "│" in line]
-    return [[word.strip() for word in line.strip("│").split("│")] for line in lines]
+    _headings, *lines = done.stdout.splitlines()
+    return [line.split("\t") for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,8 @@ def rows_of(done: Result) -> list[list[str]]:
         ["offsets", "events"],
         ["offsets", "events", "--time", "max-timestamp", "--json"],
         ["offsets", "events", "--group", "billing", "--json"],
-        ["delete-records", "events", "0:0", "--json"],
+        ["delete-records", "events", "0:0", "1:-1", "--json", "--dry-run"],
+        ["delete-records", "events", "0:0", "--json", "--yes"],
     ],
     ids=" ".join,
 )
@@ -99,14 +100,24 @@ def test_groups_are_those_of_the_folder_but_for_what_no_broker_tells(
     assert remote == local
     done = kbatch("groups", address, "billing")
     assert rows_of(done)[0][:5] == ["events", "0", "1", "3", "2"]
-    assert f"Group billing: Stable, served at {address}" in done.stdout.replace("\n", " ")
+    drawn = kbatch("groups", address, "billing", env={"FORCE_COLOR": "1", "COLUMNS": "200"})
+    assert f"Group billing: Stable, served at {address}" in drawn.stdout
     missing = kbatch("groups", address, "nothing")
     assert isinstance(missing.exception, ConfigError)
     assert f"does not exist in {address}; its groups: billing" in str(missing.exception)
 
 
 def test_topics_are_changed_grown_and_deleted(cluster: Cluster, address: str) -> None:
-    cluster.create_topic("t", partitions=1)
+    made = kbatch("create-topic", address, "t", "--set", "retention.ms=7", "--partitions", 1)
+    assert made.stdout == "topic t has 1 partition, replication factor 1\n"
+    (described,) = objects_of(kbatch("describe-topic", address, "t", "--json"))
+    assert described.pop("config")["retention.ms"] == "7"
+    assert described == {
+        "topic": "t", "topic_id": cluster.topic("t").topic_id, "partitions": 1, "replication_factor": 1,
+    }  # fmt: skip
+    assert "t\tretention.ms\t7\t-" in kbatch("describe-topic", address, "t").stdout.splitlines()
+    again = kbatch("create-topic", address, "t", "--set", "retention.ms=8", "--if-not-exists")
+    assert "already exists, with retention.ms=7" in str(again.exception)
     (changed,) = objects_of(
         kbatch("alter-topic", address, "t", "--set", "retention.ms=5", "--json")
     )
@@ -182,7 +193,7 @@ def test_errors_of_client_options_repeat_no_value(
 @pytest.mark.parametrize(
     "words",
     [
-        ["gc"], ["history"], ["export", "events", "--to", "x"], ["repair"], ["log-dirs"], ["serve"],
+        ["gc"], ["history"], ["export", "events", "--to", "x"], ["verify"], ["repair"], ["log-dirs"], ["serve"],
         ["demo"],
     ],
     ids=lambda words: words[0],

@@ -51,12 +51,21 @@ def test_a_served_cluster_can_be_used_until_a_signal(
     with served(path, "--create", "--num-partitions", "2", "--json") as process:
         told = json.loads(first_line(process))
         client = kafka.KafkaProducer(bootstrap_servers=told["bootstrap_servers"])
+        process.send_signal(signal.SIGUSR1)
+        before = json.loads(first_line(process))["metrics"]
         client.send("events", b"value").get(TIMEOUT_S)
         client.close()
         process.send_signal(number)
         rest, errors = process.communicate(timeout=TIMEOUT_S)
 
-    assert (process.returncode, rest, errors) == (0, "", "")
+    assert (process.returncode, errors) == (0, "")
+    after = json.loads(rest)["metrics"]
+    for metrics, count in ((before, 0), (after, 1)):
+        assert metrics["BrokerTopicMetrics"]["MessagesInPerSec"]["Count"] == count
+        assert metrics["ReplicaManager"]["UnderReplicatedPartitions"] == 0
+        assert metrics["socket-server-metrics"]["connection-creation-total"] > 0
+    assert after["RequestMetrics"]["Produce"]["TotalTimeMs"]["Count"] == 1
+    assert after["Log"]["events-0"]["LogEndOffset"] + after["Log"]["events-1"]["LogEndOffset"] == 1
     assert told["bootstrap_servers"] == f"{told['host']}:{told['port']}"
     assert (told["path"], told["host"], told["topics"]) == (str(path), "127.0.0.1", [])
     cluster = Cluster(path)

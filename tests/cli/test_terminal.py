@@ -143,11 +143,15 @@ def kbatch(*words: str | Path, is_terminal: bool) -> Shown:
         patch.setattr(sys, "argv", ["kbatch", *map(str, words)])
         patch.setenv("TERM", "dumb")  # rich's own colours are not what is looked for
         patch.setenv("COLUMNS", "400")
+        logger = logging.getLogger("spark_kbatch")
+        level = logger.level
         try:
             main.main()
             status = 0
         except SystemExit as ended:
             status = int(ended.code or 0)
+        finally:
+            logger.setLevel(level)  # the command sets it for its process, and this one goes on
     for text in (out.text(), err.text()):
         assert text.replace("\n", "").replace("\t", "").isprintable()
     return Shown(status, out.text(), err.text())
@@ -212,7 +216,8 @@ COMMANDS = [
     ["gc", "{path}", "--dry-run", "--staging-retention-ms", "0"],
     ["log-dirs", "{path}"],
     ["repair", "{path}", "--dry-run"],
-    ["delete-records", "{path}", "events", "0:0"],
+    ["delete-records", "{path}", "events", "0:0", "--dry-run"],
+    ["describe-topic", "{path}", "events"],
 ]
 MISTAKES = [
     ["topics", "{path}", f"{ESCAPE_SEQUENCE}\n[/b]"],

@@ -201,8 +201,14 @@ def test_a_range_includes_its_start_and_excludes_its_end(
 @pytest.mark.parametrize(
     ("bounds", "words"),
     [
-        ({"start": "latest"}, "start is 'latest'; accepted: 'earliest', or an offset"),
-        ({"end": "earliest"}, "end is 'earliest'; accepted: 'latest', or an offset"),
+        (
+            {"start": "latest"},
+            "start is 'latest'; accepted: 'earliest', an offset from 0 on, or a time",
+        ),
+        (
+            {"end": "earliest"},
+            "end is 'earliest'; accepted: 'latest', an offset from 0 on, or a time",
+        ),
         ({"start": -1}, "start is -1"),
         ({"end": -2}, "end is -2"),
     ],
@@ -248,8 +254,8 @@ def test_bounds_may_be_given_by_partition(
 @pytest.mark.parametrize(
     ("bounds", "error", "words"),
     [
-        ({"start": {0: 5}}, ConfigError, "start names the partitions 0, but what is read has 0, 1, 2"),
-        ({"end": {0: 5, 3: 1}, "partitions": [0]}, ConfigError, "end names the partitions 0, 3"),
+        ({"start": {0: 5}}, ConfigError, "start names the partitions events-0, but what is read has events-0, events-1"),
+        ({"end": {0: 5, 3: 1}, "partitions": [0]}, ConfigError, "end names the partitions events-0, events-3"),
         ({"start": {0: 5, 1: "latest", 2: 0}}, ConfigError, "start of events-1 is 'latest'"),
         ({"start": {"0": 5}}, ConfigError, "a partition in start is '0'"),
         ({"start": 4, "end": 3}, ConfigError, r"start of events-0 is 4, after its end, 3"),
@@ -265,7 +271,7 @@ def test_bounds_may_be_given_by_partition(
         ({"columns": ["key", "key"]}, ConfigError, "columns names 'key' twice"),
         ({"partitions": 0}, ConfigError, r"partitions is 0; accepted: partition numbers, such as \[0"),
         ({"partitions": ["0"]}, ConfigError, "a number in partitions is '0'"),
-        ({"start": datetime.datetime(2024, 1, 1)}, ConfigError, "start is datetime.*list_offsets"),  # noqa: DTZ001
+        ({"start": datetime.datetime(2024, 1, 1)}, ConfigError, "start is 2024-01-01 00:00:00, which has no time zone"),  # noqa: DTZ001
         ({"start": True}, ConfigError, "start is True"),
         ({"end": 2.0}, ConfigError, "end is 2.0"),
         ({"isolation_level": None}, ConfigError, "isolation_level is None"),
@@ -282,15 +288,6 @@ def test_a_read_is_refused_before_its_first_record(
 ) -> None:
     with pytest.raises(error, match=words):
         cluster.read("events", **bounds)
-
-
-def test_a_read_of_several_topics_or_none_is_refused_at_the_call(
-    cluster: spark_kbatch.Cluster,
-) -> None:
-    with pytest.raises(ConfigError, match=r"topic is \['events'\] \(list\); accepted: text"):
-        cluster.read(["events"])  # type: ignore[arg-type]
-    with pytest.raises(UnknownTopicOrPartitionError, match="'nothing'"):
-        cluster.read("nothing")
 
 
 def test_a_read_has_sparks_columns_or_only_the_named_ones(

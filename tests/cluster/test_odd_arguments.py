@@ -33,7 +33,7 @@ from tests.support import builders
 SOON = 20.0
 
 # Called by our own code only.
-INTERNAL_OF_PRODUCERS = {"append"}
+INTERNAL_OF_PRODUCERS = {"append", "written"}
 INTERNAL_OF_FUTURES = {"add", "close", "count_down"}
 
 # A valid call of each method, with all its arguments by name.
@@ -57,10 +57,12 @@ CALLS: dict[str, dict[str, Any]] = {
     "history": {"topic": "events"},
     "list_offsets": {"wanted": {EVENTS: "latest"}, "isolation_level": "read_committed"},
     "log_dirs": {},
+    "metrics": {},
     "partitions": {"topic": "events"},
     "producer": {},
     "read": {
-        "topic": "events", "partitions": [0], "start": 0, "end": 3, "columns": ["offset"],
+        "topics": "events", "partitions": [0], "start": "earliest", "end": 3, "last": 2,
+        "columns": ["value", "offset"], "text": "replace",
         "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20,
     },
     "repair": {"partitions": [EVENTS], "dry_run": False},
@@ -75,11 +77,13 @@ CALLS: dict[str, dict[str, Any]] = {
     "topic": {"name": "events"},
     "topic_names": {"internal": False},
     "topics": {},
+    "verify": {"partitions": [EVENTS]},
 }  # fmt: skip
 PRODUCER_CALLS: dict[str, dict[str, Any]] = {
     "close": {"timeout": 5},
     "ensure_delivered": {},
     "flush": {"timeout": 5},
+    "metrics": {},
     "send": {
         "topic": "events", "value": b"v", "key": b"k", "headers": [("h", b"x")], "partition": 0,
         "timestamp_ms": 5, "callback": None,

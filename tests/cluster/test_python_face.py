@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -258,6 +259,13 @@ class OneArray:
         TEXT.cast(pa.dictionary(pa.int8(), pa.large_string())),
         pc.run_end_encode(TEXT),
         pc.run_end_encode(BYTES),
+        pa.DictionaryArray.from_arrays(
+            pa.array([1, 0, 2, 0], pa.uint8()), pa.array(["b", "a", None], pa.string_view())
+        ),
+        pa.RunEndEncodedArray.from_arrays(
+            pa.array([2, 3, 4, 5, 9], pa.int32()),
+            pa.array(["x", "a", "b", None, "b"], pa.binary_view()).dictionary_encode(),
+        )[2:6],
     ],
     ids=[
         "string view",
@@ -269,6 +277,8 @@ class OneArray:
         "dictionary of large ones",
         "runs of text",
         "runs of bytes",
+        "dictionary of views with a null in it",
+        "part of the runs of a dictionary",
     ],
 )
 @pytest.mark.parametrize(
@@ -305,8 +315,16 @@ def test_every_arrow_type_of_text_or_bytes_can_be_sent(
         pa.list_view(pa.struct([("key", pa.string()), ("value", pa.large_binary())])),
         pa.map_(pa.string(), pa.binary()),
         pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),
+        pa.list_(
+            pa.struct(
+                [
+                    ("key", pa.dictionary(pa.int8(), pa.string())),
+                    ("value", pa.dictionary(pa.int8(), pa.binary())),
+                ]
+            )
+        ),
     ],
-    ids=["as polars has them", "list view", "map", "text"],
+    ids=["as polars has them", "list view", "map", "text", "dictionaries"],
 )
 def test_headers_of_every_list_type_can_be_sent(cluster: Cluster, kind: pa.DataType) -> None:
     given = [[("h", b"1"), ("g", None)], None, []]
@@ -316,7 +334,7 @@ def test_headers_of_every_list_type_can_be_sent(cluster: Cluster, kind: pa.DataT
             row and [{"key": k, "value": v.decode() if v and text else v} for k, v in row]  # type: ignore[misc]
             for row in given
         ]
-    headers = pa.array(given, kind)
+    headers = pa.array([[], *given], kind)[1:]
     with cluster.producer(flush=False) as producer:
         producer.send_arrow("events", {"value": ["a", "b", "c"], "headers": headers}).result(SOON)
     found = cluster.read("events", columns=["headers"]).read_all()
@@ -342,6 +360,29 @@ def test_other_columns_may_be_dictionary_encoded_too(cluster: Cluster) -> None:
     assert found == {"topic": ["events", "other"], "partition": [0, 1], "offset": [0, 0]}
 
 
+@pytest.mark.parametrize(
+    "kind", [pl.String, pl.Categorical, pl.Enum(["a", "b"])], ids=["text", "categories", "an enum"]
+)
+def test_a_frame_of_polars_can_be_sent_and_read(cluster: Cluster, kind: Any) -> None:
+    headers = pl.List(pl.Struct({"key": pl.Categorical, "value": pl.Binary}))
+    given = {
+        "key": ["a", None, "b"],
+        "value": [b"1", None, b"\xff"],
+        "headers": [[{"key": "h", "value": b"x"}], [], None],
+    }
+    frame = pl.DataFrame(given, schema={"key": kind, "value": pl.Binary, "headers": headers})
+    with cluster.producer(flush=False) as producer:
+        producer.send_arrow("events", frame[1:]).result(SOON)
+        producer.send_arrow("events", frame[:1]).result(SOON)
+    found = pl.from_arrow(cluster.read("events", columns=["key", "value", "headers"]))
+    assert isinstance(found, pl.DataFrame)
+    assert found.to_dict(as_series=False) == {
+        "key": [None, b"b", b"a"],
+        "value": [None, b"\xff", b"1"],
+        "headers": [None, None, given["headers"][0]],
+    }
+
+
 def test_rows_that_were_read_can_be_sent_unchanged(cluster: Cluster) -> None:
     cluster.create_topic("copy")
     builders.write(cluster, {("events", 0): [builders.batch()]})
@@ -359,13 +400,31 @@ def test_rows_that_were_read_can_be_sent_unchanged(cluster: Cluster) -> None:
     [
         ({"value": pa.array([1.5])}, "column 'value' is double"),
         ({"value": pa.array([1]).dictionary_encode()}, "column 'value' is int64"),
+        (
+            {"value": pa.array([bytes(16)], pa.uuid())},
+            r"column 'value' is extension<arrow.uuid>; .* stored as, fixed_size_binary\[16\]",
+        ),
+        (
+            {"value": pa.DictionaryArray.from_arrays([0], pa.array(["1"], pa.json_()))},
+            "'value' is extension<arrow.json>",
+        ),
         ([{"value": "a"}], "rows are a list"),
         ("rows", "rows are a str"),
         (None, "rows are a NoneType"),
         (pa.Table.from_arrays([TEXT, TEXT], ["value", "value"]), "two columns 'value'"),
         ({"value": ["a"], "headers": pa.array([[1]])}, "column 'headers' is list<"),
     ],
-    ids=["numbers", "encoded numbers", "a list", "text", "none", "a column twice", "no headers"],
+    ids=[
+        "numbers",
+        "encoded numbers",
+        "an extension",
+        "an encoded extension",
+        "a list",
+        "text",
+        "none",
+        "a column twice",
+        "no headers",
+    ],
 )
 def test_the_error_for_rows_that_cannot_be_sent_says_what_they_are(
     cluster: Cluster, rows: Any, words: str

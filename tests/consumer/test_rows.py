@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch.consumer.rows import Rows
-from spark_kbatch.errors import InvalidTimestampError
+from spark_kbatch.errors import InvalidTimestampError, RecordDeserializationError
 from spark_kbatch.model import TopicPartition
 
 MAX_MS = (2**63 - 1) // 1000
@@ -34,3 +34,28 @@ def test_a_time_that_spark_cannot_hold_is_an_error_that_names_it_and_its_topic(
     """It may be in nanoseconds, written by mistake for milliseconds."""
     with pytest.raises(InvalidTimestampError, match=rf"topic 't' has the time {time_ms} ms"):
         timestamps(5, time_ms, -5)
+
+
+def test_text_is_checked_and_the_error_names_its_record() -> None:
+    data = pa.array([b"no", b"", None, "é".encode(), b"ab\xc3", b"\xff"])[1:]
+    records = pa.record_batch({"value": data, "offset": pa.array([7, 8, 12, 13, 14])})
+    place = TopicPartition("t", 3)
+
+    def texts(rows: Rows, records: pa.RecordBatch) -> list[str | None]:
+        (batch,) = rows.of([records.select(rows.decoded)], place)
+        assert batch.schema == rows.schema == pa.schema([("value", pa.string())])
+        found: list[str | None] = batch.column("value").to_pylist()
+        return found
+
+    assert texts(Rows(["value"], "strict"), records[:3]) == ["", None, "é"]
+    assert texts(Rows(["value"], "replace"), records) == ["", None, "é", "ab\ufffd", "\ufffd"]
+    with pytest.raises(RecordDeserializationError) as told:
+        texts(Rows(["value"], "strict"), records)
+    assert vars(told.value) | {"args": ()} == {
+        "topic": "t", "partition": 3, "offset": 13, "column": "value", "position": 2, "byte": 0xC3,
+        "args": (),
+    }  # fmt: skip
+    assert str(told.value).startswith(
+        "the value of t-3 at offset 13 is not UTF-8: byte 0xc3 at position 2; read it as bytes"
+    )
+    assert Rows(["offset"], "strict").decoded == ["offset"]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_kbatch
 from tests.support.kafka_clients import Address, read
@@ -202,24 +203,23 @@ def test_a_batch_write_stores_every_row_once_and_in_the_order_of_its_task(
 MICRO_BATCHES = 100
 
 
-def follow(
-    spark: SparkSession, brokers: BrokerCluster, topic: str, checkpoint: Path, rows: int
-) -> list[int]:
-    """Copy a topic to another in micro-batches of so many rows; return the rows of each."""
-    spark_kbatch.register(spark)  # for this thread
+def copying(
+    spark: SparkSession, brokers: BrokerCluster, topic: str, checkpoint: Path, **options: Any
+) -> DataStreamWriter:
+    """Return a stream that copies a topic to another."""
     frame = (
         spark.readStream.format("kbatch").option("kafka.bootstrap.servers", brokers.servers)
-        .option("subscribe", topic).option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", rows).load()
+        .option("subscribe", topic).option("startingOffsets", "earliest").options(**options).load()
     )  # fmt: skip
-    query = (
+    return (
         frame.select("partition", "key", "value").writeStream.format("kbatch")
         .option("kafka.bootstrap.servers", brokers.servers).option("topic", "to-" + topic)
-        .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        .option("checkpointLocation", str(checkpoint))
     )  # fmt: skip
-    query.awaitTermination()
-    sizes = {progress["batchId"]: progress["numInputRows"] for progress in query.recentProgress}
-    return [size for _, size in sorted(sizes.items()) if size]
+
+
+# A core has one worker that reads and one that writes; Spark may change which does what.
+WORKERS = 4
 
 
 def test_a_hundred_micro_batches_take_one_producer_id_per_worker_at_most(
@@ -228,38 +228,40 @@ def test_a_hundred_micro_batches_take_one_producer_id_per_worker_at_most(
     fill(brokers, topic, 1000)
     brokers.create_topic("to-" + topic, partitions=PARTITIONS)
 
-    sizes = follow(spark, brokers, topic, tmp_path / "checkpoint", 30)
+    stream = copying(spark, brokers, topic, tmp_path / "checkpoint", maxOffsetsPerTrigger=30)
+    query = stream.trigger(availableNow=True).start()
+    query.awaitTermination()
 
+    sizes = [one.numInputRows for one in query.recentProgress if one.numInputRows]
     assert sizes == [30] * MICRO_BATCHES
     assert stored(brokers, "to-" + topic) == dict.fromkeys(range(PARTITIONS), numbered(1000))
-    asked = [one for proxy in brokers.proxies.values() for one in proxy.asked_for_producer_ids]
-    # A core has one worker that reads and one that writes; Spark may change which does what. A broker that has
-    # no ids at hand refuses a request, which is repeated: so the ids that were used are counted.
-    workers = {one.process for one in asked}
-    assert 1 <= len(workers) <= 4
-    assert len(producer_ids(brokers.files("to-" + topic))) <= len(workers)
+    assert 1 <= len(producer_ids(brokers.files("to-" + topic))) <= WORKERS
 
 
 def test_a_stream_copies_every_record_once_and_in_order_whatever_the_brokers_do(
     spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path,
     background: Callable[..., Future[Any]],
 ) -> None:  # fmt: skip
-    fill(brokers, topic, 1000)
-    brokers.create_topic("to-" + topic, partitions=PARTITIONS)
-    job = background(follow, spark, brokers, topic, tmp_path / "checkpoint", 30)
-    for fault in FAULTS:
-        for name in (topic, "to-" + topic):
-            fault(brokers, name)
-    during = not job.done()
+    """A producer goes on sending until all faults and a hundred micro-batches are over."""
+    for name in (topic, "to-" + topic):
+        brokers.create_topic(name, partitions=PARTITIONS)
+    is_over = threading.Event()
+    sent = background(send_until, brokers, topic, is_over)
+    query = copying(spark, brokers, topic, tmp_path / "checkpoint").start()
+    try:
+        for fault in FAULTS:
+            for name in (topic, "to-" + topic):
+                fault(brokers, name)
+                assert query.isActive, query.exception()
+        until(lambda: query.lastProgress["batchId"] >= MICRO_BATCHES, timeout_s=JOB_TIMEOUT_S)
+    finally:
+        is_over.set()
+    count = sent.result(JOB_TIMEOUT_S)
+    query.processAllAvailable()
+    query.stop()
 
-    sizes = job.result(JOB_TIMEOUT_S)
-
-    assert during, "the stream ended before the faults did"
-    assert sizes == [30] * MICRO_BATCHES
-    assert stored(brokers, "to-" + topic) == dict.fromkeys(range(PARTITIONS), numbered(1000))
-    asked = [one for proxy in brokers.proxies.values() for one in proxy.asked_for_producer_ids]
-    assert len({one.process for one in asked}) <= 4
-    assert len(producer_ids(brokers.files("to-" + topic))) <= 4
+    assert stored(brokers, "to-" + topic) == dict.fromkeys(range(PARTITIONS), numbered(count))
+    assert 1 <= len(producer_ids(brokers.files("to-" + topic))) <= WORKERS
 
 
 # One broker that does not answer

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import spark_kbatch
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.remote import (
     CLUSTER_OPTIONS,
@@ -17,6 +18,7 @@ from spark_kbatch.options.remote import (
     parse_cluster_options,
 )
 from spark_kbatch.options.security import Secret, parse_jaas
+from spark_kbatch.options.write import parse_write_options
 
 SERVERS = {"kafka.bootstrap.servers": "host:9092"}
 SECRET = 's3cr;t="quoted"'
@@ -49,6 +51,15 @@ def test_servers_are_an_address(text: str) -> None:
 )  # fmt: skip
 def test_folder_is_not_an_address(text: str) -> None:
     assert not is_address(text)
+
+
+def test_an_address_is_no_path() -> None:
+    with pytest.raises(ConfigError, match="and no path"):
+        parse_write_options({"path": "host:9092", "topic": "t"})
+    with pytest.raises(ConfigError, match=r"spark_kbatch.connect\('host:9092'\)"):
+        spark_kbatch.open("host:9092", create=True)
+
+    assert parse_write_options({"path": "./host:9092", "topic": "t"}).path == "./host:9092"
 
 
 def test_servers_lose_their_scheme_and_doubles() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +40,7 @@ from tests.support import builders, stored_groups
 from tests.support.kafka import free_ports
 
 E0, E1 = TopicPartition("events", 0), TopicPartition("events", 1)
+SECOND_MS = builders.records_of([builders.batch()])[1].timestamp
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +132,9 @@ def test_no_secret_is_shown(servers: str) -> None:
 # The words are an embedded cluster's.
 
 ONLY_IN_FOLDERS = {
-    "collect_garbage", "export", "find_commit", "first_commit", "history", "log_dirs", "repair",
+    "collect_garbage", "export", "find_commit", "first_commit", "history", "log_dirs", "metrics", "repair",
     "replace_log_dir", "replicas", "replicate", "running_server", "serve",
+    "verify",
 }  # fmt: skip
 
 
@@ -150,11 +154,19 @@ def test_reads_are_those_of_the_folder(cluster: RemoteCluster, embedded: Cluster
         {"partitions": [0], "start": 1, "columns": ["offset", "value"]},
         {"start": {0: 1, 1: "earliest"}, "end": {0: 2, 1: "latest"}},
         {"isolation_level": "read_uncommitted"},
+        {"last": 2, "text": "replace"},
+        {
+            "start": datetime.datetime.fromtimestamp(SECOND_MS / 1000, datetime.UTC),
+            "end": {E0: 3, E1: 0},
+        },
     ):
         assert (
             cluster.read("events", **asked).read_all()  # type: ignore[arg-type]
             == embedded.read("events", **asked).read_all()  # type: ignore[arg-type]
         )
+    both = cluster.read(re.compile("^ev"), columns=["topic", "offset"]).read_all()
+    assert both == cluster.read(["events"], columns=["topic", "offset"]).read_all()
+    assert both.num_rows == 3
     with pytest.raises(OffsetOutOfRangeError, match="holds offsets 0 to 3"):
         cluster.read("events", partitions=[0], start=4)
     with pytest.raises(UnknownTopicOrPartitionError, match="topics: events"):
@@ -358,7 +370,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "partitions": {"topic": "events"},
     "producer": {},
     "read": {
-        "topic": "events", "partitions": [0], "start": 0, "end": 3, "columns": ["offset"],
+        "topics": "events", "partitions": [0], "start": "earliest", "end": 3, "last": 2,
+        "columns": ["value", "offset"], "text": "replace",
         "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20,
     },
     "topic": {"name": "events"},

@@ -57,8 +57,13 @@ def test_what_tasks_wrote_is_there_before_the_commit_and_is_counted(
     with caplog.at_level(logging.INFO, "spark_kbatch.remote.job"):
         job.commit_batch(sent)
         job.commit_micro_batch(sent, 7)
-    assert "a batch job wrote 3 records" in caplog.text
-    assert "micro-batch 7 wrote 3 records" in caplog.text
+    held = [one for one in cluster.describe("events") if one.size_in_bytes]
+    ranges = ", ".join(f"{tp} 0 to {edges.high_watermark - 1}" for tp, edges, _ in held)
+    wrote = (
+        f"3 records, {sum(one.size_in_bytes for one in held)} bytes, offsets {ranges}, the longest"
+    )
+    assert f"a batch job to {server.bootstrap_servers}: {wrote}" in caplog.text
+    assert f"micro-batch 7 to {server.bootstrap_servers}: {wrote}" in caplog.text
 
 
 def test_rows_name_their_topics_and_partitions(

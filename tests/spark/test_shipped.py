@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import venv
@@ -12,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.support.distributions import build_wheel
 
 pytestmark = pytest.mark.spark
 
@@ -56,17 +55,8 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a wheel as `pip wheel` does, in a copy of the sources, with a name that Spark accepts."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in ("spark_kbatch", "pyspark_kbatch"):
-        shutil.copytree(
-            REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(REPOSITORY / name, folder)
-    build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
-    subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
-    (built,) = (folder / "dist").glob("*.whl")
+    """Build the wheel, with a name that Spark accepts."""
+    built = build_wheel(tmp_path_factory.mktemp("wheel"))
     return built.rename(built.with_suffix(".zip"))
 
 

@@ -1,0 +1,365 @@
+"""Print records: of several topics, from and to offsets or times, and on as they come."""
+
+from __future__ import annotations
+
+import logging
+import re
+import select
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from spark_kbatch.cli.formats import layout_of, parse_format
+from spark_kbatch.cli.output import is_terminal, whole_pipe
+from spark_kbatch.cli.parameters import (
+    foreign_end_option,
+    isolation_level_option,
+    json_option,
+    time_ms,
+)
+from spark_kbatch.cli.places import client_options, complete_topic, open_topic_reader, path_argument
+from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
+from spark_kbatch.model import INT_MAX, IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
+from spark_kbatch.record.lines import Kind, Layout, Lines
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_MS = 200  # between two looks for new records
+_LOOKS_PER_LISTING = 10  # of which one also looks for new topics and partitions
+_BOUND = re.compile(
+    r"(?:(?:(?P<topic>[^:]+):)?(?P<partition>[0-9]{1,10}):)?(?P<offset>[0-9]{1,19}|earliest|latest)"
+)
+
+
+class _Bounds(NamedTuple):
+    """Offsets, or "earliest" or "latest": for all partitions, and for some of them."""
+
+    of_all: int | str
+    of_some: Mapping[tuple[str | None, int], int | str]
+
+    def of(self, tp: TopicPartition, edges: LogOffsets, isolation: IsolationLevel) -> int:
+        """Return the offset in one partition."""
+        word = self.of_some.get((tp.topic, tp.partition))
+        if word is None:
+            word = self.of_some.get((None, tp.partition), self.of_all)
+        if word == "earliest":
+            return edges.log_start_offset
+        return edges.end_offset(isolation) if word == "latest" else int(word)
+
+
+def _bounds(
+    default: str,
+) -> Callable[[click.Context, click.Parameter, Sequence[str]], _Bounds | None]:
+    """Return a callback that parses the bounds given to an option; None if there are none."""
+
+    def convert(
+        _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
+    ) -> _Bounds | None:
+        of_all: int | str | None = None
+        of_some: dict[tuple[str | None, int], int | str] = {}
+        for word in (one for text in words for one in text.split(",")):
+            found = _BOUND.fullmatch(word)
+            if found is None:
+                raise click.BadParameter(
+                    f"{word!r} is not an offset, 'earliest', 'latest', PARTITION:OFFSET or "
+                    "TOPIC:PARTITION:OFFSET"
+                )
+            text = found["offset"]
+            offset = int(text) if text.isdigit() else text
+            if found["partition"] is None:
+                if of_all is not None:
+                    raise click.BadParameter(f"{of_all} and {offset} are both for all partitions")
+                of_all = offset
+            elif of_some.setdefault((found["topic"], int(found["partition"])), offset) != offset:
+                raise click.BadParameter(f"partition {word.rpartition(':')[0]} is given twice")
+        return _Bounds(default if of_all is None else of_all, of_some) if words else None
+
+    return convert
+
+
+def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    found = time_ms(text)
+    if found is None:
+        raise click.BadParameter(
+            f"{text!r} is not a time; accepted: milliseconds since 1970, or a time such as "
+            "2024-10-25T08:00:00Z"
+        )
+    return found
+
+
+_BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET or TOPIC:PARTITION:OFFSET; several with commas"
+
+
+@click.command()
+@path_argument
+@click.argument(
+    "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic
+)
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Print only this partition; may be repeated.")  # fmt: skip
+@click.option("--start", metavar="OFFSET,...", multiple=True, callback=_bounds("earliest"), help=f"Where to start: {_BOUND_HELP}.  [default: earliest]")  # fmt: skip
+@click.option("--end", metavar="OFFSET,...", multiple=True, callback=_bounds("latest"), help="Where to stop before, in the same way.  [default: latest]")  # fmt: skip
+@click.option("--from", "from_ms", metavar="TIME", callback=_time, help="Start at the first record of this time or later, in each partition: milliseconds since 1970 or an ISO 8601 time.")  # fmt: skip
+@click.option("--to", "to_ms", metavar="TIME", callback=_time, help="Stop before the first record of this time or later.")  # fmt: skip
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Start N offsets before the end of each partition.")  # fmt: skip
+@click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after this many records.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
+@click.option("--format", "parts", metavar="FORMAT", callback=parse_format, help=r"Print each record so: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
+@click.option("--raw", is_flag=True, help="Print values alone, as they are, each with a newline after it.")  # fmt: skip
+@click.option(
+    "--max-decompressed-batch-bytes",
+    type=click.IntRange(1, INT_MAX),
+    default=MAX_DECOMPRESSED_BATCH_BYTES,
+    show_default=True,
+    help="Largest size that one compressed batch may expand to; a larger one is an error.",
+)
+@isolation_level_option
+@foreign_end_option
+@client_options
+@json_option
+def consume(
+    path: str,
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    start: _Bounds | None,
+    end: _Bounds | None,
+    from_ms: int | None,
+    to_ms: int | None,
+    last: int | None,
+    max_records: int | None,
+    follow: bool,
+    parts: list[bytes | Kind] | None,
+    raw: bool,
+    max_decompressed_batch_bytes: int,
+    isolation_level: str,
+    foreign_end: str,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    r"""Print records of topics.
+
+    They come partition by partition, in offset order. A TOPIC that starts with ^ is a regular expression in Python's syntax, for all topics with such names.
+
+    A line has partition, offset, time, key, value and headers, separated by tabs; with several topics the
+    topic comes first. Null is \N. Characters that are not printable are escaped (\t, \n, \x1b, \u202e), as
+    are bytes that are not UTF-8 (\xff) and backslashes (\\); in headers also "=" and ",". With --json,
+    bytes that are not UTF-8 are {"base64": "..."}. With --format and --raw, keys, values and headers are
+    printed as they are, but escaped on a terminal. PATH may be HOST:PORT of a real cluster.
+    """
+    if sum(one is not None for one in (start, from_ms, last)) > 1:
+        raise click.UsageError("give one of --start, --from and --last")
+    if end is not None and to_ms is not None:
+        raise click.UsageError("give one of --end and --to")
+    if follow and (end is not None or to_ms is not None):
+        raise click.UsageError("--follow goes on after the end: leave out --end and --to")
+    several = len(topics) > 1 or any(one.startswith("^") for one in topics)
+    to_terminal = is_terminal()
+    layout = layout_of(parts, as_json=as_json, raw=raw, with_topic=several, to_terminal=to_terminal)
+    isolation = IsolationLevel(isolation_level)
+    reader = open_topic_reader(path, client, foreign_end)
+    chosen = _Chosen(
+        reader,
+        topics,
+        partitions,
+        start or _Bounds("earliest", {}),
+        end or _Bounds("latest", {}),
+        from_ms,
+        to_ms,
+        last,
+        isolation,
+    )
+    with whole_pipe():
+        printer = _Printer(reader, layout, max_records, isolation, max_decompressed_batch_bytes)
+        ranges = chosen.ranges(may_be_none=follow)
+        if follow:
+            _follow(chosen, printer, ranges)
+        else:
+            for wanted in ranges:
+                printer.print(wanted)
+
+
+class _Printer:
+    """Prints ranges, until so many records were printed."""
+
+    def __init__(
+        self,
+        reader: Any,
+        layout: Layout,
+        max_records: int | None,
+        isolation: IsolationLevel,
+        max_decompressed_batch_bytes: int,
+    ) -> None:
+        self._reader, self._layout, self._left = reader, layout, max_records
+        self._isolation = isolation
+        self._most = max_decompressed_batch_bytes
+        self._out = sys.stdout.buffer
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no more records are to be printed."""
+        return self._left == 0
+
+    def print(self, wanted: OffsetRange, topic_id: str = "") -> None:
+        """Print the records of a range; each piece is flushed."""
+        if wanted.start == wanted.end or self.is_done:
+            return
+        lines = Lines(self._layout, wanted.topic_partition)
+        for batch in self._reader.read_range(
+            wanted,
+            self._layout.columns,
+            self._isolation,
+            topic_id=topic_id,
+            max_decompressed_batch_bytes=self._most,
+        ):
+            rows = batch if self._left is None else batch.slice(0, self._left)
+            for text in lines.of(rows):
+                self._out.write(text)
+            self._out.flush()
+            if self._left is not None:
+                self._left -= rows.num_rows
+                if self._left == 0:
+                    return
+
+
+class _Chosen:
+    """The partitions to print, and where each starts and ends."""
+
+    def __init__(
+        self,
+        reader: Any,
+        topics: Sequence[str],
+        partitions: Sequence[int],
+        start: _Bounds,
+        end: _Bounds,
+        from_ms: int | None,
+        to_ms: int | None,
+        last: int | None,
+        isolation: IsolationLevel,
+    ) -> None:
+        self.source = reader.source
+        self._reader, self._numbers = reader, partitions
+        self._names = [name for name in topics if not name.startswith("^")]
+        self._patterns = [_pattern(name) for name in topics if name.startswith("^")]
+        self._start, self._end, self._last = start, end, last
+        self._from_ms, self._to_ms = from_ms, to_ms
+        self.isolation = isolation
+
+    def topics(self, *, may_be_none: bool = False) -> list[str]:
+        """Return the names of the topics that there are now."""
+        found = list(dict.fromkeys(self._names))
+        if self._patterns:
+            every = self.source.topic_names()
+            matching = [name for name in every if any(p.search(name) for p in self._patterns)]
+            if not (matching or found or may_be_none):
+                patterns = ", ".join(repr(p.pattern) for p in self._patterns)
+                raise ConfigError(
+                    f"no topic matches {patterns}; topics: {', '.join(every) or 'none'}"
+                )
+            found += [name for name in matching if name not in found]
+        return found
+
+    def ranges(self, *, may_be_none: bool = False) -> list[OffsetRange]:
+        """Return what to print, as of now.
+
+        Raises:
+            UnknownTopicOrPartitionError: a topic or a partition does not exist.
+            OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
+        """
+        names = self.topics(may_be_none=may_be_none)
+        by_topic = {name: self.partitions(name) for name in names}
+        views = self.source.views(tp for tps in by_topic.values() for tp in tps)
+        found = []
+        for name, tps in by_topic.items():
+            starts, ends = {}, {}
+            for tp in tps:
+                edges = views[tp].offsets
+                log_end = edges.end_offset(self.isolation)
+                end = self._end.of(tp, edges, self.isolation)
+                start = self._start.of(tp, edges, self.isolation)
+                if self._to_ms is not None:
+                    end = _offset_of(views[tp], self._to_ms, log_end)
+                if self._from_ms is not None:
+                    start = min(_offset_of(views[tp], self._from_ms, log_end), end)
+                if self._last is not None:
+                    start = max(end - self._last, min(edges.log_start_offset, end))
+                starts[tp.partition], ends[tp.partition] = start, end
+            found += self._reader.offset_ranges(
+                name,
+                partitions=[tp.partition for tp in tps],
+                start=starts,
+                end=ends,
+                isolation_level=self.isolation.value,
+            )
+        return found
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return those partitions of a topic that were asked for."""
+        if self._numbers:
+            return [TopicPartition(topic, number) for number in dict.fromkeys(self._numbers)]
+        found: list[TopicPartition] = self.source.partitions(topic)
+        return found
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is not a regular expression: {error}") from None
+
+
+def _offset_of(view: Any, timestamp_ms: int, log_end: int) -> int:
+    found = view.offset_for_timestamp(timestamp_ms, end_offset=log_end)
+    return log_end if found is None else found.offset
+
+
+def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -> None:
+    """Print ranges, and then what comes after them, in partitions and topics that come later too."""
+    stop = asked_to_stop()
+    positions = {}
+    ids = {tp.topic: chosen.source.topic(tp.topic).topic_id for tp, _, _ in ranges}
+    for wanted in ranges:
+        if not stop.is_set():
+            printer.print(wanted, ids[wanted.topic_partition.topic])
+        positions[wanted.topic_partition] = wanted.end
+    looks = 0
+    while not (stop.is_set() or printer.is_done) and _wait():
+        looks += 1
+        if looks % _LOOKS_PER_LISTING == 0:
+            for name in chosen.topics(may_be_none=True):
+                if name not in ids:
+                    ids[name] = chosen.source.topic(name).topic_id
+                for tp in chosen.partitions(name):
+                    positions.setdefault(tp, 0)
+        for tp, view in chosen.source.views(positions).items():
+            start, end = view.offsets.log_start_offset, view.offsets.end_offset(chosen.isolation)
+            position = positions[tp]
+            if end < position:
+                raise OffsetOutOfRangeError(str(tp), position, start, end)
+            if position < start:
+                if position > 0:
+                    logger.warning(
+                        "offsets %d to %d of %s were deleted before they were read",
+                        position,
+                        start,
+                        tp,
+                    )
+                position = start
+            if not stop.is_set():
+                printer.print(OffsetRange(tp, position, end), ids[tp.topic])
+            positions[tp] = end
+
+
+def _wait() -> bool:
+    """Wait a moment; return False if no one reads stdout any more."""
+    try:
+        out = sys.stdout.fileno()
+    except (OSError, ValueError):  # not a file, in tests
+        return True
+    poll = select.poll()
+    poll.register(out, 0)
+    return not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(_PAUSE_MS))

@@ -1,0 +1,214 @@
+"""Deleting: topics, and the first records of partitions; each asks first."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_kbatch.cli.output import counted, print_json, print_line
+from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.cli.places import (
+    client_options,
+    complete_topic,
+    open_cluster,
+    path_argument,
+    topic_argument,
+)
+from spark_kbatch.cli.topics import led_offsets
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.errors import (
+    ConfigError,
+    KBatchError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import ensure_not_internal
+from spark_kbatch.terminal import visible
+
+if TYPE_CHECKING:
+    from spark_kbatch.remote.cluster import RemoteCluster
+
+_yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+
+
+def _ask(lines: Iterable[str]) -> None:
+    """Ask whether to delete what the lines say; end the command unless the answer is yes.
+
+    Raises:
+        ConfigError: stdin is no terminal, so no one can answer: what it holds is not meant as an answer.
+    """
+    for line in lines:
+        click.echo(visible(line), err=True)
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "nothing was deleted: stdin is no terminal, so the question whether to delete cannot be asked; "
+            "give --yes to delete, or --dry-run to look only"
+        )
+    click.confirm("Delete?", abort=True, err=True)
+
+
+@click.command("delete-topic")
+@path_argument
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic)
+@_yes_option
+@_dry_run_option
+@client_options
+@json_option
+def delete_topic(
+    path: str,
+    names: Sequence[str],
+    yes: bool,
+    dry_run: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Delete topics with all their records.
+
+    They are gone at once. Their files are deleted later, by `kbatch gc` or a commit, when the topic's
+    file.delete.delay.ms has passed. PATH may be HOST:PORT of a real cluster.
+    """
+    cluster = open_cluster(path, client)
+    names = list(dict.fromkeys(names))
+    found = {name: _contents(cluster, name) for name in names}
+    if not (yes or dry_run):
+        _ask(f"topic {name}: {_summary(contents)}" for name, contents in found.items())
+    for name, contents in found.items():
+        if not dry_run:
+            cluster.delete_topic(name)
+        if as_json:
+            print_json({"topic": name, **contents, "deleted": not dry_run})
+        else:
+            outcome = "would be deleted" if dry_run else "deleted"
+            print_line(visible(f"topic {name} {outcome}: {_summary(contents)}"))
+
+
+def _contents(cluster: Cluster | RemoteCluster, name: str) -> dict[str, int | None]:
+    """Return what a topic holds; None for what its logs, if unreadable, do not tell. Refuse internal topics."""
+    if not isinstance(cluster, Cluster):
+        return _contents_remotely(cluster, name)
+    ensure_not_internal(name)
+    partitions = cluster.topic(name).partitions
+    try:
+        rows = cluster.describe([name])
+    except (KBatchError, OSError):
+        return {"partitions": partitions, "records": None, "size_in_bytes": None}
+    records = sum(row.offsets.high_watermark - row.offsets.log_start_offset for row in rows)
+    size = sum(row.size_in_bytes for row in rows)
+    return {"partitions": partitions, "records": records, "size_in_bytes": size}
+
+
+def _contents_remotely(cluster: RemoteCluster, name: str) -> dict[str, int | None]:
+    topic = cluster.topic(name)
+    edges = led_offsets(cluster, [topic])
+    records = sum(one.high_watermark - one.log_start_offset for one in edges.values())
+    return {
+        "partitions": topic.partitions,
+        "records": records if len(edges) == topic.partitions else None,
+        "size_in_bytes": None,
+    }
+
+
+def _summary(contents: Mapping[str, int | None]) -> str:
+    partitions, records, size = contents.values()
+    held = f"{partitions} partition{'s' * (partitions != 1)}"
+    if records is None:
+        return f"{held}, whose logs cannot be read"
+    held = f"{held}, {counted(records, 'record')}"
+    return held if size is None else f"{held}, {size:,} bytes"
+
+
+def _partition_and_offset(
+    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
+) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for word in words:
+        matched = re.fullmatch(r"([0-9]{1,10}):(-1|[0-9]{1,19})", word)
+        if matched is None:
+            raise click.BadParameter(f"{word!r} is not PARTITION:OFFSET, such as 0:1500, or 0:-1")
+        partition, offset = map(int, matched.groups())
+        if found.setdefault(partition, offset) != offset:
+            raise click.BadParameter(f"partition {partition} is given twice")
+    return found
+
+
+@click.command("delete-records")
+@path_argument
+@topic_argument
+@click.argument(
+    "offsets",
+    metavar="PARTITION:OFFSET...",
+    nargs=-1,
+    required=True,
+    callback=_partition_and_offset,
+)
+@_yes_option
+@_dry_run_option
+@client_options
+@json_option
+def delete_records(
+    path: str,
+    topic: str,
+    offsets: dict[int, int],
+    yes: bool,
+    dry_run: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Delete the first records of partitions of TOPIC.
+
+    These are the records below OFFSET; -1 deletes all records. PATH may be HOST:PORT of a real cluster.
+    """
+    cluster = open_cluster(path, client)
+    found = _records_below(cluster, topic, offsets)
+    if not (yes or dry_run):
+        _ask(
+            f"{tp}: {counted(count, 'record')} below offset {start}"
+            for tp, (start, count) in found.items()
+        )
+    starts = {tp: start for tp, (start, _) in found.items()}
+    if not dry_run:
+        starts = cluster.delete_records(starts)
+    for tp, (_, count) in found.items():
+        if as_json:
+            row = {"topic": topic, "partition": tp.partition, "log_start_offset": starts[tp]}
+            print_json({**row, "records": count, "deleted": not dry_run})
+            continue
+        start = "would start" if dry_run else "starts"
+        outcome = "would be deleted" if dry_run else "deleted"
+        print_line(
+            visible(f"{tp} {start} at offset {starts[tp]}: {counted(count, 'record')} {outcome}")
+        )
+
+
+def _records_below(
+    cluster: Cluster | RemoteCluster, topic: str, offsets: Mapping[int, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return where each partition would start, and how many offsets with records would go.
+
+    Raises:
+        OffsetOutOfRangeError: an offset is above the high watermark.
+        UnknownTopicOrPartitionError: a partition does not exist.
+        ConfigError: the topic is internal.
+    """
+    if isinstance(cluster, Cluster):
+        ensure_not_internal(topic)
+    edges = {row.topic_partition: row.offsets for row in cluster.describe([topic])}
+    found = {}
+    for partition, offset in sorted(offsets.items()):
+        tp = TopicPartition(topic, partition)
+        if tp not in edges:
+            raise UnknownTopicOrPartitionError(
+                f"partition {tp} does not exist: topic {topic!r} has partitions 0 to {len(edges) - 1}"
+            )
+        first, end = edges[tp].log_start_offset, edges[tp].high_watermark
+        if offset > end:
+            raise OffsetOutOfRangeError(str(tp), offset, first, end)
+        start = end if offset < 0 else max(offset, first)
+        found[tp] = start, start - first
+    return found

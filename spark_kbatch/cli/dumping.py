@@ -1,0 +1,273 @@
+"""Files of logs, shown as they are on disk."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from spark_kbatch.cli.output import (
+    counted,
+    iso_time,
+    print_json,
+    text_of,
+    text_or_base64,
+    whole_pipe,
+)
+from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.errors import ConfigError, CorruptRecordError
+from spark_kbatch.files import Files
+from spark_kbatch.log.contents import Batch, Gap, batches, entries
+from spark_kbatch.model import CODEC_NAMES
+from spark_kbatch.record.header import (
+    LOG_APPEND_TIME_TYPE,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    UNKNOWN_COUNT,
+    BatchHeader,
+)
+from spark_kbatch.terminal import field, visible
+
+_PLACE, _DAMAGE = "bold", "bold red"
+
+
+@click.command()
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+@click.option("--records", "-r", is_flag=True, help="Show the records of each batch, too.")
+@json_option
+def dump(paths: Sequence[str], records: bool, as_json: bool) -> None:
+    """Show what is in FILEs of a log.
+
+    That is the batches of a .log file, and the entries of all others. A FILE may be of a cluster of kbatch or of a Kafka broker: .log, .index, .timeindex, .txnindex, .snapshot,
+    kbatch.state, kbatch.producers, checkpoints; or a partition's directory, for all of its files. For each
+    batch there are its position, offsets, size, format, compression, times, producer, and if its CRC is
+    right.
+
+    Where something is damaged, it says what, and goes on with the next batch that is valid. The exit code
+    is 1 then.
+    """
+    with whole_pipe():
+        shown: _Json | _Tree = _Json(records) if as_json else _Tree(records)
+        for path in map(Path, paths):
+            for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+                _dump(file, shown)
+        if shown.is_damaged:
+            sys.exit(1)
+
+
+def _dump(path: Path, shown: _Json | _Tree) -> None:
+    if not path.is_file():
+        raise ConfigError(
+            f"{path} is not a file of a log" if path.exists() else f"{path} does not exist"
+        )
+    files = Files()
+    shown.start(path)
+    if path.suffix == ".log":
+        for found in batches(files, path):
+            if isinstance(found, Gap):
+                shown.gap(found)
+            else:
+                shown.batch(found)
+    else:
+        for one in entries(files, path):
+            values = dict(one.values)
+            for name in values:
+                if name.endswith("timestamp"):
+                    values[name] = iso_time(values[name])
+            shown.entry(values, one.fault)
+    shown.end()
+
+
+def _facts(header: BatchHeader) -> dict[str, Any]:
+    """Return what a header says, in its fields' names."""
+    facts: dict[str, Any] = {
+        "base_offset": None if header.records_count == UNKNOWN_COUNT else header.base_offset,
+        "last_offset": header.last_offset,
+        "records_count": None if header.records_count == UNKNOWN_COUNT else header.records_count,
+        "size_in_bytes": header.size_in_bytes,
+        "magic": header.magic,
+        "crc": f"{header.crc:#010x}",
+        "codec": CODEC_NAMES.get(header.codec, f"unknown ({header.codec})"),
+        "timestamp_type": "LogAppendTime" if header.timestamp_type == LOG_APPEND_TIME_TYPE else "CreateTime",
+        "base_timestamp": iso_time(header.base_timestamp),
+        "max_timestamp": iso_time(header.max_timestamp),
+        "leader_epoch": header.partition_leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "is_transactional": header.is_transactional,
+        "is_control": header.is_control,
+    }  # fmt: skip
+    return facts
+
+
+class _Json:
+    """A line of JSON for each batch, gap and entry."""
+
+    def __init__(self, with_records: bool) -> None:
+        self._with_records, self._path = with_records, ""
+        self.is_damaged = False
+
+    def start(self, path: Path) -> None:
+        self._path = str(path)
+
+    def end(self) -> None:
+        pass
+
+    def batch(self, found: Batch) -> None:
+        row: dict[str, Any] = {"file": self._path, "position": found.position}
+        row |= {**_facts(found.header), "is_valid": found.fault is None, "fault": found.fault}
+        row["marker"] = found.marker()
+        if self._with_records and found.fault is None:
+            try:
+                row["records"] = [_record_as_json(one) for one in found.records().to_pylist()]
+            except CorruptRecordError as error:
+                row |= {"is_valid": False, "fault": str(error)}
+        self.is_damaged |= not row["is_valid"]
+        print_json(row)
+
+    def gap(self, found: Gap) -> None:
+        self.is_damaged |= found.is_damage
+        row = {"file": self._path, "position": found.position, "end_position": found.end_position}
+        print_json({**row, "is_valid": not found.is_damage, "fault": found.what})
+
+    def entry(self, values: Mapping[str, Any], fault: str | None) -> None:
+        self.is_damaged |= fault is not None
+        print_json({"file": self._path, **values, "fault": fault})
+
+
+def _record_as_json(record: dict[str, Any]) -> dict[str, Any]:
+    headers = [[one["key"], text_or_base64(one["value"])] for one in record["headers"] or []]
+    return {
+        "offset": record["offset"],
+        "timestamp": iso_time(record["timestamp"]),
+        "key": text_or_base64(record["key"]),
+        "value": text_or_base64(record["value"]),
+        "headers": headers,
+    }
+
+
+class _Tree:
+    """Files, with their batches below them, and their records below those."""
+
+    def __init__(self, with_records: bool) -> None:
+        self._with_records = with_records
+        self._console = Console()
+        self._batches = self._records = self._faults = 0
+
+    @property
+    def is_damaged(self) -> bool:
+        return self._faults > 0
+
+    def start(self, path: Path) -> None:
+        size = path.stat().st_size
+        self._line(0, (str(path), _PLACE), (f", {size:,} bytes", ""))
+        self._batches = self._records = 0
+        self._faults_before = self._faults
+
+    def end(self) -> None:
+        faults = self._faults - self._faults_before
+        if self._batches:
+            damaged = (f", {counted(faults, 'damaged place')}", _DAMAGE) if faults else ("", "")
+            count = f"{self._batches:,} batch{'es' * (self._batches != 1)}, {counted(self._records, 'record')}"
+            self._line(1, (count, "dim"), damaged)
+
+    def batch(self, found: Batch) -> None:
+        self._batches += 1
+        header, fault = found.header, found.fault
+        records = None
+        if fault is None and (self._with_records or header.is_wrapper) and not header.is_control:
+            try:
+                records = found.records().to_pylist()
+            except CorruptRecordError as error:
+                fault = str(error)
+        count = header.records_count
+        offsets = f"offsets {header.base_offset} to {header.last_offset}"
+        if count == UNKNOWN_COUNT:  # a wrapper
+            count = len(records or ())
+            first = records[0]["offset"] if records else "unknown"
+            offsets = f"offsets {first} to {header.last_offset}"
+        self._records += 0 if fault or header.is_control else count
+        words = [
+            offsets,
+            counted(count, "record"),
+            f"{header.size_in_bytes:,} bytes",
+            f"V{header.magic}",
+        ]
+        words += [*_words(header), f"CRC {header.crc:#010x}"]
+        marker = found.marker()
+        words += [marker] if marker else []
+        self._line(1, (f"{found.position}", _PLACE), (": " + ", ".join(words), ""))
+        if fault is not None:
+            self._fault(2, f"damaged: {fault}")
+        elif self._with_records:
+            for one in records or ():
+                self._record(one)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        headers = [
+            f"{field(h['key'], '=,')}={field(h['value'], ',')}" for h in record["headers"] or ()
+        ]
+        words = (
+            text_of(iso_time(record["timestamp"])),
+            field(record["key"]),
+            field(record["value"]),
+        )
+        self._line(2, (str(record["offset"]), "cyan"), ("  " + "  ".join((*words, *headers)), ""))
+
+    def gap(self, found: Gap) -> None:
+        size = found.end_position - found.position
+        if found.is_damage:
+            self._fault(1, f"{found.position}: {size:,} bytes that are no batch: {found.what}")
+        else:
+            self._line(1, (f"{found.position}", _PLACE), (f": {size:,} bytes: {found.what}", ""))
+
+    def entry(self, values: Mapping[str, Any], fault: str | None) -> None:
+        if "line" in values:
+            shown = visible(values["line"])
+        else:
+            shown = ", ".join(
+                f"{name.replace('_', ' ')} {text_of(v)}" for name, v in values.items()
+            )
+        if fault is None:
+            self._line(1, (shown, ""))
+        else:
+            self._fault(1, f"{shown}{': ' if shown else ''}{fault}")
+
+    def _fault(self, depth: int, text: str) -> None:
+        self._faults += 1
+        self._line(depth, (text, _DAMAGE))
+
+    def _line(self, depth: int, *parts: tuple[str, str]) -> None:
+        line = Text("  " * depth)
+        for text, style in parts:
+            line.append(visible(text), style)
+        if self._console.is_terminal:
+            self._console.print(line, soft_wrap=True)
+        else:
+            click.echo(line.plain)
+
+
+def _words(header: BatchHeader) -> list[str]:
+    """Return what is to be said of a batch beside its offsets and sizes."""
+    words = [CODEC_NAMES.get(header.codec, f"unknown compression {header.codec}")]
+    words[0] = "not compressed" if words[0] == "none" else words[0]
+    if header.max_timestamp != NO_TIMESTAMP:
+        first, last = iso_time(header.base_timestamp), iso_time(header.max_timestamp)
+        kind = "LogAppendTime" if header.timestamp_type == LOG_APPEND_TIME_TYPE else "CreateTime"
+        words.append(f"{kind} {last}" if first == last else f"{kind} {first} to {last}")
+    if header.magic == MAGIC:
+        words.append(f"leader epoch {header.partition_leader_epoch}")
+        if header.producer_id != NO_PRODUCER_ID:
+            words.append(
+                f"producer {header.producer_id} epoch {header.producer_epoch} sequence {header.base_sequence}"
+            )
+    if header.is_transactional:
+        words.append("transactional")
+    return words

@@ -1,0 +1,250 @@
+"""A topic, copied into a file for other tools, or into a broker's log dir."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+import pyarrow as pa
+
+from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
+from spark_kbatch.cli.output import Table, print_json, print_line, text_or_base64
+from spark_kbatch.cli.parameters import foreign_end_option, isolation_level_option, json_option
+from spark_kbatch.cli.places import (
+    client_options,
+    open_cluster,
+    open_readable,
+    open_topic_reader,
+    path_argument,
+    topic_argument,
+)
+from spark_kbatch.cli.progress import progress_bar
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import IsolationLevel
+from spark_kbatch.record.lines import Lines, json_layout
+from spark_kbatch.terminal import to_json, visible
+
+_FORMATS = ("parquet", "csv", "json")
+_ROW_GROUP_BYTES = 64 << 20
+_RETENTION_NOTE = """\
+A broker deletes segments whose newest record is older than the topic's retention.ms (7 days unless set),
+starting 30 seconds after it is started. To keep older records, set retention.ms=-1 on the topic before
+the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
+--add-config retention.ms=-1"""
+
+
+@click.command()
+@path_argument
+@topic_argument
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--to", "log_dir", metavar="DIR", help="In place of FILE: one of a stopped broker's log.dirs.")  # fmt: skip
+@click.option("--format", "format_name", type=click.Choice(_FORMATS), help="Format of FILE; by default its name tells: .parquet, .csv, .json, .jsonl or .ndjson.")  # fmt: skip
+@click.option("--text", is_flag=True, help="Write keys and values into Parquet as strings, not as bytes. CSV always has strings.")  # fmt: skip
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Write only this partition to FILE; may be repeated.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
+@isolation_level_option
+@foreign_end_option
+@client_options
+@json_option
+def export(
+    path: str,
+    topic: str,
+    file: Path | None,
+    log_dir: str | None,
+    format_name: str | None,
+    text: bool,
+    partitions: Sequence[int],
+    overwrite: bool,
+    isolation_level: str,
+    foreign_end: str,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Copy TOPIC into FILE, or a broker's log dir.
+
+    FILE is Parquet or CSV with the columns that Spark shows (key, value, topic, partition, offset, timestamp,
+    timestampType, headers), or JSON lines as of `kbatch consume --json`. It has its name only once it is whole.
+    PATH may be HOST:PORT of a real cluster. `kbatch produce` reads such files.
+
+    With --to, the records go into the log dir of a stopped Kafka broker. It must have the topic already, with
+    the same number of partitions and no records. Once it is started, it serves what is committed here now, at
+    the same offsets.
+    """
+    if (file is None) == (log_dir is None):
+        raise click.UsageError("give either FILE or --to")
+    if log_dir is not None:
+        if text or overwrite or format_name or partitions:
+            raise click.UsageError("--text, --overwrite, --format and --partition are for a FILE")
+        _to_broker(path, client, topic, log_dir, as_json=as_json)
+        return
+    assert file is not None
+    kind = format_name or FORMAT_OF_SUFFIX.get(file.suffix.lower())
+    if kind is None:
+        raise click.UsageError(
+            f"the name of {str(file)!r} does not tell its format; give --format, or a name that ends in "
+            f"{', '.join(FORMAT_OF_SUFFIX)}"
+        )
+    if text and kind == "json":
+        raise click.UsageError("--text is for Parquet: JSON has strings wherever bytes are text")
+    if file.exists() and not overwrite:
+        raise ConfigError(f"{file} exists; --overwrite replaces it")
+    cluster = open_readable(path, client, foreign_end)
+    numbers = partitions or [tp.partition for tp in cluster.partitions(topic)]
+    edges = [
+        row.offsets for row in cluster.describe([topic]) if row.topic_partition.partition in numbers
+    ]
+    total = sum(one.high_watermark - one.log_start_offset for one in edges)
+    count = 0
+    started = time.monotonic()
+    with (
+        progress_bar(f"{topic} to {file.name}", hidden=as_json) as on_progress,
+        _made(file) as temporary,
+    ):
+        if kind == "json":
+            written = _json_lines(path, client, foreign_end, topic, numbers, isolation_level, temporary)  # fmt: skip
+        else:
+            reader = cluster.read(topic, partitions=numbers, isolation_level=isolation_level)
+            as_text = text or kind == "csv"
+            rows = map(_with_strings, reader) if as_text else iter(reader)
+            schema = _schema_with_strings(reader.schema) if as_text else reader.schema
+            write = _parquet if kind == "parquet" else _csv
+            written = write(rows, schema, temporary)
+        for more in written:
+            count += more
+            if on_progress is not None:
+                rate = count / max(time.monotonic() - started, 1e-3)
+                on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
+    size = file.stat().st_size
+    if as_json:
+        print_json({"topic": topic, "file": str(file), "format": kind, "records": count, "bytes": size})  # fmt: skip
+    else:
+        print_line(visible(f"Wrote {count:,} records of {topic} to {file}, {size:,} bytes."))
+
+
+@contextlib.contextmanager
+def _made(file: Path) -> Iterator[Path]:
+    """Yield another name to write to; once that is whole, give it the file's name."""
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _json_lines(
+    path: str,
+    client: Mapping[str, str],
+    foreign_end: str,
+    topic: str,
+    partitions: Sequence[int],
+    isolation_level: str,
+    file: Path,
+) -> Iterator[int]:
+    layout, isolation = json_layout(), IsolationLevel(isolation_level)
+    reader = open_topic_reader(path, client, foreign_end)
+    ranges = reader.offset_ranges(topic, partitions=partitions, isolation_level=isolation_level)
+    with file.open("wb") as out:
+        for wanted in ranges:
+            lines = Lines(layout, wanted.topic_partition)
+            for batch in reader.read_range(wanted, layout.columns, isolation):
+                for text in lines.of(batch):
+                    out.write(text)
+                yield batch.num_rows
+
+
+def _parquet(rows: Iterator[pa.RecordBatch], schema: pa.Schema, file: Path) -> Iterator[int]:
+    from pyarrow import parquet  # noqa: PLC0415  takes long to import
+
+    with parquet.ParquetWriter(file, schema, compression="zstd") as out:
+        group: list[pa.RecordBatch] = []
+        size = 0
+        for batch in rows:
+            group.append(batch)
+            size += batch.nbytes
+            if size >= _ROW_GROUP_BYTES:
+                out.write_table(pa.Table.from_batches(group, schema))
+                group, size = [], 0
+            yield batch.num_rows
+        if group:
+            out.write_table(pa.Table.from_batches(group, schema))
+
+
+def _csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, file: Path) -> Iterator[int]:
+    from pyarrow import csv  # noqa: PLC0415  takes long to import
+
+    at = schema.get_field_index("headers")
+    schema = schema.set(at, pa.field("headers", pa.string()))
+    with csv.CSVWriter(file, schema) as out:
+        for batch in rows:
+            headers = _headers_as_json(batch.column(at))
+            out.write_batch(pa.record_batch([*batch.columns[:at], headers, *batch.columns[at + 1 :]], schema))  # fmt: skip
+            yield batch.num_rows
+
+
+def _headers_as_json(column: pa.Array) -> pa.Array:
+    if column.null_count == len(column):
+        return pa.nulls(len(column), pa.string())
+    return pa.array(
+        [
+            row and to_json([[one["key"], text_or_base64(one["value"])] for one in row])
+            for row in column.to_pylist()
+        ],
+        pa.string(),
+    )
+
+
+def _schema_with_strings(schema: pa.Schema) -> pa.Schema:
+    for name in ("key", "value"):
+        schema = schema.set(schema.get_field_index(name), pa.field(name, pa.string()))
+    return schema
+
+
+def _with_strings(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose keys and values are strings.
+
+    Raises:
+        ConfigError: bytes that are not UTF-8; says which record has them.
+    """
+    schema = _schema_with_strings(batch.schema)
+    try:
+        return batch.cast(schema)
+    except pa.ArrowInvalid:
+        for row in batch.to_pylist():
+            for name in ("key", "value"):
+                if isinstance(text_or_base64(row[name]), dict):
+                    raise ConfigError(
+                        f"the {name} at offset {row['offset']} of {row['topic']}-{row['partition']} is not "
+                        "UTF-8; Parquet without --text has bytes, and JSON lines have them as base64"
+                    ) from None
+        raise
+
+
+def _to_broker(
+    path: str, client: Mapping[str, str], topic: str, log_dir: str, *, as_json: bool
+) -> None:
+    cluster = open_cluster(path, client)
+    if not isinstance(cluster, Cluster):
+        raise click.UsageError(
+            f"{path!r} is the address of a real cluster; `kbatch export` works on a folder where --to is given"
+        )
+    exported = cluster.export(topic, to=log_dir)
+    if as_json:
+        for row in exported:
+            values = row._asdict()
+            values.pop("topic_partition")
+            print_json({"topic": topic, "partition": row.topic_partition.partition} | values)
+    else:
+        table = Table(f"Topic {topic} in {log_dir}")
+        table.add_numbers(
+            "partition", "first offset", "next offset", "records", "segments", "bytes"
+        )
+        for tp, start, end, segments_count, size in exported:
+            table.add_row(tp.partition, start, end, end - start, segments_count, size)
+        table.print()
+    click.echo(_RETENTION_NOTE, err=True)

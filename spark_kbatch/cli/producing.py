@@ -1,0 +1,282 @@
+"""`kbatch produce`: records from lines, JSON lines, CSV and Parquet into topics."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+import numpy as np
+import pyarrow as pa
+
+from spark_kbatch.cli.inputs import (  # fmt: skip
+    COLUMNS,
+    FORMATS,
+    Input,
+    Reading,
+    format_of,
+    read_records,
+)
+from spark_kbatch.cli.output import counted, print_json, print_line
+from spark_kbatch.cli.parameters import json_option, settings_given
+from spark_kbatch.cli.places import client_options, open_cluster, path_argument, topic_argument
+from spark_kbatch.cli.progress import OnProgress, progress_bar
+from spark_kbatch.errors import KBatchError
+from spark_kbatch.model import CODECS, INT_MAX
+from spark_kbatch.options.topic import topic_key
+from spark_kbatch.record.columns import HEADERS_TYPE
+from spark_kbatch.terminal import visible
+
+_STDIN = "-"
+_COLUMN_TOPIC = "-"
+_INTERRUPTED = 130
+_OPTION_OF_KEY = {"compression.type": "--compression-type", "acks": "--acks"}
+_DEFAULTS = {
+    "batch.size": "1000000"
+}  # large, since an input is mostly there already; fits max.message.bytes
+
+
+def _separator(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> bytes | None:
+    r"""Return the bytes of a separator, in which \t, \0, \x1f and \\ are escapes."""
+    if text is None:
+        return None
+    try:
+        data = text.encode(errors="surrogateescape")
+        found = data.decode("unicode_escape").encode("latin-1")
+    except UnicodeError:
+        raise click.BadParameter(
+            rf"{text!r} has an escape that is not \t, \n, \0, \xNN or \\"
+        ) from None
+    if not found:
+        raise click.BadParameter("it is empty")
+    return found
+
+
+def _headers(
+    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
+) -> list[dict[str, Any]]:
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{word!r} is not NAME=VALUE, such as source=backup")
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            raise click.BadParameter(f"the name of {word!r} is not UTF-8")
+        found.append({"key": name, "value": value.encode(errors="surrogateescape")})
+    return found
+
+
+def _columns(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> dict[str, str] | None:
+    if text is None:
+        return None
+    found: dict[str, str] = {}
+    for word in text.split(","):
+        name, _, source = word.partition("=")
+        name = name.strip()
+        if name not in COLUMNS or name in found:
+            what = "given twice" if name in found else "not a column of records"
+            raise click.BadParameter(f"{name!r} is {what}; accepted: {', '.join(COLUMNS)}")
+        found[name] = source.strip() or name
+    return found
+
+
+@click.command()
+@path_argument
+@topic_argument
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))  # fmt: skip
+@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of the input; by default a file's name tells: .json, .jsonl and .ndjson, .csv, .parquet, or else lines.")  # fmt: skip
+@click.option("--key-separator", "-K", metavar="TEXT", callback=_separator, help=r"Take what is before this in each line as the key, such as : or \t.")  # fmt: skip
+@click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes.")  # fmt: skip
+@click.option("--columns", metavar="COLUMN=NAME,...", callback=_columns, help="Take only these columns, from columns or fields with these names, such as key=id,value=payload.")  # fmt: skip
+@click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers, help="Give a header to each record that brings none; may be repeated.")  # fmt: skip
+@click.option("--partition", "-p", type=click.IntRange(0, INT_MAX), help="Write to this partition; by default to the one that a record names, or else as Kafka's producer chooses by key.")  # fmt: skip
+@click.option(
+    "--compression-type", "-z", type=click.Choice(tuple(CODECS)), help="Compress batches."
+)
+@click.option("--acks", type=click.Choice(("all", "1", "0")), help="Replicas that must have a record before it counts as written.  [default: all]")  # fmt: skip
+@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the producer, such as linger.ms=50; may be repeated.")  # fmt: skip
+@click.option("--create", is_flag=True, help="Create the topic, and the cluster in a folder, if there is none.")  # fmt: skip
+@client_options
+@json_option
+def produce(
+    path: str,
+    topic: str,
+    files: Sequence[str],
+    format_name: str | None,
+    key_separator: bytes | None,
+    null_marker: str | None,
+    columns: dict[str, str] | None,
+    headers: list[dict[str, Any]],
+    partition: int | None,
+    compression_type: str | None,
+    acks: str | None,
+    given: dict[str, str],
+    create: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    r"""Write records from files or stdin to TOPIC.
+
+    Lines are values. In JSON lines an object is a record, as `kbatch consume --json` prints it, with key,
+    value, headers, partition and timestamp; in CSV and Parquet a row is one, with columns of these names.
+    Null partitions and times are chosen as for records that have none. TOPIC - stands for the column topic.
+    FILE - is stdin, as is none. PATH may be HOST:PORT of a real cluster.
+
+    With --json, stdin is read as JSON lines unless --format says otherwise, and the outcome is printed as an
+    object, with the producer's metrics. At a line that cannot be used it stops: what was before that line is written.
+    """
+    options = _producer_options(given, compression_type, acks)
+    if create and topic == _COLUMN_TOPIC:
+        raise click.UsageError("--create needs the name of a topic, and TOPIC is -")
+    readings = [
+        (name, _reading(name, format_name, as_json, key_separator, null_marker, columns))
+        for name in files or [_STDIN]
+    ]
+    started = time.monotonic()
+    written, why = _Written(), None
+    with open_cluster(path, client, create=create) as cluster:
+        if create:
+            cluster.create_topic(topic, exist_ok=True)
+        with cluster.producer(**options) as producer:
+            try:
+                for rows in _rows_of(readings, topic, lambda: written.records_count):
+                    rows = _completed(rows, headers, partition)
+                    to = None if topic == _COLUMN_TOPIC else topic
+                    producer.send_arrow(to, rows, callback=written)
+                    written.ensure_no_error()
+            except (KBatchError, OSError, KeyboardInterrupt) as error:
+                why = error
+            producer.flush()
+            metrics = producer.metrics()
+    if written.records_count or why is None:
+        seconds = time.monotonic() - started
+        _print_outcome(topic, written.records_count, seconds, metrics if as_json else None)
+    if isinstance(why, KeyboardInterrupt):
+        click.echo("kbatch: interrupted", err=True)
+        sys.exit(_INTERRUPTED)
+    if why is not None:
+        raise why
+    written.ensure_no_error()
+
+
+class _Written:
+    """Counts the records that are written, and keeps the first error; called in the producer's thread."""
+
+    def __init__(self) -> None:
+        self.records_count = 0
+        self._error: Exception | None = None
+
+    def __call__(self, rows: pa.RecordBatch | None, error: Exception | None) -> None:
+        self.records_count += 0 if rows is None else rows.num_rows
+        self._error = self._error or error
+
+    def ensure_no_error(self) -> None:
+        """Raise the first error."""
+        if self._error is not None:
+            raise self._error
+
+
+def _producer_options(
+    given: Mapping[str, str], compression_type: str | None, acks: str | None
+) -> dict[str, str]:
+    keys: dict[str, str] = {}
+    for name, value in given.items():
+        key = topic_key(name)
+        if option := _OPTION_OF_KEY.get(key):
+            raise click.UsageError(f"{name!r} is given by {option}")
+        if keys.setdefault(key, value) is not value:
+            raise click.UsageError(f"{key!r} is given twice")
+    own = {"compression.type": compression_type, "acks": acks}
+    return _DEFAULTS | keys | {key: value for key, value in own.items() if value is not None}
+
+
+def _reading(
+    name: str,
+    format_name: str | None,
+    as_json: bool,
+    key_separator: bytes | None,
+    null_marker: str | None,
+    columns: dict[str, str] | None,
+) -> Reading:
+    if format_name is None:
+        format_name = "json" if as_json and name == _STDIN else format_of(name)
+    for option, value, formats in (
+        ("--key-separator", key_separator, ("lines",)),
+        ("--null-marker", null_marker, ("lines", "csv")),
+        ("--columns", columns, ("json", "csv", "parquet")),
+    ):
+        if value is not None and format_name not in formats:
+            raise click.UsageError(
+                f"{option} is for {' and '.join(formats)}, and {_shown_name(name)} is read as {format_name}"
+            )
+    return Reading(format_name, key_separator, null_marker, columns)
+
+
+def _rows_of(
+    readings: Sequence[tuple[str, Reading]], topic: str, records_count: Callable[[], int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all inputs, with a progress bar."""
+    for name, reading in readings:
+        with contextlib.ExitStack() as stack:
+            stream: BinaryIO = sys.stdin.buffer
+            if name != _STDIN:
+                stream = stack.enter_context(Path(name).open("rb"))
+            source = Input(_shown_name(name), stream)
+            is_typed = name == _STDIN and sys.stdin.isatty()
+            started, before = time.monotonic(), records_count()
+            bar: OnProgress | None = stack.enter_context(
+                progress_bar(f"{source.name} to {topic}", hidden=is_typed)
+            )
+            for rows in read_records(source, reading):
+                yield rows
+                if bar is not None:
+                    count = records_count() - before
+                    rate = count / max(time.monotonic() - started, 0.001)
+                    size = source.size
+                    done = source.position if size is not None else 0
+                    bar(done, size, f"{count:,} records, {rate:,.0f}/s")
+        if source.left_out:
+            left_out = f"{source.name}: left out {counted(len(source.left_out), 'column')}"
+            click.echo(visible(f"{left_out}: {', '.join(source.left_out)}"), err=True)
+
+
+def _shown_name(name: str) -> str:
+    return "stdin" if name == _STDIN else name
+
+
+def _completed(
+    rows: pa.RecordBatch, headers: list[dict[str, Any]], partition: int | None
+) -> pa.RecordBatch:
+    """Return rows with the headers and the partition that the command gives."""
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    if partition is not None:
+        columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), len(rows))
+    if headers:
+        own = columns.get("headers", pa.nulls(len(rows))).cast(HEADERS_TYPE)
+        has_none = own.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) == 0
+        both = pa.concat_arrays([own, pa.array([headers], HEADERS_TYPE)])
+        columns["headers"] = both.take(
+            pa.array(np.where(has_none, len(rows), np.arange(len(rows))))
+        )
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _print_outcome(
+    topic: str, records_count: int, seconds: float, metrics: Mapping[str, float | None] | None
+) -> None:
+    """Print what was written; as JSON if there are metrics of the producer to print."""
+    to = None if topic == _COLUMN_TOPIC else topic
+    if metrics is not None:
+        told = {"topic": to, "records": records_count, "seconds": round(seconds, 3)}
+        print_json({**told, "metrics": metrics})
+        return
+    records = counted(records_count, "record")
+    print_line(visible(f"Wrote {records}{'' if to is None else f' to {to}'}."))

@@ -1,0 +1,43 @@
+"""A progress bar on stderr, for work that takes long; none where stderr is no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Protocol
+
+from rich.console import Console
+
+from spark_kbatch.terminal import visible
+
+
+class OnProgress(Protocol):
+    """A callback for how far the work is."""
+
+    def __call__(self, completed: float, total: float | None, text: str) -> None:
+        """Show the share that is done, if the total is known, and a text beside it."""
+
+
+@contextlib.contextmanager
+def progress_bar(what: str, *, hidden: bool = False) -> Iterator[OnProgress | None]:
+    """Show a bar with the time left; yield what updates it, or None if none is shown."""
+    console = Console(stderr=True)
+    if hidden or not console.is_terminal or console.is_dumb_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as shown:
+        task = shown.add_task(visible(what), total=None, text="")
+
+        def update(completed: float, total: float | None, text: str) -> None:
+            shown.update(task, total=total, completed=completed, text=text)
+
+        yield update

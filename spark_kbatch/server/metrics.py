@@ -1,0 +1,42 @@
+"""The requests that a server has answered, by the names of a Kafka broker's metrics.
+
+Source: Kafka server/.../network/metrics/RequestMetrics.java.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from spark_kbatch.meters import Meters
+
+
+class RequestMetrics:
+    """The requests of one kind. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._requests = Meters("RequestsPerSec")
+        self._lock = threading.Lock()  # guards the rest; innermost
+        self._count, self._total_s, self._max_s = 0, 0.0, 0.0
+
+    def answered(self, began_s: float) -> None:
+        """Count a request that came at `began_s` of time.monotonic, and is answered now."""
+        took_s = time.monotonic() - began_s
+        self._requests.add(1)
+        with self._lock:
+            self._count += 1
+            self._total_s += took_s
+            if took_s > self._max_s:
+                self._max_s = took_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return them by Kafka's names; times in ms are None if nothing was answered."""
+        with self._lock:
+            count, total_s, max_s = self._count, self._total_s, self._max_s
+        times = {
+            "Count": count,
+            "Mean": 1000 * total_s / count if count else None,
+            "Max": 1000 * max_s if count else None,
+        }
+        return {**self._requests.as_dict(), "TotalTimeMs": times}

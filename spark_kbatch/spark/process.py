@@ -1,0 +1,39 @@
+"""Spark's own Python processes, which plan, read, write and commit, and which no program of a user can set up.
+
+What is logged there from the level KBATCH_LOG_LEVEL on, by default WARNING, goes to stderr, with level and logger: on
+the driver that is the program's own stderr, on executors their log. With spark.sql.pyspark.worker.logging.enabled
+Spark collects it instead, from INFO on.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from spark_kbatch.terminal import LogFormatter, log_level
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to stderr what Spark does not collect."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, unless Spark, or another handler, takes all of the process's log."""
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def is_sparks() -> bool:
+    """Return True if this process is one of Spark's own."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
+
+
+def set_up_log() -> None:
+    """Show the log of this process, if it is one of Spark's."""
+    if is_sparks():
+        handler = _Stderr()
+        handler.setLevel(log_level())
+        handler.setFormatter(LogFormatter())
+        logger = logging.getLogger("spark_kbatch")
+        logger.addHandler(handler)
+        logger.setLevel(min(logging.INFO, handler.level))

@@ -1,0 +1,201 @@
+"""`kbatch consume`: which records, how they are printed, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_kbatch.cli.main import cli
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.errors import KBatchError
+from tests.support import builders
+
+COMMAND = [sys.executable, "-c", "from spark_kbatch.cli.main import main; main()", "consume"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """Topics with four records in partition 0, and one in partition 1 of `events`: times 1000, 2000 ..."""
+    path = tmp_path_factory.mktemp("consume")
+    made = builders.a_cluster(path, topics={"events": 2, "orders-eu": 1, "orders-us": 1})
+    for topic in ("events", "orders-eu", "orders-us"):
+        builders.append_records(made, {(topic, 0): builders.encode(rows(4))})
+    builders.append_records(made, {("events", 1): builders.encode(rows(1))})
+    return made
+
+
+def rows(count: int) -> pa.RecordBatch:
+    """Return records with a key and an escape sequence as value, and times 1000, 2000 ..."""
+    return pa.record_batch(
+        {
+            "key": [b"k%d" % n for n in range(count)],
+            "value": [b"\x1b[2J%d\xff" % n for n in range(count)],
+            "timestamp": pa.array([1000 * (n + 1) for n in range(count)], pa.int64()),
+            "headers": pa.array([[("h", b"\x1b")]] * count, builders.HEADERS_TYPE),
+        }
+    )
+
+
+def consume(path: Path | str, *words: str, **more: Any) -> Result:
+    return CliRunner().invoke(cli, ["consume", str(path), *words], **more)
+
+
+def printed(path: Path | str, *words: str) -> list[str]:
+    """Return topic, partition and offset of each record."""
+    done = consume(path, *words, "--format", r"%t %p %o\n")
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout.splitlines()
+
+
+EU = [f"orders-eu 0 {n}" for n in range(4)]
+US = [f"orders-us 0 {n}" for n in range(4)]
+EVENTS = [f"events 0 {n}" for n in range(4)] + ["events 1 0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "records"),
+    [
+        (["events"], EVENTS),
+        (["orders-us", "events"], US + EVENTS),
+        (["^orders-"], EU + US),
+        (["^.*s$"], EVENTS + US),
+        (["orders-us", "^orders"], US + EU),
+        (["events", "--start", "1:1,3"], EVENTS[3:4]),
+        (["events", "--start", "earliest", "--start", "0:latest"], EVENTS[4:]),
+        (["^orders", "--start", "orders-us:0:3"], EU + US[3:]),
+        (["^orders", "--end", "0:1,orders-eu:0:0"], US[:1]),
+        (["events", "--from", "2000"], EVENTS[1:4]),
+        (["events", "--from", "1970-01-01T00:00:02Z", "--to", "1970-01-01T00:00:03Z"], EVENTS[1:2]),
+        (["events", "--to", "1001"], [EVENTS[0], EVENTS[4]]),
+        (["events", "--from", "9000"], []),
+        (["events", "--from", "3000", "--to", "1000"], []),
+        (["events", "--last", "2"], EVENTS[2:]),
+        (["events", "--last", "2", "--end", "0:3"], [*EVENTS[1:3], EVENTS[4]]),
+        (["^orders", "-n", "5"], EU + US[:1]),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_records_are_those_that_were_asked_for(
+    cluster: Cluster, words: list[str], records: list[str]
+) -> None:
+    assert printed(cluster.path, *words) == records
+
+
+def test_a_real_cluster_gives_the_same(cluster: Cluster) -> None:
+    with Cluster(cluster.path) as other, other.serve() as server:
+        words = ("^orders", "events", "--from", "2000", "--to", "4000")
+        local = consume(cluster.path, *words, "--json").stdout
+        assert local
+        assert consume(server.bootstrap_servers, *words, "--json").stdout == local
+
+
+def test_a_format_and_raw_values_are_bytes_as_they_are_in_a_pipe(cluster: Cluster) -> None:
+    done = consume(cluster.path, "events", "-n", "1", "--format", r"%t|%p|%o|%T|%k|%v|%s|%h|%K|%S|%%\x00\\\t\n")  # fmt: skip
+    value = b"\x1b[2J0\xff"
+    line = b"events|0|0|1000|k0|" + value + b"|" + value + b"|h=\x1b|2|6|%\x00\\\t\n"
+    assert done.stdout_bytes == line
+    assert consume(cluster.path, "events", "-n", "1", "--raw").stdout_bytes == value + b"\n"
+
+
+@pytest.mark.parametrize("words", [["--raw"], ["--format", r"%v %k %h\n"], [], ["--json"]], ids=str)
+def test_nothing_of_a_record_reaches_a_terminal_as_it_is(
+    cluster: Cluster, words: list[str]
+) -> None:
+    done = consume(cluster.path, "events", *words, env={"FORCE_COLOR": "1"})
+    assert done.exit_code == 0
+    assert done.stdout.replace("\n", "").replace("\t", "").isprintable()
+    assert r"[2J0" in done.stdout or "base64" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["events", "--format", "%q"], "'%q' is not known; accepted: %t, %p, %o"),
+        (["events", "--format", "50%"], "'%' is not known"),
+        (["events", "--format", r"a\qb"], r"'\q' is not known"),
+        (["events", "--raw", "--json"], "one of --json, --raw and --format"),
+        (["events", "--start", "0", "--last", "1"], "one of --start, --from and --last"),
+        (["events", "--end", "0", "--to", "1"], "one of --end and --to"),
+        (["events", "--follow", "--to", "1"], "leave out --end and --to"),
+        (["events", "--start", "1,2"], "1 and 2 are both for all partitions"),
+        (["events", "--start", "0:1,0:2"], "partition 0 is given twice"),
+        (["events", "--from", "yesterday"], "'yesterday' is not a time"),
+        (["^["], "'^[' is not a regular expression"),
+        (["^nothing"], "no topic matches '^nothing'; topics: events, orders-eu"),
+        (["events", "--end", "0:9"], "offset 9 of events-0 is out of range"),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
+)  # fmt: skip
+def test_what_cannot_be_is_said(cluster: Cluster, words: list[str], said: str) -> None:
+    done = consume(cluster.path, *words)
+    assert done.exit_code != 0
+    assert done.stdout == ""
+    if isinstance(done.exception, KBatchError):
+        assert said in str(done.exception)
+    else:
+        assert said in " ".join(done.stderr.split())
+
+
+@pytest.fixture(params=["folder", "network"])
+def followed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Cluster, str]]:
+    """A cluster to follow, and where."""
+    cluster = builders.a_cluster(tmp_path, topics={"events": 1})
+    builders.append_records(cluster, {("events", 0): builders.encode(rows(2))})
+    if request.param == "folder":
+        yield cluster, str(cluster.path)
+    else:
+        with Cluster(cluster.path) as other, other.serve() as server:
+            yield cluster, server.bootstrap_servers
+
+
+def test_follow_prints_records_of_new_topics_and_partitions_as_they_come_until_a_signal(
+    followed: tuple[Cluster, str],
+) -> None:
+    cluster, path = followed
+    command = [*COMMAND, path, "^", "--follow", "--last", "1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+
+        def next_record() -> tuple[str, int, int]:
+            record = json.loads(process.stdout.readline())  # type: ignore[union-attr]
+            return record["topic"], record["partition"], record["offset"]
+
+        assert next_record() == ("events", 0, 1)
+        builders.append_records(cluster, {("events", 0): builders.encode(rows(1))})
+        assert next_record() == ("events", 0, 2)
+        cluster.create_partitions("events", 2)
+        cluster.create_topic("later")
+        builders.append_records(cluster, {("events", 1): builders.encode(rows(1))})
+        builders.append_records(cluster, {("later", 0): builders.encode(rows(1))})
+        assert {next_record(), next_record()} == {("events", 1, 0), ("later", 0, 0)}
+        process.send_signal(signal.SIGTERM)
+        assert (process.wait(), process.stdout.read(), process.stderr.read()) == (0, b"", b"")  # type: ignore[union-attr]
+        watchdog.cancel()
+
+
+def test_it_ends_quietly_once_no_one_reads_what_it_prints(cluster: Cluster) -> None:
+    for words in (["--follow"], []):
+        out, to = os.pipe()
+        if words:  # seen without a record to print
+            words += ["--start", "latest"]
+        else:
+            os.close(out)
+        command = [*COMMAND, str(cluster.path), "events", *words]
+        with subprocess.Popen(command, stdout=to, stderr=subprocess.PIPE) as process:
+            os.close(to)
+            if words:
+                os.close(out)
+            assert (process.wait(60), process.stderr.read()) == (0, b"")  # type: ignore[union-attr]
