@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs bench bench-kafka notebooks clean java
+.PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs dist stranger bench bench-kafka notebooks clean java
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,14 @@ interop: java ## Test against a real Kafka broker and its tools, fetched by Mave
 fuzz: $(INSTALLED) ## Read randomly damaged batches, logs and clusters, with bounds checks in compiled code
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds-checked KBATCH_FUZZ_ROUNDS=$${KBATCH_FUZZ_ROUNDS:-10000} $(PY) -m pytest tests/fuzz
 
+dist: $(INSTALLED) ## Build the wheel and the source distribution into dist/, and check them
+	rm -rf dist
+	$(PY) -m build
+	$(PY) -m twine check --strict dist/*
+
+stranger: java ## Replay README, docs, commands and notebooks with the wheel, in an empty folder and environment
+	$(PYTEST) tests/test_stranger.py
+
 lint: $(INSTALLED) ## Check style and types
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
@@ -69,8 +77,10 @@ format: $(INSTALLED) ## Format the code, and fix what ruff can fix
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
-docs: $(INSTALLED) ## Regenerate the tables of options and the commands' help in docs/
+docs: $(INSTALLED) ## Regenerate what docs/ has from the code, and build the site into build/site
 	$(PY) -m tests.support.generated_docs
+	$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs/site . build/site
+	@echo "The site is in build/site: open build/site/index.html"
 
 bench: java ## Measure the speed of encoding, decoding, writing and reading
 	$(PYTEST) -s tests/benchmarks --ignore=tests/benchmarks/bench_kafka.py -o python_files='bench_*.py' -o python_functions='bench_*'
@@ -78,11 +88,11 @@ bench: java ## Measure the speed of encoding, decoding, writing and reading
 bench-kafka: java ## Measure a real broker beside Spark's own connector and other clients; needs Maven
 	$(PYTEST) -s tests/benchmarks/bench_kafka.py -o python_files='bench_*.py' -o python_functions='bench_*'
 
-notebooks: java ## Execute every notebook
-	$(PYTEST) tests/test_notebooks.py
+notebooks: java ## Run every notebook again, and store its outputs
+	KBATCH_REWRITE_NOTEBOOKS=1 $(PYTEST) tests/test_notebooks.py
 
 clean: ## Remove what the other targets created, except the virtual environments
-	rm -rf build dist demo-data spark-warehouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist demo-data spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Checked in every run, because a runtime can go away; once per run, because it may install one.

@@ -17,6 +17,7 @@ from spark_kbatch.errors import KBatchError
         errors.TopicAlreadyExistsError("events"),
         errors.OffsetOutOfRangeError("events-0", 9, 0, 5, option="startingOffsets"),
         errors.CorruptRecordError("CRC", position=61, expected=1, found=2).at("0.log", 100),
+        errors.RecordDeserializationError("events", 0, 7, "value", 3, 0xFF),
         errors.KafkaStorageError.of(PermissionError(13, "Permission denied")),
         errors.InvalidTimestampTypeError(5, "events"),
         errors.InvalidTxnStateError("events-0", 7),

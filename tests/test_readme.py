@@ -28,19 +28,34 @@ README = REPOSITORY / "README.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
 DOCUMENTS = [*PAGES, *(REPOSITORY / name for name in ("DESIGN.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]  # fmt: skip
 _FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BODY = r"((?:(?!```).*\n)*)```"
+_SHELL_EXAMPLE = re.compile(rf"^```sh\n{_BODY}\n```text\n{_BODY}$", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _SEPARATOR = "---- next block ----"
 
 # Runs the blocks of each page in an empty folder, with names of their own. All pages share a process,
 # and so the Spark session that the first one makes; Spark counts relative paths from its own folder,
-# so the folder is emptied in place of another one being made.
+# so the folder is emptied in place of another one being made. A block that begins with a file's name is
+# written to that file, and a command `pytest` runs the tests in such files.
 RUN_PAGES = f"""
-import json, os, shutil, sys
+import importlib, json, os, re, shlex, shutil, sys
+
+def run_tests(words):
+    import pytest
+    importlib.invalidate_caches()
+    pytest.main([*words, "-p", "pytest_kbatch", "-p", "no:cacheprovider"])
 
 for page, blocks in json.loads(sys.stdin.read()).items():
     names = {{"__name__": "__main__"}}
     for number, block in enumerate(blocks, start=1):
-        exec(compile(block, f"{{page}}, block {{number}}", "exec"), names)
+        file = re.match(r"# (\\w+[.]py)\\n", block)
+        if file:
+            with open(file[1], "w") as out:
+                out.write(block)
+        elif block.startswith("pytest "):
+            run_tests(shlex.split(block)[1:])
+        else:
+            exec(compile(block, f"{{page}}, block {{number}}", "exec"), names)
         print({_SEPARATOR!r}, flush=True)
     for name in os.listdir():
         shutil.rmtree(name) if os.path.isdir(name) else os.remove(name)
@@ -53,18 +68,19 @@ class Example(NamedTuple):
 
 
 def examples(markdown: str) -> list[Example]:
-    """Find the python blocks, each with the text block that follows before any other block."""
+    """Find the python blocks and runs of pytest, each with the text block that follows before any other."""
     blocks = [*_FENCED.findall(markdown), ("", "")]
     return [
         Example(body, blocks[number + 1][1] if blocks[number + 1][0] == "text" else None)
         for number, (language, body) in enumerate(blocks)
-        if language == "python"
+        if language == "python" or (language == "sh" and body.startswith("pytest "))
     ]
 
 
 def test_examples_pair_each_python_block_with_the_text_block_after_it() -> None:
     markdown = "```python\n1\n```\nand\n```text\none\n```\n```python\n2\n```\n```sh\nls\n```\n"
     assert examples(markdown) == [Example("1\n", "one\n"), Example("2\n", None)]
+    assert examples("```sh\npytest -q\n```\n") == [Example("pytest -q\n", None)]
 
 
 @pytest.mark.spark
@@ -79,13 +95,18 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
 
     # As in an IDE, or from cron: the virtual environment is not active, and the first python3 on PATH
     # has nothing of it.
-    environment = {name: value for name, value in os.environ.items() if "PYSPARK" not in name}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if "PYSPARK" not in name and name != "PYTEST_ADDOPTS"
+    }
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o755)
     environment["PATH"] = f"{python.parent}{os.pathsep}{environment['PATH']}"
     environment |= SHORT_LIVED_SPARK
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "80"}
     folder = tmp_path / "empty"
     folder.mkdir()
     run = subprocess.run(
@@ -104,7 +125,12 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
     shown = [(page, example.output or "") for page, ones in found.items() for example in ones]
     assert len(printed) == len(shown)
     for output, (page, expected) in zip(printed, shown, strict=True):
-        assert output.strip() == expected.strip(), page
+        assert untimed(output) == untimed(expected), page
+
+
+def untimed(output: str) -> str:
+    """Return what was printed without how long tests took."""
+    return re.sub(r"(?<= in )\d+\.\d+s( \(.*\))?", "...", output.strip())
 
 
 @pytest.mark.parametrize(("page", "name"), GENERATED, ids=lambda word: str(word))
@@ -116,18 +142,49 @@ def test_generated_parts_are_those_of_the_code(page: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_shown_commands_have_words_that_the_command_line_takes(path: Path, tmp_path: Path) -> None:
+def test_shown_commands_have_words_that_the_command_line_takes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are parsed, not run."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "client.properties").write_text("client.id=a")
-    there = {"LOG_DIR": str(REPOSITORY), "client.properties": str(tmp_path / "client.properties")}
+    there = {"LOG_DIR": str(REPOSITORY)}
     parent = click.Context(cli, info_name="kbatch", **cli.context_settings)
     blocks = _FENCED.findall(path.read_text(encoding="utf-8"))
     lines = (line for language, body in blocks if language == "sh" for line in body.splitlines())
     for line in lines:
-        if line.startswith("kbatch "):
-            _, name, *words = shlex.split(line, comments=True)
+        if line.startswith("export "):
+            monkeypatch.setenv(*line.removeprefix("export ").split("="))
+        for part in line.split(" | "):
+            if not part.startswith("kbatch "):
+                continue
+            _, *words = shlex.split(part.partition(" < ")[0], comments=True)
             words = [there.get(word, word) for word in words]
-            cli.commands[name].make_context(name, words, parent=parent)
+            for word in words:
+                if word.endswith((".csv", ".parquet")):
+                    (tmp_path / word).touch()
+            name, command, words = cli.resolve_command(parent, words)
+            assert command is not None
+            command.make_context(name, words, parent=parent)
+
+
+@pytest.mark.slow
+def test_shown_shell_examples_print_what_the_page_shows(tmp_path: Path) -> None:
+    """Those with output: each in one bash, one after the other."""
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    examples = _SHELL_EXAMPLE.findall(page)
+    assert examples
+    kbatch = Path(sys.executable).with_name("kbatch")
+    for script, shown in examples:
+        done = subprocess.run(
+            ["bash", "-c", f'kbatch() {{ "{kbatch}" "$@"; }}\n{script}'],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.stdout, done.stderr) == (shown, "")
 
 
 PROPERTIES = [
@@ -202,7 +259,9 @@ def test_every_dependency_is_listed_with_its_licence() -> None:
         assert any(family in claim for claim in claims), name
 
 
-def test_every_page_is_in_the_contents() -> None:
+def test_every_page_and_notebook_is_in_the_contents() -> None:
     linked = set(_LINK.findall((DOCS / "README.md").read_text(encoding="utf-8")))
+    pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+    notebooks = {f"../notebooks/{path.name}" for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
 
-    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} == linked
+    assert linked == pages | notebooks

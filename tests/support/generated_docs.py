@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+import pytest_kbatch
 from spark_kbatch.cli.main import cli
 from spark_kbatch.options.option import (
     IGNORED_KAFKA_KEYS_BY_REASON,
@@ -50,6 +51,15 @@ def ignored_markdown() -> str:
     return "\n".join(lines)
 
 
+def plugin_options_markdown() -> str:
+    """Return the options of the pytest plugin as a Markdown table."""
+    lines = ["| command line | ini file | default | meaning |", "|---|---|---|---|"]
+    for option in pytest_kbatch.OPTIONS:
+        shown = f"`{option.flag}={option.metavar}` | `{option.ini_name}`"
+        lines.append(f"| {shown} | {option.default or 'none'} | {option.help} |")
+    return "\n".join(lines)
+
+
 def commands_markdown() -> str:
     """Return the help of each command."""
     parent = click.Context(cli, info_name="kbatch", **cli.context_settings)
@@ -76,6 +86,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("options.md", "security options"): lambda: options_markdown(SECURITY_OPTIONS),
     ("options.md", "ignored options"): ignored_markdown,
     ("command-line.md", "commands"): commands_markdown,
+    ("testing.md", "plugin options"): plugin_options_markdown,
     ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),
 }
 

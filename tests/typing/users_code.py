@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import assert_type
@@ -60,6 +62,12 @@ def records(cluster: Cluster | BrokerLogs) -> None:
     for batch in cluster.read("t", partitions=range(2), start={0: 5, 1: "earliest"}, end="latest"):
         print(batch.num_rows)
     print(cluster.read("t", columns=("value",)).read_all())
+    midnight = datetime.datetime(2024, 10, 25, tzinfo=datetime.UTC)
+    cluster.read(
+        ["t", "u"], start=midnight, end={TopicPartition("t", 0): 5, TopicPartition("u", 0): 7}
+    )
+    cluster.read(re.compile("^t"), start={("t", 0): midnight, ("t2", 0): 5}, text="replace")
+    cluster.read({"t", "u"}, last=10, text=True)
     found = cluster.list_offsets({("t", 0): 1735689600000, ("t", 1): "latest"})
     assert_type(found, dict[TopicPartition, OffsetAndTimestamp | None])
     cluster.list_offsets(dict.fromkeys(cluster.partitions("t"), "earliest"))
