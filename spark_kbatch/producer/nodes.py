@@ -8,7 +8,6 @@ Source: Kafka clients/.../clients/KafkaClient.java.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -51,8 +50,11 @@ class OneNode:
     leader_of: LeaderOf | None = None
 
     def __init__(self) -> None:
-        # Not an Event: an interrupt in `set` could leave its lock taken for ever.
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # Free once woken, until the sleeper has seen it. Neither an Event, whose own lock an interrupt in
+        # `set` could leave taken for ever, nor a SimpleQueue: in Python 3.11, its `get` may wait for ever
+        # if the thread loses the processor just after it has read the clock.
+        self._wake = threading.Lock()
+        self._wake.acquire()
 
     def is_ready(self, node: Node) -> bool:
         """Return True."""
@@ -65,18 +67,15 @@ class OneNode:
     def poll(self, timeout_ms: int) -> None:
         """Sleep until woken; return at once if that happened before."""
         if timeout_ms <= 0:
-            if not self._wakes.empty():
-                with suppress(queue.Empty):
-                    self._wakes.get(block=False)
-            return
-        timeout = min(timeout_ms, threading.TIMEOUT_MAX * 1000 - 1) / 1000
-        with suppress(queue.Empty):
-            self._wakes.get(timeout=timeout)
+            self._wake.acquire(blocking=False)
+        else:
+            self._wake.acquire(timeout=min(timeout_ms / 1000, threading.TIMEOUT_MAX))
 
     def wake_up(self) -> None:
         """End the sleep."""
-        if self._wakes.empty():
-            self._wakes.put(None)
+        if self._wake.locked():
+            with suppress(RuntimeError):  # another thread was faster
+                self._wake.release()
 
     def close(self) -> None:
         """Do nothing."""

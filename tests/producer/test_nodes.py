@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from spark_kbatch.cluster.transports import LocalLog
 from spark_kbatch.errors import RequestTimedOutError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
-from spark_kbatch.producer.nodes import NEVER_MS
+from spark_kbatch.producer.nodes import NEVER_MS, OneNode
 from spark_kbatch.producer.producer import Producer
 from tests.support import builders
 from tests.support.accumulators import (
@@ -256,3 +257,35 @@ def test_an_error_while_waiting_is_logged_and_the_sender_goes_on(
         with caplog.at_level(logging.ERROR):
             assert producer.send("events", b"v", partition=0).result(30).offset == 0
     assert "the sender continues" in caplog.text
+
+
+# One node.
+
+
+def test_a_short_sleep_ends_also_when_the_processor_is_lost_meanwhile() -> None:
+    node, rounds = OneNode(), 20_000
+
+    def sleep() -> None:
+        for _ in range(rounds):
+            node.wake_up()
+            node.poll(0)
+            node.poll(1e-3)  # type: ignore[arg-type]  so short that a pause of 1 us is too long
+
+    sleeper = threading.Thread(target=sleep, daemon=True)
+    sleeper.start()
+    sleeper.join(50)
+    assert not sleeper.is_alive()
+
+
+def test_a_wake_up_ends_the_sleep_or_the_next_one() -> None:
+    node = OneNode()
+    node.wake_up()
+    node.wake_up()
+    node.poll(NEVER_MS)
+    timer = threading.Timer(0.05, node.wake_up)
+    timer.start()
+    node.poll(NEVER_MS)
+    timer.join()
+    start = time.monotonic()
+    node.poll(20)  # nothing is left of the second wake-up before the first sleep
+    assert time.monotonic() - start >= 0.015
