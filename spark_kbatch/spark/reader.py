@@ -20,6 +20,7 @@ from spark_kbatch.consumer.rows import Rows
 from spark_kbatch.consumer.splits import Piece
 from spark_kbatch.opening import open_topics
 from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.spark import process
 from spark_kbatch.spark.shown import briefly
 
 
@@ -52,6 +53,7 @@ class KBatchReader(DataSourceReader):
         # Spark passes a partition of its own if the plan has none.
         if not isinstance(partition, RangePartition):
             return
+        process.freeze_modules()
         piece, action = partition.piece, f"{partition.load}-{_action()}"
         reader = open_topics(self._options)
         batches = reader.read_piece(piece, self._rows.decoded, self._options, action)

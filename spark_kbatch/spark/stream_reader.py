@@ -28,6 +28,7 @@ from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, sti
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening import open_topics
 from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.spark import process
 from spark_kbatch.spark.shown import briefly
 
 try:
@@ -115,6 +116,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark passes a partition of its own if the plan has none.
         if not isinstance(partition, StreamPartition):
             return
+        process.freeze_modules()
         reader, wanted = open_topics(self._options), partition.piece.wanted
         if still_there(partition.piece, reader.source, self._options):
             batches = reader.read_available(

@@ -44,6 +44,7 @@ from spark_kbatch.cluster.job import Job
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.spark import process
 from spark_kbatch.spark.shown import briefly
 
 logger = logging.getLogger(__name__)
@@ -179,6 +180,7 @@ class TaskMessage(WriterCommitMessage):
 
 
 def _stage(job: WriteJob, rows: Iterator[pa.RecordBatch]) -> TaskMessage:
+    process.freeze_modules()
     context = TaskContext.get()
     application_id, query_id = (
         context.getLocalProperty(name) if context else None
