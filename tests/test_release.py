@@ -98,7 +98,7 @@ def test_twine_finds_nothing_to_complain_of(built: Distributions) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count(": PASSED\n") == 2
+    assert done.stdout.count("PASSED") == 2  # wherever it breaks its lines
 
 
 def test_links_of_the_page_on_a_package_index_lead_somewhere(built: Distributions) -> None:

@@ -48,7 +48,7 @@ def freeze_modules() -> None:
     Spark collects all garbage after each task, and only then does the process take the next one. With numba's
     100,000 objects that takes 0.1 s, and none of them is ever garbage.
     """
-    global _is_frozen  # noqa: PLW0603  it is of the process, and to ask how much is frozen takes long
+    global _is_frozen  # to ask how much is frozen takes long
     if not _is_frozen and "numba" in sys.modules and is_sparks():
         gc.freeze()
         _is_frozen = True
