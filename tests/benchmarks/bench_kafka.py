@@ -1,8 +1,9 @@
 """A real broker: this package beside Spark's own connector, and beside other Python clients.
 
 Unit: million rows a second, through a whole Spark job with local[2], and in plain Python; 16-byte keys,
-4 partitions. The broker runs on the same cores, so beside the rate of a write stand the CPU seconds per
-million rows of Spark with its workers, and of the broker. Peers: `format("kafka")`; confluent-kafka's
+4 partitions. The broker runs on the same cores, so beside each rate stand the CPU seconds per million
+rows of Spark with its workers, and of the broker. Spark does not tell a Python data source which columns
+a query needs, so rows are also read with key and value named by `schema`. Peers: `format("kafka")`; confluent-kafka's
 `consume`, whose messages are put into Arrow arrays, since that is what the other two return; kafkarrow.
 
 A micro-batch of 100 rows, from topic to topic, is compared with the same on an embedded log: the ratio of
@@ -18,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -36,6 +37,7 @@ from tests.support.kafka import POM, Broker, Kafka, WarmKafka, class_path
 
 PARTITIONS, MILLION = 4, 1_000_000
 READ, WRITE = 2.5, 1.5  # times Spark's connector
+NAMED = "kbatch, columns named"
 CONFLUENT, KAFKARROW = 10.0, 1.0
 MICRO_BATCH = 1.2  # times an embedded log
 MICRO_BATCHES, MICRO_BATCH_ROWS = 40, 100
@@ -107,32 +109,34 @@ def cpu_seconds(*processes: psutil.Process) -> float:
     return sum(t.user + t.system + t.children_user + t.children_system for t in times)
 
 
-class Writing:
-    """A write of all rows to a new topic, with the CPU seconds that it took on both sides."""
+class Job:
+    """A Spark job, with the CPU seconds that each run takes on both sides."""
 
-    def __init__(self, source: str, rows: DataFrame, topics: Topics, broker: Broker, codec: str):
-        self._source, self._rows, self._topics, self._codec = source, rows, topics, codec
-        self._broker = broker
-        self.spark_s: list[float] = []
-        self.broker_s: list[float] = []
+    def __init__(self, work: Callable[[], None], broker: Broker) -> None:
+        assert broker.pid is not None
+        self._work = work
+        self._pytest, self._broker = psutil.Process(), psutil.Process(broker.pid)
+        self._spark_s: list[float] = []
+        self._broker_s: list[float] = []
 
     def run(self) -> None:
-        assert self._broker.pid is not None
-        spark, broker = psutil.Process(), psutil.Process(self._broker.pid)
-        before = cpu_seconds(spark) - cpu_seconds(broker), cpu_seconds(broker)
-        (
-            self._rows.write.format(self._source)
-            .mode("append")
-            .option("kafka.bootstrap.servers", self._broker.address)
-            .option("kafka.compression.type", self._codec)
-            .option("topic", self._topics.name)
-            .save()
-        )
-        self.spark_s.append(cpu_seconds(spark) - cpu_seconds(broker) - before[0])
-        self.broker_s.append(cpu_seconds(broker) - before[1])
+        spark_s, broker_s = self._spent_s()
+        self._work()
+        spark_after_s, broker_after_s = self._spent_s()
+        self._spark_s.append(spark_after_s - spark_s)
+        self._broker_s.append(broker_after_s - broker_s)
 
-    def tidy(self) -> None:
-        self._topics.next()
+    def _spent_s(self) -> tuple[float, float]:
+        broker_s = cpu_seconds(self._broker)
+        return cpu_seconds(self._pytest) - broker_s, broker_s
+
+    def show(self, title: str, millions: float) -> None:
+        spark_s, broker_s = (
+            statistics.median(times) / millions for times in (self._spark_s, self._broker_s)
+        )
+        Console().print(
+            f"{title}: CPU seconds per million rows: Spark {spark_s:.2f}, broker {broker_s:.2f}"
+        )
 
 
 @pytest.mark.parametrize(
@@ -151,40 +155,51 @@ def bench_through_spark(
     topics, filled = Topics(broker), f"filled-{value_bytes}-{codec}"
     broker.create_topic(filled, partitions=PARTITIONS)
     topics.next()
-    ours, peer = (Writing(name, rows, topics, broker, codec) for name in ("kbatch", "kafka"))
-    sink = (
-        rows.write.format("kbatch").mode("append").option("kafka.bootstrap.servers", broker.address)
-    )
-    sink.option("topic", filled).option("kafka.compression.type", codec).save()
 
-    def read(source: str) -> None:
+    def write(source: str, topic: str) -> None:
+        sink = rows.write.format(source).mode("append").option("topic", topic)
+        sink.option("kafka.bootstrap.servers", broker.address).option(
+            "kafka.compression.type", codec
+        ).save()
+
+    def read(source: str, schema: str) -> None:
         frame = spark.read.format(source).option("kafka.bootstrap.servers", broker.address)
+        if schema:
+            frame = frame.schema(schema)
         found = frame.option("subscribe", filled).load().select("key", "value")
         found.write.format("noop").mode("overwrite").save()
 
+    write("kbatch", filled)
     millions = count / MILLION
+    reading = {
+        name: Job(lambda name=name, schema=schema: read(name.split(",")[0], schema), broker)
+        for name, schema in (
+            ("kbatch", ""),
+            (NAMED, "key binary, value binary"),
+            ("kafka", ""),
+        )
+    }
+    writing = {
+        name: Job(lambda name=name: write(name, topics.name), broker)
+        for name in ("kbatch", "kafka")
+    }
     reads = interleave(
-        {name: Candidate(lambda name=name: read(name), millions) for name in ("kbatch", "kafka")},
-        rounds=7,
+        {name: Candidate(job.run, millions) for name, job in reading.items()}, rounds=7
     )
     writes = interleave(
-        {
-            "kbatch": Candidate(ours.run, millions, ours.tidy),
-            "kafka": Candidate(peer.run, millions, peer.tidy),
-        },
-        rounds=7,
+        {name: Candidate(job.run, millions, topics.next) for name, job in writing.items()}, rounds=7
     )
     topics.delete()
     rows.unpersist()
     title = f"{value_bytes}-byte values, {codec}"
-    reads.show(f"Read, {title}", "M rows/s", {("kbatch", "kafka"): READ})
+    of_reads = {("kbatch", "kafka"): READ, (NAMED, "kafka"): READ}
+    reads.show(f"Read, {title}", "M rows/s", of_reads)
     writes.show(f"Write, {title}", "M rows/s", {("kbatch", "kafka"): WRITE})
-    for name, one in (("kbatch", ours), ("kafka", peer)):
-        spent = [statistics.median(times) / millions for times in (one.spark_s, one.broker_s)]
-        Console().print(
-            f"{name}: CPU seconds per million rows: Spark {spent[0]:.2f}, broker {spent[1]:.2f}"
-        )
-    reads.ensure({("kbatch", "kafka"): READ})
+    for name, job in reading.items():
+        job.show(f"read, {name}", millions)
+    for name, job in writing.items():
+        job.show(f"write, {name}", millions)
+    reads.ensure(of_reads)
     writes.ensure({("kbatch", "kafka"): WRITE})
 
 
