@@ -159,7 +159,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     home.mkdir()
     return Stranger(
         programs,
-        kept | SHORT_LIVED_SPARK | {"PATH": os.pathsep.join(path), "HOME": str(home), "COLUMNS": "100"},
+        kept | SHORT_LIVED_SPARK | {"PATH": os.pathsep.join(path), "HOME": str(home), "COLUMNS": "80"},
     )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def test_the_help_of_each_command_is_what_the_page_shows(
     assert set(re.findall(r"^  ([\w-]+)", commands, re.MULTILINE)) == set(shown)
 
     for name, text in shown.items():
-        told = stranger.run("kbatch", name, "--help", folder=tmp_path).stdout
+        told = stranger.run("kbatch", name, "--help", folder=tmp_path, COLUMNS="100").stdout
         assert [line.rstrip() for line in told.splitlines()] == text.splitlines(), name
 
 

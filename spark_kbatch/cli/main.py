@@ -68,7 +68,10 @@ def _arguments_escaped() -> Iterator[None]:
         raise click.UsageError(visible(message), error.ctx) from None
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="kbatch")
 def cli() -> None:
     """Write, read and manage Kafka logs in a folder, or topics of a real cluster.

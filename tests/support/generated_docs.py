@@ -28,7 +28,7 @@ from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
-_HELP_WIDTH = 100
+_HELP_WIDTH = 98  # of a terminal with 100 columns
 
 
 def options_markdown(known: tuple[Option, ...]) -> str:
@@ -65,9 +65,7 @@ def commands_markdown() -> str:
     parent = click.Context(cli, info_name="kbatch", **cli.context_settings)
     sections = []
     for name, command in sorted(cli.commands.items()):
-        context = click.Context(
-            command, parent, name, terminal_width=_HELP_WIDTH, max_content_width=_HELP_WIDTH
-        )
+        context = click.Context(command, parent, name, terminal_width=_HELP_WIDTH)
         lines = (line.rstrip() for line in command.get_help(context).splitlines())
         sections.append("\n".join([f"## kbatch {name}", "", "```text", *lines, "```"]))
     return "\n\n".join(sections)
