@@ -145,16 +145,19 @@ def follow(task: dict[str, Any]) -> None:
     exec(task["stage"], globals())
     shell = Shell(task["bin"], task["not_followed"])
     names: dict[str, Any] = {"__name__": "__main__"}
-    for number, (language, code) in enumerate(task["blocks"], start=1):
-        file = _FILE.match(code)
-        if language == "sh":
-            shell.run(code)
-        elif file:
-            Path(file[1]).write_text(code, encoding="utf-8")
-        else:
-            exec(compile(code, f"{task['page']}, block {number}", "exec", dont_inherit=True), names)
-        print(SEPARATOR, flush=True)
-    shell.stop()
+    try:
+        for number, (language, code) in enumerate(task["blocks"], start=1):
+            file = _FILE.match(code)
+            where = f"{task['page']}, block {number}"
+            if language == "sh":
+                shell.run(code)
+            elif file:
+                Path(file[1]).write_text(code, encoding="utf-8")
+            else:
+                exec(compile(code, where, "exec", dont_inherit=True), names)
+            print(SEPARATOR, flush=True)
+    finally:
+        shell.stop()
     if shell.failed:
         sys.exit("\n".join(["Commands that do not work as shown:", *shell.failed]))
 
