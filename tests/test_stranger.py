@@ -80,6 +80,7 @@ STANDS_FOR["broker-1:9092"] = broker.bootstrap_servers
 """,
     "docs/kafka-cluster.md": BROKER.format(topic="orders")
     + """
+commit_offset(broker.bootstrap_servers, "billing", "orders")
 Path("client.properties").write_text("client.id=me")
 """,
 }

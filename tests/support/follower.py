@@ -41,6 +41,15 @@ def write(path: str, topic: str, partitions: int = 1) -> Any:
     return cluster
 
 
+def commit_offset(servers: str, group: str, topic: str) -> None:
+    """Make a consumer group that has read a record of a topic."""
+    from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415
+
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    consumer.close()
+
+
 def write_broker_dir(path: str, topic: str, partitions: int) -> None:
     """Make a log dir of a stopped broker that has just created a topic."""
     for partition in range(partitions):
