@@ -6,10 +6,11 @@ import logging
 import re
 import select
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
+import pyarrow as pa
 
 from spark_kbatch.cli.formats import layout_of, parse_format
 from spark_kbatch.cli.output import is_terminal, whole_pipe
@@ -106,7 +107,7 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 @click.option("--end", metavar="OFFSET,...", multiple=True, callback=_bounds("latest"), help="Where to stop before, in the same way.  [default: latest]")  # fmt: skip
 @click.option("--from", "from_ms", metavar="TIME", callback=_time, help="Start at the first record of this time or later, in each partition: milliseconds since 1970 or an ISO 8601 time.")  # fmt: skip
 @click.option("--to", "to_ms", metavar="TIME", callback=_time, help="Stop before the first record of this time or later.")  # fmt: skip
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Start N offsets before the end of each partition.")  # fmt: skip
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Print only the last N records of each partition.")  # fmt: skip
 @click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
 @click.option("--format", "parts", metavar="FORMAT", callback=parse_format, help=r"Print each record so: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
@@ -286,7 +287,7 @@ class _Chosen:
                 if self._from_ms is not None:
                     start = min(_offset_of(views[tp], self._from_ms, log_end), end)
                 if self._last is not None:
-                    start = max(end - self._last, min(edges.log_start_offset, end))
+                    start = min(start, end)
                 starts[tp.partition], ends[tp.partition] = start, end
             found += self._reader.offset_ranges(
                 name,
@@ -295,6 +296,14 @@ class _Chosen:
                 end=ends,
                 isolation_level=self.isolation.value,
             )
+        if self._last is None:
+            return found
+        return [self._reader.last_records(one, self._last, self._offsets) for one in found]
+
+    def _offsets(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        found: Iterator[pa.RecordBatch] = self._reader.read_range(
+            wanted, ["offset"], self.isolation
+        )
         return found
 
     def partitions(self, topic: str) -> list[TopicPartition]:

@@ -14,7 +14,7 @@ from spark_kbatch.cli.parameters import (
     json_option,
     time_ms,
 )
-from spark_kbatch.cli.places import client_options, open_readable, path_argument
+from spark_kbatch.cli.places import client_options, open_readable, path_argument, topic_argument
 
 
 def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
@@ -32,7 +32,7 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
 
 @click.command()
 @path_argument
-@click.argument("topic")
+@topic_argument
 @click.option("--time", "-t", "wanted", callback=_time_or_edge, default="latest", show_default=True, help="Milliseconds since 1970, an ISO 8601 time, earliest, latest or max-timestamp.")  # fmt: skip
 @click.option("--group", "-g", help="Print this consumer group's committed offsets instead.")
 @isolation_level_option

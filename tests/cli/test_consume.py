@@ -20,6 +20,8 @@ from spark_kbatch.cli.main import cli
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import KBatchError
 from tests.support import builders
+from tests.support.broker_dirs import a_partition
+from tests.support.log_histories import History
 
 COMMAND = [sys.executable, "-c", "from spark_kbatch.cli.main import main; main()", "consume"]
 
@@ -90,6 +92,19 @@ def test_records_are_those_that_were_asked_for(
     cluster: Cluster, words: list[str], records: list[str]
 ) -> None:
     assert printed(cluster.path, *words) == records
+
+
+def test_the_last_records_are_counted_where_offsets_have_none(tmp_path: Path) -> None:
+    """A transaction's marker has an offset, and an aborted one's records are not printed."""
+    history = History()
+    for abort in (False, True, False):
+        history.append(1, transactional=True, n=2)
+        history.end(1, abort=abort)
+    a_partition(tmp_path / "t-0", {0: [one.data for one in history.written]})
+
+    assert printed(tmp_path, "t", "--last", "3") == ["t 0 1", "t 0 6", "t 0 7"]
+    assert printed(tmp_path, "t", "--last", "2", "--end", "0:7") == ["t 0 1", "t 0 6"]
+    assert printed(tmp_path, "t", "--last", "9", "--end", "0:0") == []
 
 
 def test_a_real_cluster_gives_the_same(cluster: Cluster) -> None:

@@ -50,6 +50,10 @@ COMMANDS = {
     "repair": ["repair", "{damaged}", "--dry-run"],
     "dump": ["dump", "{path}/broker-0/events-0/00000000000000000000.log", "--records"],
     "dump-damaged": ["dump", "{damaged}/broker-0/events-0/00000000000000000000.log"],
+    "produce": ["produce", "{written}", "events", "{lines}"],
+    "produce-wrong": ["produce", "{written}", "events", "{wrong}"],
+    "create-topic": ["create-topic", "{written}", "more", "--if-not-exists"],
+    "describe-topic": ["describe-topic", "{path}", "events"],
     "alter-topic": ["alter-topic", "{path}", "events"],
     "delete-topic": ["delete-topic", "{path}", "events", "--dry-run"],
     "delete-records": ["delete-records", "{path}", "events", "0:0", "--yes"],
@@ -79,9 +83,9 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def places(folder: Path) -> dict[str, str]:
-    """Make a cluster with hostile data, one that is damaged, and an empty one."""
+    """Make a cluster with hostile data, one that is damaged, an empty one, one to write to, and what to write."""
     places = {}
-    for name in ("path", "damaged", "empty"):
+    for name in ("path", "damaged", "empty", "written"):
         places[name] = str(folder / name)
         with Cluster(folder / name, create=True) as cluster:
             if name == "empty":
@@ -93,6 +97,12 @@ def places(folder: Path) -> dict[str, str]:
             app = stored_groups.member("app", {"events": [0, 1]})
             stored_groups.store(cluster, "billing", {("events", 0): 1}, [app])
             stored_groups.store(cluster, "au\x1bdit", {("events", 0): 3})
+    for name, text in (
+        ("lines", '{"value": "a"}\n{"value": null, "key": "k"}\n'),
+        ("wrong", '{"value": "a"}\n{"val\x1b[31mue": 1}\n'),
+    ):
+        places[name] = str(folder / f"{name}.jsonl")
+        Path(places[name]).write_text(text, encoding="utf-8")
     log = folder / "damaged/broker-0/events-0/00000000000000000000.log"
     log.write_bytes(log.read_bytes()[:-1] + b"\xff")
     (folder / "damaged/broker-0/events-1/leader-epoch-checkpoint").unlink()
