@@ -3,7 +3,8 @@
 Unit: million rows a second, through a whole Spark job with local[2], and in plain Python; 16-byte keys,
 4 partitions. The broker runs on the same cores, so beside each rate stand the CPU seconds per million
 rows of Spark with its workers, and of the broker. Spark does not tell a Python data source which columns
-a query needs, so rows are also read with key and value named by `schema`. Peers: `format("kafka")`; confluent-kafka's
+a query needs, so rows are also read with key and value named by `schema`. Ceiling of that: a source that
+yields as many ready-made batches. Peers: `format("kafka")`; confluent-kafka's
 `consume`, whose messages are put into Arrow arrays, since that is what the other two return; kafkarrow.
 
 A micro-batch of 100 rows, from topic to topic, is compared with the same on an embedded log: the ratio of
@@ -32,12 +33,15 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 from rich.console import Console
 
 import spark_kbatch
+from spark_kbatch.consumer.reading import PIECE_BYTES
 from tests.support.interleaved import Candidate, interleave
 from tests.support.kafka import POM, Broker, Kafka, WarmKafka, class_path
+from tests.support.spark_sources import BareSource
 
 PARTITIONS, MILLION = 4, 1_000_000
 READ, WRITE = 2.5, 1.5  # times Spark's connector
 NAMED = "kbatch, columns named"
+READY = "ready-made rows"
 CONFLUENT, KAFKARROW = 10.0, 1.0
 MICRO_BATCH = 1.2  # times an embedded log
 MICRO_BATCHES, MICRO_BATCH_ROWS = 40, 100
@@ -57,6 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
+    session.dataSource.register(BareSource)
     yield session
     session.stop()
 
@@ -171,6 +176,9 @@ def bench_through_spark(
 
     write("kbatch", filled)
     millions = count / MILLION
+    ready = spark.read.format("bare").options(
+        rows=count, partitions=PARTITIONS, batchrows=PIECE_BYTES // (value_bytes + 20), valuebytes=value_bytes
+    )  # fmt: skip
     reading = {
         name: Job(lambda name=name, schema=schema: read(name.split(",")[0], schema), broker)
         for name, schema in (
@@ -183,6 +191,7 @@ def bench_through_spark(
         name: Job(lambda name=name: write(name, topics.name), broker)
         for name in ("kbatch", "kafka")
     }
+    reading[READY] = Job(lambda: ready.load().write.format("noop").mode("overwrite").save(), broker)
     reads = interleave(
         {name: Candidate(job.run, millions) for name, job in reading.items()}, rounds=7
     )

@@ -67,7 +67,9 @@ def bench_write_and_read(spark: SparkSession, memory_path: Path) -> None:
     assert log.count() == ROWS
     # As many rows a batch as a piece of the log has.
     ready = (
-        spark.read.format("bare").options(rows=ROWS, partitions=PARTITIONS, batchrows=30_000).load()
+        spark.read.format("bare")
+        .options(rows=ROWS, partitions=PARTITIONS, batchrows=30_000, valuebytes=100)
+        .load()
     )
     new = memory_path / "new"
 

@@ -33,14 +33,16 @@ class DropWriter(DataSourceArrowWriter):
 class ReadyReader(DataSourceReader):
     """`partitions` tasks yield `rows` rows in all, the same batch again and again."""
 
-    def __init__(self, rows: int, partitions: int, batch_rows: int) -> None:
+    def __init__(self, rows: int, partitions: int, batch_rows: int, value_bytes: int) -> None:
         self._rows, self._partitions, self._batch_rows = rows, partitions, batch_rows
+        self._value_bytes = value_bytes
 
     def partitions(self) -> list[InputPartition]:
         return [Rows(self._rows // self._partitions) for _ in range(self._partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        made = bulk_rows(self._batch_rows, key_bytes=16, value_bytes=100).select(["key", "value"])
+        made = bulk_rows(self._batch_rows, key_bytes=16, value_bytes=self._value_bytes)
+        made = made.select(["key", "value"])
         left = partition.count
         while left > 0:
             yield made.slice(0, left)
@@ -59,7 +61,8 @@ class BareSource(DataSource):
 
     def reader(self, schema: StructType) -> ReadyReader:
         del schema
-        return ReadyReader(*(int(self.options[k]) for k in ("rows", "partitions", "batchrows")))
+        names = ("rows", "partitions", "batchrows", "valuebytes")
+        return ReadyReader(*(int(self.options[name]) for name in names))
 
     def writer(self, schema: StructType, overwrite: bool) -> DropWriter:
         del schema, overwrite
