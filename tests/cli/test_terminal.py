@@ -143,15 +143,11 @@ def kbatch(*words: str | Path, is_terminal: bool) -> Shown:
         patch.setattr(sys, "argv", ["kbatch", *map(str, words)])
         patch.setenv("TERM", "dumb")  # rich's own colours are not what is looked for
         patch.setenv("COLUMNS", "400")
-        logger = logging.getLogger("spark_kbatch")
-        level = logger.level
         try:
             main.main()
             status = 0
         except SystemExit as ended:
             status = int(ended.code or 0)
-        finally:
-            logger.setLevel(level)  # the command sets it for its process, and this one goes on
     for text in (out.text(), err.text()):
         assert text.replace("\n", "").replace("\t", "").isprintable()
     return Shown(status, out.text(), err.text())
