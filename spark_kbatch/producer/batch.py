@@ -110,7 +110,7 @@ class ProduceResult:
                 if self._was_released:
                     try:
                         self._pending.release()
-                    except RuntimeError:  # nobody holds the lock
+                    except RuntimeError:  # no thread holds the lock
                         pass
         return self._was_released
 

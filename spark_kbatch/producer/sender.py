@@ -34,9 +34,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from spark_kbatch.errors import (
@@ -128,10 +129,12 @@ class _InFlight:
 
     def is_run(self, batch: ProducerBatch) -> bool:
         """Return True if the request has several batches of this one's partition."""
-        return any(
-            other is not batch and other.topic_partition == batch.topic_partition
-            for other in self.batches
-        )
+        return self._batches_of[batch.topic_partition] > 1
+
+    @cached_property
+    def _batches_of(self) -> Counter[TopicPartition]:
+        """The number of batches by partition; asked for after errors only."""
+        return Counter(batch.topic_partition for batch in self.batches)
 
 
 class Sender:
