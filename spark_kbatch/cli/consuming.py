@@ -272,30 +272,21 @@ class _Chosen:
             OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
         """
         names = self.topics(may_be_none=may_be_none)
-        by_topic = {name: self.partitions(name) for name in names}
-        views = self.source.views(tp for tps in by_topic.values() for tp in tps)
-        found = []
-        for name, tps in by_topic.items():
-            starts, ends = {}, {}
-            for tp in tps:
-                edges = views[tp].offsets
-                log_end = edges.end_offset(self.isolation)
-                end = self._end.of(tp, edges, self.isolation)
-                start = self._start.of(tp, edges, self.isolation)
-                if self._to_ms is not None:
-                    end = _offset_of(views[tp], self._to_ms, log_end)
-                if self._from_ms is not None:
-                    start = min(_offset_of(views[tp], self._from_ms, log_end), end)
-                if self._last is not None:
-                    start = min(start, end)
-                starts[tp.partition], ends[tp.partition] = start, end
-            found += self._reader.offset_ranges(
-                name,
-                partitions=[tp.partition for tp in tps],
-                start=starts,
-                end=ends,
-                isolation_level=self.isolation.value,
-            )
+        views = self.source.views(tp for name in names for tp in self.partitions(name))
+        starts, ends = {}, {}
+        for tp, view in views.items():
+            edges = view.offsets
+            log_end = edges.end_offset(self.isolation)
+            end = self._end.of(tp, edges, self.isolation)
+            start = self._start.of(tp, edges, self.isolation)
+            if self._to_ms is not None:
+                end = _offset_of(view, self._to_ms, log_end)
+            if self._from_ms is not None:
+                start = min(_offset_of(view, self._from_ms, log_end), end)
+            if self._last is not None:
+                start = min(start, end)
+            starts[tp], ends[tp] = start, end
+        found: list[OffsetRange] = self._reader.ranges(views, starts, ends, self.isolation)
         if self._last is None:
             return found
         return [self._reader.last_records(one, self._last, self._offsets) for one in found]

@@ -181,7 +181,8 @@ class ReadableTopics:
             "max_decompressed_batch_bytes", max_decompressed_batch_bytes, 1, INT_MAX
         )
         chosen = self._reader.chosen(topics, partitions)
-        ranges = self._reader.ranges(chosen, start, end, isolation)
+        views = self._reader.source.views(chosen)
+        ranges = self._reader.ranges(views, start, end, isolation)
 
         def read(wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
             return self._reader.read_range(
@@ -202,7 +203,7 @@ class ReadableTopics:
                 for batch in rows.of(read(wanted, rows.decoded), wanted.topic_partition):
                     is_empty = False
                     yield batch
-            if is_empty:  # a caller who takes batches needs one to learn the columns
+            if is_empty:  # from which a caller that takes batches learns the columns
                 yield pa.RecordBatch.from_pylist([], rows.schema)
 
         return pa.RecordBatchReader.from_batches(rows.schema, batches())

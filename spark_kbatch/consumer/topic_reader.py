@@ -156,7 +156,8 @@ class TopicReader:
     ) -> list[OffsetRange]:
         """Return the ranges that a read covers; arguments and errors as of `Cluster.read`."""
         isolation = parse_isolation_level("isolation_level", isolation_level)
-        return self.ranges(self.chosen(topics, partitions), start, end, isolation)
+        views = self.source.views(self.chosen(topics, partitions))
+        return self.ranges(views, start, end, isolation)
 
     def chosen(
         self, topics: TopicChoice, partitions: Iterable[int] | None
@@ -186,12 +187,12 @@ class TopicReader:
 
     def ranges(
         self,
-        partitions: Iterable[TopicPartition],
+        views: Mapping[TopicPartition, LogView],
         start: OffsetBound,
         end: OffsetBound,
         isolation: IsolationLevel,
     ) -> list[OffsetRange]:
-        """Return the ranges from `start` to `end` of partitions; raises as `offset_bounds.ranges`."""
+        """Return the ranges from `start` to `end` of these partitions; raises as `offset_bounds.ranges`."""
 
         def why_unreadable(tp: TopicPartition, offset: int) -> OffsetOutOfRangeError | None:
             try:
@@ -200,7 +201,6 @@ class TopicReader:
                 return error
             return None
 
-        views = self.source.views(partitions)
         return offset_bounds.ranges(views, start, end, isolation, why_unreadable)
 
     def last_records(
