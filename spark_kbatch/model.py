@@ -12,6 +12,8 @@ MAX_TIMESTAMP = -3  # in place of a time: the largest of any record
 
 BATCHES_REMEMBERED = 5  # by a log, of each idempotent producer, which may have so many in flight
 
+NO_TRANSACTION_SEQUENCE = -1  # of a commit that is not one of a query's, in order
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -60,6 +62,14 @@ class OffsetRange(NamedTuple):
     topic_partition: TopicPartition
     start: int
     end: int
+
+
+class Piece(NamedTuple):
+    """The range that one task reads, the range it was split from, and the id of its topic."""
+
+    wanted: OffsetRange
+    whole: OffsetRange
+    topic_id: str = ""  # empty if the topic has none
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -40,6 +40,11 @@ def parse(
         KafkaStorageError, or what `damaged` makes: `data` is not a JSON object.
     """
     return StoredObject(_parsed(data, str(where), damaged), where, damaged=damaged)
+
+
+def as_bytes(value: Mapping[str, Any]) -> bytes:
+    """Return the content of a file that holds this object."""
+    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def parse_rows(

@@ -52,21 +52,16 @@ DOORS = {
         "times",
     },
     "log": {
-        "append", "checkpoints", "contents", "epochs", "foreign.log", "foreign.log_dir", "overwritten",
+        "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
         "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
     },
     "producer": {"futures", "idempotence", "metrics", "nodes", "producer", "sender"},
-    "consumer": {
-        "planning", "readable", "reading", "rows", "source", "splits", "stream_offset", "stream_planner",
-        "topic_reader",
-    },
+    "consumer": {"planning", "reading", "source", "stream_planner", "topic_reader"},
     "replica": {
-        "administration", "creation", "delayed_fetch", "json_files", "locks", "lost_topics",
-        "manager", "metadata", "partition", "view",
+        "administration", "creation", "delayed_fetch", "lost_topics", "manager", "metadata", "partition", "view",
     },
     "commit": {
-        "agreements", "cluster_check", "cluster_repair", "compaction", "coordinator", "history", "internal_topics",
-        "probe", "snapshot", "staging", "state_records",
+        "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
     },
     "remote": {"client", "cluster", "job", "offsets", "pipeline", "source", "topics", "transactions"},
     "mirroring": {"copying", "mirror"},

@@ -18,11 +18,9 @@ from spark_kbatch.cluster.readable import TopicsAtPath
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.source import Closed, OneTopic, found_singly
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
-from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
-from spark_kbatch.log.foreign.log_dir import ForeignLogDir
+from spark_kbatch.log.foreign.log_dir import ForeignLogDir, ForeignLogView
 from spark_kbatch.model import (
     LogOffsets,
-    OffsetAndTimestamp,
     OffsetRange,
     PartitionInfo,
     ReadRange,
@@ -107,7 +105,7 @@ class ForeignSource:
         """Return those of the named topics that exist."""
         return found_singly(self, names)
 
-    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerLogView]:
+    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ForeignLogView]:
         """Return views of these logs, each as of when it is looked at."""
         wanted = list(partitions)
         for topic in {tp.topic for tp in wanted}:
@@ -118,8 +116,7 @@ class ForeignSource:
                     f"partition {missing} does not exist in {self.path}, which has these partitions "
                     f"of topic {topic!r}: {numbers}"
                 )
-        checkpoints = self._checkpoints(wanted)
-        return {tp: BrokerLogView(self._log_dir.log(tp), checkpoints[tp]) for tp in wanted}
+        return self._log_dir.views(wanted, with_high_watermark=self._to_high_watermark)
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics that are here."""
@@ -133,8 +130,8 @@ class ForeignSource:
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
         """Do as `reading.Fetcher.fetch`."""
-        return self._log_dir.log(topic_partition).read(
-            asked, lambda: self._checkpoints([topic_partition])[topic_partition]
+        return self._log_dir.read(
+            topic_partition, asked, with_high_watermark=self._to_high_watermark
         )
 
     def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[OneTopic]:
@@ -160,11 +157,6 @@ class ForeignSource:
         for topic_partition in self._log_dir.partitions():
             found.setdefault(topic_partition.topic, []).append(topic_partition)
         return found
-
-    def _checkpoints(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, Checkpoints]:
-        return self._log_dir.checkpoints(partitions, with_high_watermark=self._to_high_watermark)
 
 
 class BrokerLogs(TopicsAtPath):
@@ -209,21 +201,3 @@ class BrokerLogs(TopicsAtPath):
     log_dirs = _refused("there is one log dir")
     metrics = _refused("there are no metrics")
     replace_log_dir = _refused("there is one log dir")
-
-
-class BrokerLogView:
-    """A broker's log as of when it was looked at."""
-
-    def __init__(self, log: ForeignLog, checkpoints: Checkpoints) -> None:
-        self._log = log
-        self.offsets = log.offsets(checkpoints)
-
-    def offset_for_timestamp(
-        self, timestamp_ms: int, *, end_offset: int
-    ) -> OffsetAndTimestamp | None:
-        """Do as `ForeignLog.offset_for_timestamp`."""
-        return self._log.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
-
-    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """Do as `ForeignLog.split_points`."""
-        return self._log.split_points(start_offset, end_offset, piece_bytes=piece_bytes)

@@ -493,7 +493,7 @@ class Cluster(TopicsAtPath):
         return repair.run(every, restored, skip_deleted=True)
 
     def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
-        """Check everything that is stored, and write nothing; see `commit/cluster_check.py`.
+        """Check everything that is stored, and write nothing; see `commit/cluster_repair.py`.
 
         Args:
             partitions: which, as (topic, number); by default all, including those of internal topics, and
@@ -503,11 +503,11 @@ class Cluster(TopicsAtPath):
             A report for each partition, as it is done: what `repair` would repair, and batches that are
             damaged beyond repair.
         """
-        from spark_kbatch.commit import cluster_check  # noqa: PLC0415
+        from spark_kbatch.commit import cluster_repair  # noqa: PLC0415
         from spark_kbatch.commit.internal_topics import COMMITS, CONSUMER_OFFSETS  # noqa: PLC0415
 
         for report in self.repair(partitions, dry_run=True):
-            yield cluster_check.with_followers(self._parts.manager, report)
+            yield cluster_repair.with_followers(self._parts.manager, report)
         if partitions is not None:
             return
         records: tuple[tuple[TopicPartition, str, Callable[[], object]], ...] = (
@@ -518,7 +518,7 @@ class Cluster(TopicsAtPath):
             try:
                 read()
             except (OSError, KBatchError) as error:
-                yield cluster_check.unreadable(topic_partition, what, error)
+                yield cluster_repair.unreadable(topic_partition, what, error)
 
     def producer(self, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.

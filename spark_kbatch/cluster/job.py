@@ -23,11 +23,10 @@ from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.commit.history import Author
-from spark_kbatch.commit.probe import Probe
-from spark_kbatch.commit.staging import Extent, OpenFiles, ReplicatedStaging, Staging
-from spark_kbatch.commit.state_records import NO_TRANSACTION_SEQUENCE
+from spark_kbatch.commit.staging import Extent, OpenFiles, Probe, ReplicatedStaging, Staging
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Files
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
 from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.commit.agreements import Agreements
+from spark_kbatch.cluster.agreements import Agreements
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from spark_kbatch.consumer.readable import ReadableTopics
 from spark_kbatch.consumer.source import SourceAtPath
+from spark_kbatch.consumer.topic_reader import ReadableTopics
 from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.options import arguments
 from spark_kbatch.options.topic import Topic

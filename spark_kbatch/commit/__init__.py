@@ -55,16 +55,13 @@ The last in-sync replica cannot leave: its new state is kept in PATH/partitions/
 
 The commit lock is held from step 2 to step 6, the locks of all touched partitions from 2 to 4.
 
-    staging          step 1, and files of abandoned jobs
-    probe            checks that a task sees the driver's PATH
+    staging          step 1, whether a task sees the driver's PATH, and files of abandoned jobs
     coordinator      steps 2 to 5, and rolling forward
     compaction       step 6
-    internal_topics  __transaction_state and __commits, and how they are read
+    internal_topics  __transaction_state and __commits, and how they are read and rewritten
     state_records    the format of records in __transaction_state
     history          the format of records in __commits, and reading them
     sequences        the last committed sequence of each transactional id: finds duplicates
     snapshot         a consistent answer to where partitions start and end
-    agreements       what the tasks of one action agreed to read
-    cluster_check    a check of all that a cluster stores
-    cluster_repair   repair of all logs of a cluster, in an order that loses no commit
+    cluster_repair   check and repair of all logs of a cluster, in an order that loses no commit
 """

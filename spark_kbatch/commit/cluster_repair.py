@@ -1,4 +1,4 @@
-"""Repair of a cluster's logs, one after the other, in an order that loses no commit.
+"""Check of everything that a cluster stores; repair of its logs, in an order that loses no commit.
 
 As everywhere, a decided commit is rolled forward before anything is discarded. But that needs the
 states of its partitions, and that of __transaction_state. Hence the order:
@@ -10,7 +10,8 @@ states of its partitions, and that of __transaction_state. Hence the order:
     3. Roll forward.
     4. All other partitions.
 
-With `dry_run` nothing is written and no lock is taken.
+With `dry_run` nothing is written and no lock is taken. A check is such a run over each replica that is
+read; `with_followers` adds what is wrong with in-sync replicas, and how their batches differ.
 
 A log that cannot be repaired is reported, and the others are repaired all the same. If rolling forward
 fails, nothing more is written: it may need what is past a recorded end.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -31,12 +33,15 @@ from spark_kbatch.errors import KafkaStorageError, KBatchError, LogDirLockedErro
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.log.truncation import state_before
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import ReadRange, TopicPartition
+from spark_kbatch.record.header import BatchHeader
 from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica
 
 logger = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
 
 NOTHING_RESTORED: Mapping[str, LostTopic] = {}
 
@@ -195,3 +200,76 @@ def _of_nothing(
     tp: TopicPartition, *, found: tuple[str, ...] = (), damaged: tuple[str, ...] = ()
 ) -> RepairReport:
     return RepairReport(tp, UNKNOWN_OFFSET, UNKNOWN_OFFSET, found, damaged)
+
+
+_READ_BYTES = 1 << 20
+
+
+def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairReport:
+    """Return a partition's report with what is wrong with the replicas that are not read."""
+    tp = report.topic_partition
+    try:
+        view = manager.partition(tp).view
+        if view.only_log is not None:
+            return report
+        topic_id = manager.metadata.topics.topic(tp.topic).topic_id
+        leader, state = view.readable(), view.state()
+    except (OSError, KBatchError):
+        return report  # which says why
+    found, damaged = list(report.found), list(report.damaged)
+    for node_id in view.replicas:
+        if node_id == leader.node_id:
+            continue
+        name = f"replica on node {node_id}"
+        if node_id not in state.isr:
+            found.append(
+                f"{name} is not in sync: `kbatch log-dirs --replicate` brings it up to date"
+            )
+            continue
+        try:
+            log = view.log_of(node_id)
+            if not is_lost(log):
+                damaged += [
+                    f"{name}: {what}"
+                    for what in _differences(leader, Replica(node_id, log, log.state()))
+                ]
+            its = LogRepair(log, dry_run=True).run(topic_id, None)
+            found += [f"{name}: {what}" for what in its.found]
+            damaged += [f"{name}: {what}" for what in its.damaged]
+        except (OSError, KBatchError) as error:
+            damaged.append(f"{name}: {error}")
+    return report._replace(found=tuple(found), damaged=tuple(damaged))
+
+
+def _differences(leader: Replica, follower: Replica) -> Iterator[str]:
+    """Yield how the batches of an in-sync replica differ first."""
+    start = max(leader.state.log_start_offset, follower.state.log_start_offset)
+    end = leader.state.high_watermark
+    if follower.state.log_end_offset < end:
+        yield f"it ends at offset {follower.state.log_end_offset}, the partition at {end}"
+        end = follower.state.log_end_offset
+    for one, other in itertools.zip_longest(
+        _batches(leader, start, end), _batches(follower, start, end)
+    ):
+        if one != other:
+            offset = min(header.base_offset for header in (one, other) if header is not None)
+            yield f"its batch at offset {offset} is not that of node {leader.node_id}"
+            return
+
+
+def _batches(replica: Replica, offset: int, end: int) -> Iterator[BatchHeader]:
+    """Yield the headers of committed batches, which have the CRCs of their records."""
+    state = replica.state._replace(high_watermark=end, last_stable_offset=end)
+    buffer = bytearray(_READ_BYTES)
+    while offset < end:
+        read = replica.log.read(state, ReadRange(offset, _READ_BYTES, buffer=buffer))
+        for _, header in read.batches:
+            if header.base_offset < end:
+                yield header
+        offset = read.batches[-1][1].next_offset if read.batches else end
+
+
+def unreadable(topic_partition: TopicPartition, what: str, error: Exception) -> RepairReport:
+    """Return a report of records that cannot be read."""
+    damaged = (f"{what} cannot be read: {error}",)
+    return RepairReport(topic_partition, UNKNOWN_OFFSET, UNKNOWN_OFFSET, (), damaged)

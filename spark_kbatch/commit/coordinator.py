@@ -18,12 +18,12 @@ from typing import NamedTuple
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.history import NOBODY, Author, Commit, History, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
-from spark_kbatch.commit.probe import Probe
 from spark_kbatch.commit.sequences import Sequences
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
 from spark_kbatch.commit.staging import (
     Copies,
     Extent,
+    Probe,
     gone,
     one_of,
     remove_abandoned_jobs,
@@ -32,7 +32,6 @@ from spark_kbatch.commit.staging import (
 )
 from spark_kbatch.commit.state_records import (
     COMPLETE_COMMIT,
-    NO_TRANSACTION_SEQUENCE,
     PREPARE_COMMIT,
     TransactionValue,
     pack_key,
@@ -49,7 +48,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
 from spark_kbatch.options.topic import NO_LIMIT, Topic
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.record import scalar

@@ -28,7 +28,6 @@ from spark_kbatch.commit.internal_topics import (
     TRANSACTION_STATE,
     read_records,
 )
-from spark_kbatch.commit.state_records import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -37,7 +36,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import TopicPartition, ranges_shown
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition, ranges_shown
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord

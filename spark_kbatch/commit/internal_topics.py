@@ -1,23 +1,40 @@
-"""The internal topics of a cluster, and how their records are read: without numba.
+"""The internal topics of a cluster: how their records are read, without numba, and rewritten.
 
 __transaction_state    which commits are decided, and what they change
 __commits              the history of commits, for people to look at
 __consumer_offsets     what consumers' groups have committed, and their members; made when a server is
                        first asked to store some
+
+A rewrite keeps such a topic small. It overwrites the topic's own log:
+
+    1. discard what is past the end; then a segment at the log's end: what is kept, followed by an
+       empty segment; not visible yet
+    2. flush its files and the directory
+    3. write and flush the slot: log start, log end and active segment; from here on it counts (with
+       several replicas the leader's slot, then the copies)
+    4. rename old segments to .deleted; they are removed after their delay
+
+A crash before 3 leaves files past the end, which the next writer discards; a crash after 3 leaves
+segments below the log start, which the next rewrite deletes. Offsets never restart, so a reader that
+was overtaken notices by the log start, and starts over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log import retention
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import INT_MAX, ReadRange, TopicPartition
 from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC, TopicConfig
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
+from spark_kbatch.replica.partition import Partition
 
 # One record per commit would pass max.message.bytes with a few thousand partitions.
 INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)
@@ -29,6 +46,7 @@ INTERNAL_TOPICS = {
 }
 
 _FETCH_BYTES = 1 << 20
+_BATCH_RECORDS = 1000
 
 _Value = TypeVar("_Value")
 
@@ -64,3 +82,29 @@ def read_records(
                 raise error.at(read.path, read.position) from None
             yield from (value for value in values if value is not None)
             offset = header.next_offset
+
+
+def rewrite_locked(
+    partition: Partition, records: Iterable[tuple[bytes, bytes | None]], now_ms: int
+) -> int:
+    """Have a log hold these records only, in an old segment before an empty one; return their bytes.
+
+    The caller holds the partition's lock, and keeps brokers out.
+    """
+    rest, size = iter(records), 0
+    with partition.leading_locked() as log:
+        state = log.discard_unrecorded(log.state())
+        appender = LogAppender(log, state, now_ms=now_ms)
+        appender.start_segment()
+        while some := list(itertools.islice(rest, _BATCH_RECORDS)):
+            batch = scalar.encode(some, now_ms)
+            appender.append(batch)
+            size += len(batch)
+        # So that the size of the active segment tells how much was appended since.
+        appender.start_segment()
+        after = appender.finish(flush=True, prepare_offset=-1)
+    # Flushed even if the caller does not flush: an older state would name segments that are gone.
+    partition.publish_locked(after._replace(log_start_offset=state.log_end_offset), flush=True)
+    with partition.leading_locked() as log:
+        retention.delete_old_segments(log, log.state(), now_ms)
+    return size

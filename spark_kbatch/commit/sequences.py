@@ -28,9 +28,9 @@ from typing import NamedTuple
 
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import last_of_each_id, transactions
-from spark_kbatch.commit.state_records import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.state import boot_id
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica
 from spark_kbatch.stored_json import parse

@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE, read_records
 from spark_kbatch.commit.state_records import (
-    NO_TRANSACTION_SEQUENCE,
     PREPARE_COMMIT,
     TransactionValue,
     unpack_key,
@@ -36,7 +35,7 @@ from spark_kbatch.commit.state_records import (
 )
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition

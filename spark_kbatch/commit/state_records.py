@@ -25,14 +25,13 @@ from typing import NamedTuple
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.state import SLOT_SIZE, LogState
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
 from spark_kbatch.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from spark_kbatch.record.scalar import read_unsigned_varint, unsigned_varint
 
 PREPARE_COMMIT = 2
 COMPLETE_COMMIT = 4
 
-NO_TRANSACTION_SEQUENCE = -1
 
 _SEQUENCE_TAG, _STATES_TAG, _SOURCE_PROGRESS_TAG = 1000, 1001, 1002
 _KEY = struct.Struct(">hh")

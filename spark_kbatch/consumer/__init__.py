@@ -6,17 +6,14 @@
 Module by module:
 
     source          what a reader asks of topics, in a folder or in a real cluster
-    topic_reader    plans and reads over a source
-    readable        topics as users read them in Python: names, offsets by time, records
+    topic_reader    plans and reads over a source; topics as users read them in Python
     planning        which partitions to read, from where to where; times become offsets
     splits          large ranges, divided among tasks
-    reading         the records of one range
-    rows            the columns of a read, in Spark and without
+    reading         the records of one range, and as rows, in Spark and without
     offset_bounds   start and end of a read in plain Python
     data_loss       what happens to a read whose records are gone
-    stream_offset   how far a streaming query has got, as its checkpoint has it
     stream_limits   how much a micro-batch takes
-    stream_planner  start and end of the next micro-batch, while topics come and go
+    stream_planner  start and end of the next micro-batch, while topics come and go; its checkpoint
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDataConsumer.scala.
 """

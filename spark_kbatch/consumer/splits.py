@@ -22,21 +22,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from spark_kbatch.consumer.planning import LogView, number
-from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.model import OffsetRange, Piece, TopicPartition
 from spark_kbatch.options.read import ReadOptions
 
 PIECE_BYTES = 128 << 20
-
-
-class Piece(NamedTuple):
-    """The range that one task reads, the range it was split from, and the id of its topic."""
-
-    wanted: OffsetRange
-    whole: OffsetRange
-    topic_id: str = ""  # empty if the topic has none
 
 
 def split(

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from spark_kbatch.consumer.readable import ReadableTopics
+from spark_kbatch.consumer.topic_reader import ReadableTopics
 from spark_kbatch.errors import ClosedError, ConfigError
 from spark_kbatch.model import (
     ConsumerGroup,

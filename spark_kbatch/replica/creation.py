@@ -23,11 +23,11 @@ from spark_kbatch.files import Files
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.administration import create_topic_locked
 from spark_kbatch.replica.cluster_file import A_PATH
-from spark_kbatch.replica.json_files import Mirrors, as_bytes
+from spark_kbatch.replica.json_files import Mirrors
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.paths import ClusterPaths, node_dir, staging_of
-from spark_kbatch.stored_json import StoredObject
+from spark_kbatch.stored_json import StoredObject, as_bytes
 
 _MIRROR = "mirror-"
 

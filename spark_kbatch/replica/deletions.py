@@ -53,10 +53,10 @@ from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.model import LONG_MAX, DeletedTopic
 from spark_kbatch.options.topic import Topic, ensure_valid_topic
 from spark_kbatch.replica.cluster_file import NODES_MAX, ClusterFile
-from spark_kbatch.replica.json_files import JsonFiles, as_bytes
+from spark_kbatch.replica.json_files import JsonFiles
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.paths import ClusterPaths, mirror_of, partition_of
-from spark_kbatch.stored_json import StoredObject
+from spark_kbatch.stored_json import StoredObject, as_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ dirs. What was written to PATH alone is lost if both are lost at once.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -22,7 +21,7 @@ from typing import Any
 
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.stored_json import parse
+from spark_kbatch.stored_json import as_bytes, parse
 
 logger = logging.getLogger(__name__)
 
@@ -127,11 +126,6 @@ class JsonFiles:
             for name in Mirrors(self.files, [self.path]).names():
                 if name.parts[0] in _MIRRORED:
                     copies.write(name, self.files.read(self.path / name))
-
-
-def as_bytes(value: Mapping[str, Any]) -> bytes:
-    """Return the content of a file that holds this object."""
-    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def _number(value: dict[str, Any]) -> int:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.snapshot import Snapshots
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import AppendOrigin, IsolationLevel, OnAppended, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.replica.delayed_fetch import FetchInfo, OnFetched, Room
-from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replicas
@@ -68,7 +68,7 @@ class Backend(Protocol):
     ) -> None:
         """Do as `ReplicaManager.fetch_messages`."""
 
-    def coordinator(self, *, flush: bool) -> Commits:
+    def coordinator(self, *, flush: bool) -> Coordinator:
         """Return an object that finishes commits left by dead committers."""
 
     def new_producer_id(self, *, deadline: float | None = None) -> int:

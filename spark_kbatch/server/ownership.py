@@ -20,9 +20,8 @@ from spark_kbatch.errors import KafkaStorageError, ServerRunningError
 from spark_kbatch.files import Files, LockFile
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.server import PORT_MAX
-from spark_kbatch.replica.json_files import as_bytes
 from spark_kbatch.replica.metadata import Metadata
-from spark_kbatch.stored_json import parse
+from spark_kbatch.stored_json import as_bytes, parse
 
 # Looking for a running server holds the lock for a moment.
 _PATIENCE_S, _PAUSE_S = 0.5, 0.02

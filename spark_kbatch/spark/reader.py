@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_kbatch.consumer.rows import Rows
-from spark_kbatch.consumer.splits import Piece
+from spark_kbatch.consumer.reading import Rows
+from spark_kbatch.model import Piece
 from spark_kbatch.opening import open_topics
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process

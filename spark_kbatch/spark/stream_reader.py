@@ -21,10 +21,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.consumer.rows import Rows
+from spark_kbatch.consumer.reading import Rows
 from spark_kbatch.consumer.source import Source
-from spark_kbatch.consumer.stream_offset import StreamOffset
-from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, still_there
+from spark_kbatch.consumer.stream_planner import (
+    StreamOffset,
+    StreamPiece,
+    StreamPlanner,
+    still_there,
+)
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening import open_topics
 from spark_kbatch.options.read import ReadOptions

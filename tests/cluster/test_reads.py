@@ -17,7 +17,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, RecordDeserializationError
-from spark_kbatch.consumer.rows import ROW_SCHEMA
+from spark_kbatch.consumer.reading import ROW_SCHEMA
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from tests.support import builders
 from tests.support.broker_dirs import a_partition

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.commit.probe import Probe
+from spark_kbatch.commit.staging import Probe
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.consumer.rows import Rows
+from spark_kbatch.consumer.reading import Rows
 from spark_kbatch.errors import InvalidTimestampError, RecordDeserializationError
 from spark_kbatch.model import TopicPartition
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.consumer.stream_offset import StreamOffset, is_another_topic
+from spark_kbatch.consumer.stream_planner import StreamOffset, is_another_topic
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.consumer.stream_offset import StreamOffset
+from spark_kbatch.consumer.stream_planner import StreamOffset
 from spark_kbatch.errors import (
     ConfigError,
     DataLossError,

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from spark_kbatch.consumer.stream_offset import StreamOffset
-from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, StreamTopics
+from spark_kbatch.consumer.stream_planner import (
+    StreamOffset,
+    StreamPiece,
+    StreamPlanner,
+    StreamTopics,
+)
 from spark_kbatch.options.read import parse_stream_read_options
 
 

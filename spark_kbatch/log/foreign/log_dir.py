@@ -38,8 +38,9 @@ from spark_kbatch.log.checkpoints import (
     read_partition_metadata,
 )
 from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, ReadRange, TopicPartition
 from spark_kbatch.options.topic import ensure_valid_topic
+from spark_kbatch.record.header import LogRead
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +154,24 @@ class ForeignLogDir:
             logger.warning("%s", error)
             return ""
 
+    def views(
+        self, topic_partitions: Iterable[TopicPartition], *, with_high_watermark: bool
+    ) -> dict[TopicPartition, ForeignLogView]:
+        """Return views of these logs, each as of when it is looked at; raises as `checkpoints`."""
+        checkpoints = self.checkpoints(topic_partitions, with_high_watermark=with_high_watermark)
+        return {tp: ForeignLogView(self.log(tp), found) for tp, found in checkpoints.items()}
+
+    def read(
+        self, topic_partition: TopicPartition, asked: ReadRange, *, with_high_watermark: bool
+    ) -> tuple[LogRead, LogOffsets]:
+        """Read whole batches as `ForeignLog.read`; raises as `checkpoints`."""
+        return self.log(topic_partition).read(
+            asked,
+            lambda: self.checkpoints([topic_partition], with_high_watermark=with_high_watermark)[
+                topic_partition
+            ],
+        )
+
     def checkpoints(
         self, topic_partitions: Iterable[TopicPartition], *, with_high_watermark: bool
     ) -> dict[TopicPartition, Checkpoints]:
@@ -202,6 +221,24 @@ class ForeignLogDir:
 
     def _directory(self, topic_partition: TopicPartition) -> Path:
         return self._path / str(topic_partition) if self._only is None else self._path
+
+
+class ForeignLogView:
+    """A log as of when it was looked at."""
+
+    def __init__(self, log: ForeignLog, checkpoints: Checkpoints) -> None:
+        self._log = log
+        self.offsets = log.offsets(checkpoints)
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """Do as `ForeignLog.offset_for_timestamp`."""
+        return self._log.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
+
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """Do as `ForeignLog.split_points`."""
+        return self._log.split_points(start_offset, end_offset, piece_bytes=piece_bytes)
 
 
 def topic_partition_of(name: str) -> TopicPartition | None:

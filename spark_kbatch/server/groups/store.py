@@ -10,7 +10,7 @@ as `__transaction_state`.
 `StoredGroups` is what the log says, in memory: the last value of each key. What is appended is applied to
 it once it is in the log, and so it is what a load after a restart finds. When the log has grown by as
 much as all of that takes, and by `REWRITE_BYTES` at least, it is rewritten from memory, as
-`commit/compaction` does and under the partition's lock: a crash leaves the log as it was before or after.
+`commit/internal_topics` does and under the partition's lock: a crash leaves the log as it was before or after.
 Records of kinds that are not known here are kept as they are.
 """
 
@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.commit import compaction
 from spark_kbatch.commit.internal_topics import (
     CONSUMER_OFFSETS,
     INTERNAL_TOPIC_CONFIG,
     TRANSACTION_STATE,
     read_records,
+    rewrite_locked,
 )
 from spark_kbatch.errors import (
     InvalidTopicError,
@@ -238,7 +238,7 @@ class OffsetsStore:
         with manager.writing(), locked:
             partition = manager.partition(CONSUMER_OFFSETS)
             packed = self.contents.packed()
-            self._kept_bytes = compaction.rewrite_locked(partition, packed, now_ms)
+            self._kept_bytes = rewrite_locked(partition, packed, now_ms)
             self._grown_bytes = 0
 
 

@@ -15,7 +15,6 @@ import pytest
 import spark_kbatch
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
-from spark_kbatch.commit import compaction
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError
 from spark_kbatch.files import Files
@@ -292,7 +291,7 @@ def test_a_failed_rewrite_loses_nothing_and_is_retried_later(
         raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as failing, caplog.at_level(logging.WARNING):
-        failing.setattr(compaction, "rewrite_locked", full)
+        failing.setattr("spark_kbatch.server.groups.store.rewrite_locked", full)
         for number in range(20):
             kept.append([offset(number)])
     said = [one for one in caplog.messages if "cannot be rewritten" in one]

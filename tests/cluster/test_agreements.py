@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.commit import agreements as agreements_module
-from spark_kbatch.commit.agreements import KEPT_MS, Agreements
+from spark_kbatch.cluster import agreements as agreements_module
+from spark_kbatch.cluster.agreements import KEPT_MS, Agreements
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from tests.support.faults import ReadOnlyFiles
