@@ -23,6 +23,9 @@ unexport SPARK_HOME SPARK_CONF_DIR
 # Each action of Spark starts Python several times, which would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Most tests of Spark wait for Spark; a file's tests share its sessions and servers.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
@@ -35,17 +38,17 @@ demo: java ## Write a year of flights into a Kafka log with Spark, read it back,
 	JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/spark/demo.py
 
 test: java ## Run every test that is not slow
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow and not interop'
+	$(PYTEST) $(PARALLEL) -m 'not slow and not interop'
 
 test-fast: $(INSTALLED) ## Run the tests that are not slow and need no Spark
 	$(PYTEST) -m 'not spark and not slow and not interop'
 
 test-spark: java ## Run the tests that need Spark, the slow ones too
-	$(PYTEST) -m 'spark and not interop'
+	$(PYTEST) $(PARALLEL) -m 'spark and not interop'
 
 soak: java ## Run every test but `interop`, the slow ones too, and those with Spark also on Spark 4.1
-	HYPOTHESIS_PROFILE=soak $(PYTEST) -m 'not interop'
-	KBATCH_SOAK_ROUNDS=10 $(MAKE) $(OLDEST) test-spark
+	HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) -m 'not interop'
+	KBATCH_SOAK_ROUNDS=5 $(MAKE) $(OLDEST) test-spark
 
 lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest versions that pyproject.toml accepts
 	mkdir -p build

@@ -8,7 +8,7 @@ producer are killed and started again, and tasks fail:
     a stream of micro-batches
     in the second test a producer in plain Python, beside the stream
 
-KBATCH_SOAK_ROUNDS   number of rounds
+KBATCH_SOAK_ROUNDS   number of rounds; before a release, 100
 KBATCH_SOAK_FIRST    number of the first round; a failure names its round
 
 KBATCH_SOAK_FIRST=47 KBATCH_SOAK_ROUNDS=1 pytest tests/spark/test_random_kills.py
@@ -42,7 +42,7 @@ from tests.support.kills import Moment, Program, Victims, end_of, resume_later
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FIRST = int(os.environ.get("KBATCH_SOAK_FIRST", "0"))
-ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "100"))
+ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "20"))
 DEADLINE_S, PARTITIONS = 900, 3
 
 each_round = pytest.mark.parametrize(
