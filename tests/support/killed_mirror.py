@@ -1,6 +1,7 @@
-"""A mirror to be killed: `python -m tests.support.killed_mirror SOURCE TARGET TOPICS`.
+"""A mirror to be killed: `python -m tests.support.killed_mirror SOURCE TARGET TOPICS STEPS`.
 
-It takes small steps, each of which it tells with a line, so that a test can kill it at any of them.
+It takes small steps, each of which it tells with a line, so that a test can kill it at any of them. After
+STEPS of them it waits to be killed, so that a fast one is not done before; with 0 it goes on to its end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def killed_runs(seed: int, kills: int, *words: object, folder: Path) -> int:
     """Run mirrors that are killed at random moments, then one to its end; return the steps that were told."""
     rng, steps = random.Random(seed), 0
     for number in range(kills):
-        with _running(words, folder) as process:
+        with _running(words, folder, _STEPS_MAX) as process:
             if number % 4 == 3:  # at any time from its start on
                 time.sleep(rng.random() * _STARTUP_S)
             else:
@@ -38,16 +39,16 @@ def killed_runs(seed: int, kills: int, *words: object, folder: Path) -> int:
                 time.sleep(rng.random() * _PAUSE_MAX_S)
             process.kill()
             assert process.wait() == -9, f"it ended after {steps} steps, before all kills"
-    with _running(words, folder) as process:
+    with _running(words, folder, 0) as process:
         steps += _steps(process, None)
         assert process.wait(TIMEOUT_S) == 0, (folder / "errors").read_text()
     return steps
 
 
-def _running(words: tuple[object, ...], folder: Path) -> subprocess.Popen[bytes]:
+def _running(words: tuple[object, ...], folder: Path, steps: int) -> subprocess.Popen[bytes]:
     with (folder / "errors").open("w") as errors:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.killed_mirror", *map(str, words)],
+            [sys.executable, "-m", "tests.support.killed_mirror", *map(str, words), str(steps)],
             stdout=subprocess.PIPE, stderr=errors, cwd=folder,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         )  # fmt: skip
@@ -60,8 +61,15 @@ def _steps(process: subprocess.Popen[bytes], most: int | None) -> int:
     return sum(1 for _ in lines)
 
 
-def main(source: str, target: str, topics: str) -> None:
+def main(source: str, target: str, topics: str, steps: str) -> None:
     """Mirror, and tell each step."""
+    told = itertools.count(1)
+
+    def tell(_done: object) -> None:
+        print(".", flush=True)
+        if next(told) == int(steps):
+            time.sleep(TIMEOUT_S)
+
     copying.FETCH_BYTES = STEP_BYTES
     is_address = ":" in source
     done = spark_kbatch.mirror(
@@ -71,7 +79,7 @@ def main(source: str, target: str, topics: str) -> None:
         name="killed",
         unit_bytes=2 * STEP_BYTES,
         source_config={"max.partition.fetch.bytes": STEP_BYTES} if is_address else None,
-        on_progress=lambda _done: print(".", flush=True),
+        on_progress=tell,
     )
     assert done.offsets_left == 0
 
