@@ -1,11 +1,13 @@
-"""Compile a module's kernels on their first call: once on each machine, from a cache after that.
+"""Compile a kernel on its first call: once on each machine, from a cache after that.
 
-Importing numba takes 0.25 s and 60 MB, and compiling takes several seconds. Planners and committers call
-no kernels and must not pay for that, so numba is imported on the first call too.
+Importing numba takes 0.25 s and 60 MB, and compiling a kernel takes up to a few seconds. Planners and
+committers call no kernels and must not pay for that, so numba is imported on the first call too; and who
+reads does not pay for the kernels that write.
 
 Compiled code is cached next to the kernels' file, or in the user's cache directory, or, where neither can
-be written, in a temporary directory of the user's own, which all of the user's processes share. It is compiled again whenever the source of the kernels, of
-helpers from other modules or of the LLVM code changes.
+be written, in a temporary directory of the user's own, which all of the user's processes share. It is
+compiled again whenever the source of the kernels, of helpers from other modules or of the LLVM code
+changes.
 
 Several workers that start together would all compile, and each would take several times as long. So one
 compiles while the others wait for its result.
@@ -23,55 +25,53 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_kbatch.kernels import llvm
 
 logger = logging.getLogger(__name__)
 
 
-class _Cache(NamedTuple):
-    directory: Path
-    digest: str  # of the sources that the kernels are compiled from
+Examples = Callable[[], Mapping[str, Sequence[Any]]]
 
 
 def compile_on_first_call(
-    module: dict[str, Any],
-    helpers: Sequence[str],
-    kernels: Sequence[str],
-    warm_up: Callable[[], None],
+    module: dict[str, Any], helpers: Sequence[str], examples: Examples
 ) -> Callable[[], None]:
-    """Replace a module's kernels by functions that compile all of them on the first call.
+    """Replace each kernel of a module by a function that compiles it on the first call.
 
     Args:
         module: its globals, which are written to: now, and again with compiled functions.
         helpers: names of functions that kernels call, in the order in which they call each other;
             `llvm` has its own code for some.
-        kernels: names of functions that other modules call.
-        warm_up: calls every kernel once, in the one form in which it is ever called.
+        examples: returns the module's kernels, by name, with the arguments of a call in the one form
+            in which it is ever called. Kernels call helpers, and not each other.
 
     Returns:
         A function that compiles or loads all kernels now. Thread-safe; later calls do nothing.
     """
+    kernels = [*examples()]
     functions = {name: module[name] for name in (*helpers, *kernels)}
     lock = threading.Lock()  # guards the replacement of the module's functions
-    loaded = False
+    missing = {*kernels}
+    compiled: _Kernels | None = None
 
-    def load() -> None:
-        nonlocal loaded
+    def load(names: Sequence[str] = kernels) -> None:
+        nonlocal compiled
         with lock:
-            if loaded:
-                return
-            cache = _put_dispatchers(module, functions, helpers, kernels)
-            loaded = True
-            if cache is not None:
-                _compile_once(cache, Path(module["__file__"]), warm_up)
+            wanted = [name for name in names if name in missing]
+            if wanted and compiled is None:
+                compiled = _Kernels(module, functions, helpers, kernels)
+            for name in wanted:
+                assert compiled is not None
+                module[name] = compiled.compile(name, examples()[name])
+                missing.remove(name)
 
     def lazy(name: str) -> Callable[..., Any]:
         def first_call(*arguments: Any) -> Any:
-            load()
+            load([name])
             return module[name](*arguments)
 
         return first_call
@@ -79,36 +79,61 @@ def compile_on_first_call(
     # Without compilation the functions stay as they are, so that a tracer sees their lines.
     if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
         module.update({name: lazy(name) for name in kernels})
-    return load
+        return load
+    return lambda: None
 
 
-def _put_dispatchers(
-    module: dict[str, Any],
-    functions: dict[str, Any],
-    helpers: Sequence[str],
-    kernels: Sequence[str],
-) -> _Cache | None:
-    """Replace every function by numba's dispatcher for it; return None if compilation is disabled."""
-    import numba  # noqa: PLC0415  see the module's docstring
+class _Kernels:
+    """The kernels of one module, compiled one by one."""
 
-    settings: Any = numba.config
-    if settings.DISABLE_JIT:
-        return None
-    try:
-        numba.njit(cache=True)(functions[kernels[0]])
-    except RuntimeError:
-        # Neither the kernels' directory nor the home directory can be written.
-        settings.CACHE_DIR = _temporary_directory()
-    instead = {} if settings.BOUNDSCHECK else llvm.by_name()  # which checks no bounds
-    for name in helpers:
-        module[name] = instead.get(name) or numba.njit(forceinline=True)(functions[name])
-    digest = _source_digest(functions, *instead)
-    for name in kernels:
+    def __init__(
+        self,
+        module: dict[str, Any],
+        functions: dict[str, Any],
+        helpers: Sequence[str],
+        kernels: Sequence[str],
+    ) -> None:
+        """Import numba, and have the module's helpers ready for it."""
+        import numba  # noqa: PLC0415  see the module's docstring
+
+        settings: Any = numba.config
+        try:
+            numba.njit(cache=True)(functions[kernels[0]])
+        except RuntimeError:
+            # Neither the kernels' directory nor the home directory can be written.
+            settings.CACHE_DIR = _temporary_directory()
+        # LLVM code checks no bounds, and Python cannot call it.
+        instead = {} if settings.BOUNDSCHECK or settings.DISABLE_JIT else llvm.by_name()
+        for name in helpers:
+            module[name] = instead.get(name) or numba.njit(forceinline=True)(functions[name])
+        self._njit: Any = numba.njit(cache=True, nogil=True)
+        self._functions = functions
+        self._source = Path(module["__file__"])
+        self._digest = _source_digest(functions, *instead)
+
+    def compile(self, name: str, example: Sequence[Any]) -> Any:
+        """Return a compiled kernel; wait for another process that compiles it already."""
+        function = self._functions[name]
         # numba notices changes of a kernel's own file only. It names cached files after the
         # function, so with the digest in the name, other sources have other files.
-        functions[name].__qualname__ = f"{name}_{digest}"
-        module[name] = numba.njit(cache=True, nogil=True)(functions[name])
-    return _Cache(Path(module[kernels[0]].stats.cache_path), digest)
+        function.__qualname__ = f"{name}_{self._digest}"
+        kernel = self._njit(function)
+        if kernel is function:  # a configuration file disables compilation
+            return function
+        cache = Path(kernel.stats.cache_path)
+        cache.mkdir(parents=True, exist_ok=True)
+        ready = cache / f"{name}-{_fingerprint(self._source, self._digest)}.ready"
+        if ready.exists():
+            kernel(*example)
+            return kernel
+        from filelock import FileLock  # noqa: PLC0415  seldom needed
+
+        with FileLock(cache / f"{name}.lock"):
+            if not ready.exists():
+                logger.info("compiling the kernel %s into %s, once on this machine", name, cache)
+            kernel(*example)
+            ready.touch()
+        return kernel
 
 
 def _temporary_directory() -> str:
@@ -128,22 +153,6 @@ def _source_digest(functions: dict[str, Any], *llvm_names: str) -> str:
     modules = {llvm.__name__, *(function.__module__ for function in functions.values())}
     sources = [inspect.getsource(sys.modules[name]) for name in sorted(modules)]
     return _digest(*llvm_names, *sources)
-
-
-def _compile_once(cache: _Cache, source: Path, warm_up: Callable[[], None]) -> None:
-    """Compile, or load what another process has compiled meanwhile."""
-    from filelock import FileLock  # noqa: PLC0415  see the module's docstring
-
-    cache.directory.mkdir(parents=True, exist_ok=True)
-    ready = cache.directory / f"{source.stem}-{_fingerprint(source, cache.digest)}.ready"
-    if ready.exists():
-        warm_up()
-        return
-    with FileLock(cache.directory / "kernels.lock"):
-        if not ready.exists():
-            logger.info("compiling kernels into %s, once on this machine", cache.directory)
-        warm_up()
-        ready.touch()
 
 
 def _fingerprint(source: Path, source_digest: str) -> str:

@@ -340,7 +340,7 @@ def stamp_messages(out: Any, end: Any, timestamp: Any) -> Any:
     return np.int64(count)
 
 
-# Names for `jit`: helpers in the order in which they call each other, then kernels.
+# For `jit`: in the order in which they call each other.
 HELPERS = (
     "_copy",
     "_uint32",
@@ -350,30 +350,24 @@ HELPERS = (
     "_write_uint64",
     "_crc32",
 )
-KERNELS = (
-    "scan_messages",
-    "check_messages",
-    "read_messages",
-    "write_messages",
-    "assign_offsets",
-    "stamp_messages",
-)
 
 
-def warm_up() -> None:
-    """Call each kernel once with empty input, in the one form in which it is ever called."""
+def examples() -> dict[str, tuple[Any, ...]]:
+    """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
     data, bounds, times = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int64)
     for array in (data, bounds, times):
         array.setflags(write=False)
     out8, sections = np.zeros(0, np.uint8), np.zeros((0, 4), np.int64)
     numbers, sums = np.zeros((2, 0), np.int64), np.zeros((2, 1), np.int32)
     valid, facts = np.zeros((2, 0), np.uint8), np.zeros(8, np.int64)
-    scan_messages(data, 0, facts)
-    check_messages(data, 0, 0)
-    read_messages(data, sections, numbers, sums, valid, out8, out8, facts[:2])
-    write_messages(0, times, data, bounds, data, data, bounds, data, out8, facts[:1])
-    assign_offsets(out8, 0, 0)
-    stamp_messages(out8, 0, 0)
+    return {
+        "scan_messages": (data, 0, facts),
+        "check_messages": (data, 0, 0),
+        "read_messages": (data, sections, numbers, sums, valid, out8, out8, facts[:2]),
+        "write_messages": (0, times, data, bounds, data, data, bounds, data, out8, facts[:1]),
+        "assign_offsets": (out8, 0, 0),
+        "stamp_messages": (out8, 0, 0),
+    }
 
 
-load = jit.compile_on_first_call(globals(), HELPERS, KERNELS, warm_up)
+load = jit.compile_on_first_call(globals(), HELPERS, examples)

@@ -467,19 +467,33 @@ HELPERS = (
     "_write_short",
     "_write_long",
 )
-KERNELS = ("write_lines",)
 
 
-def warm_up() -> None:
-    """Call each kernel once with empty input, in the one form in which it is ever called."""
+def examples() -> dict[str, tuple[Any, ...]]:
+    """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
     u8, i32, i64 = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int64)
     for array in (u8, i32, i64):
         array.setflags(write=False)
     parts, out, facts = np.zeros((0, 3), np.int64), np.zeros(0, np.uint8), np.zeros(3, np.int64)
     spans = (u8, i32, u8)
-    write_lines(
-        parts, u8, i64, i64, *spans, *spans, i32, u8, i32, *spans, u8, 0, out, facts
-    )  # fmt: skip
+    return {
+        "write_lines": (
+            parts,
+            u8,
+            i64,
+            i64,
+            *spans,
+            *spans,
+            i32,
+            u8,
+            i32,
+            *spans,
+            u8,
+            0,
+            out,
+            facts,
+        ),
+    }
 
 
-load = jit.compile_on_first_call(globals(), HELPERS, KERNELS, warm_up)
+load = jit.compile_on_first_call(globals(), HELPERS, examples)

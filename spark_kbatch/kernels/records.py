@@ -59,7 +59,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 # Least and most bytes of a record's attributes, timestamp delta, offset delta, and the lengths of key and
 # value: what it takes in addition to its own length, key, value and headers.
 _LEAST, _MOST = np.uint64(1 + 1 + 1 + 1 + 1), np.uint64(1 + 10 + 5 + 5 + 5)
-_SAMPLED_ROWS = np.uint64(64)
+_SAMPLED_ROWS = 64
 _AHEAD = np.uint64(3072)  # how far ahead _prefetch loads; under 2 KiB or over a page is slower
 
 # Limit per record when headers are read: each takes memory, and 200 million empty ones fit into 37 KB
@@ -132,14 +132,6 @@ def _code(position: Any, otherwise: Any) -> Any:
     return BAD_VARINT if position == _TOO_LONG else otherwise
 
 
-def _is_scattered(slots: Any, first_row: Any) -> Any:
-    """Return True if, in a sample, more than one in four rows has another slot than the row before."""
-    end, changes = min(first_row + _SAMPLED_ROWS, np.uint64(slots.shape[0])), _0
-    for row in range(first_row + _1, end):
-        changes = changes + np.uint64(slots[row] != slots[row - _1])
-    return changes * _4 > _SAMPLED_ROWS
-
-
 def _write_rows(
     slots: Any,
     first_row: Any,
@@ -162,7 +154,7 @@ def _write_rows(
     has_headers: Any,
     with_batch_of: Any,
 ) -> Any:
-    """Write rows as write_records does; with constants for the last four, only rows of that kind.
+    """Write rows as write_records says; with constants for the last four, only rows of that kind.
 
     Scattered rows have a key and a value, and seldom the slot of the row before: testing for that costs
     more than it saves.
@@ -311,61 +303,22 @@ def write_headers(
     return np.int64(out_bounds.shape[0] - 1)
 
 
-def write_records(
-    slots: Any,
-    first_row: Any,
-    timestamps: Any,
-    key_data: Any,
-    key_bounds: Any,
-    key_valid: Any,
-    value_data: Any,
-    value_bounds: Any,
-    value_valid: Any,
-    headers_data: Any,
-    headers_bounds: Any,
-    memory: Any,
-    batches: Any,
-    current: Any,
-    spares: Any,
-    batch_of: Any,
-) -> Any:
-    """Append rows in order as V2 records, each to the batch of its slot, while they fit.
-
-    inputs:  slots int32[n], or empty if all rows have slot 0; first_row, where to start;
-             timestamps int64[n]; key and value spans; headers as written by write_headers, or
-             empty if no row has any.
-    outputs: memory uint8, which holds all batches; batches int64[8 k], eight numbers for each:
-             POSITION of the next record, STOP that no record but the first may pass,
-             BASE_TIMESTAMP (set by the first record), MAX_TIMESTAMP, RECORDS_COUNT, END that no
-             record may pass, SLOT, INDEX; current int64[slots], the batch that takes a slot's
-             rows, negative if there is none or it is full; batch_of int32[n] or empty, the INDEX
-             of the batch that each row went to.
-    A slot without a batch that has room takes the first of `spares`, int64[m] numbers of empty
-    batches, and sets its SLOT.
-    Returns the first row that was not written: n, or a row whose slot found no spare batch, or one
-    that passes the END of an empty batch.
-    """
-    has_both = key_bounds.shape[0] > 0 and value_bounds.shape[0] > 0
-    is_scattered = has_both and _is_scattered(slots, np.uint64(first_row))
+def write_any_rows(*rows: Any) -> Any:
+    """Do as write_records, for rows of any kind."""
+    (_, _, _, _, _, key_valid, _, _, value_valid, _, headers_bounds, _, _, _, _, batch_of) = rows
     has_nulls = key_valid.shape[0] > 0 or value_valid.shape[0] > 0
     has_headers, with_batch_of = headers_bounds.shape[0] > 0, batch_of.shape[0] > 0
-    if has_nulls or has_headers or with_batch_of:
-        return _write_rows(
-            slots, first_row, timestamps, key_data, key_bounds, key_valid,
-            value_data, value_bounds, value_valid, headers_data, headers_bounds, memory, batches,
-            current, spares, batch_of, is_scattered, has_nulls, has_headers, with_batch_of,
-        )  # fmt: skip
-    if is_scattered:
-        return _write_rows(
-            slots, first_row, timestamps, key_data, key_bounds, key_valid,
-            value_data, value_bounds, value_valid, headers_data, headers_bounds, memory, batches,
-            current, spares, batch_of, True, False, False, False,
-        )  # fmt: skip
-    return _write_rows(
-        slots, first_row, timestamps, key_data, key_bounds, key_valid,
-        value_data, value_bounds, value_valid, headers_data, headers_bounds, memory, batches,
-        current, spares, batch_of, False, False, False, False,
-    )  # fmt: skip
+    return _write_rows(*rows, False, has_nulls, has_headers, with_batch_of)  # type: ignore[call-arg]
+
+
+def write_plain_rows(*rows: Any) -> Any:
+    """Do as write_records, for rows without nulls and headers; `batch_of` is left alone."""
+    return _write_rows(*rows, False, False, False, False)  # type: ignore[call-arg]
+
+
+def write_scattered_rows(*rows: Any) -> Any:
+    """Do as write_plain_rows, for rows with key and value, most of another slot than the row before."""
+    return _write_rows(*rows, True, False, False, False)  # type: ignore[call-arg]
 
 
 def read_records(
@@ -646,7 +599,65 @@ def copy_spans(data: Any, positions: Any, bounds: Any, out: Any) -> Any:
     return np.int64(positions.shape[0])
 
 
-# Names for `jit`: helpers in the order in which they call each other, then kernels.
+def write_records(
+    slots: Any,
+    first_row: int,
+    timestamps: Any,
+    key_data: Any,
+    key_bounds: Any,
+    key_valid: Any,
+    value_data: Any,
+    value_bounds: Any,
+    value_valid: Any,
+    headers_data: Any,
+    headers_bounds: Any,
+    memory: Any,
+    batches: Any,
+    current: Any,
+    spares: Any,
+    batch_of: Any,
+) -> int:
+    """Append rows in order as V2 records, each to the batch of its slot, while they fit.
+
+    Runs the kernel for rows of this kind, so that others need not be compiled.
+
+
+    inputs:  slots int32[n], or empty if all rows have slot 0; first_row, where to start;
+             timestamps int64[n]; key and value spans; headers as written by write_headers, or
+             empty if no row has any.
+    outputs: memory uint8, which holds all batches; batches int64[8 k], eight numbers for each:
+             POSITION of the next record, STOP that no record but the first may pass,
+             BASE_TIMESTAMP (set by the first record), MAX_TIMESTAMP, RECORDS_COUNT, END that no
+             record may pass, SLOT, INDEX; current int64[slots], the batch that takes a slot's
+             rows, negative if there is none or it is full; batch_of int32[n] or empty, the INDEX
+             of the batch that each row went to.
+    A slot without a batch that has room takes the first of `spares`, int64[m] numbers of empty
+    batches, and sets its SLOT.
+    Returns the first row that was not written: n, or a row whose slot found no spare batch, or one
+    that passes the END of an empty batch.
+    """
+    if key_valid.shape[0] or value_valid.shape[0] or headers_bounds.shape[0] or batch_of.shape[0]:
+        kernel = write_any_rows
+    elif key_bounds.shape[0] and value_bounds.shape[0] and _are_scattered(slots, first_row):
+        kernel = write_scattered_rows
+    else:
+        kernel = write_plain_rows
+    row: int = kernel(
+        slots, first_row, timestamps, key_data, key_bounds, key_valid,
+        value_data, value_bounds, value_valid, headers_data, headers_bounds, memory, batches,
+        current, spares, batch_of,
+    )  # fmt: skip
+    return row
+
+
+def _are_scattered(slots: Any, first_row: int) -> bool:
+    """Return True if, in a sample, more than one in four rows has another slot than the row before."""
+    sample = slots[first_row : first_row + _SAMPLED_ROWS]
+    changes = np.count_nonzero(sample[1:] != sample[:-1])
+    return bool(changes * 4 > _SAMPLED_ROWS)
+
+
+# For `jit`: in the order in which they call each other.
 HELPERS = (
     "_copy",
     "_prefetch",
@@ -656,22 +667,12 @@ HELPERS = (
     "_write_varint",
     "_read_varint",
     "_code",
-    "_is_scattered",
     "_write_rows",
 )
-KERNELS = (
-    "write_headers",
-    "write_records",
-    "read_records",
-    "divide_records",
-    "check_records",
-    "scan_headers",
-    "copy_spans",
-)
 
 
-def warm_up() -> None:
-    """Call each kernel once with empty input, in the one form in which it is ever called."""
+def examples() -> dict[str, tuple[Any, ...]]:
+    """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
 
     def array(dtype: str, size: int = 0, *, out: bool = False) -> np.ndarray[Any, Any]:
         made = np.zeros(size, dtype)
@@ -682,16 +683,21 @@ def warm_up() -> None:
     out8, out32 = array("u1", 1, out=True), array("i4", 1, out=True)
     out64 = array("i8", 2, out=True)
     found8, found32, found64 = (np.zeros((2, 0), t) for t in (np.uint8, np.int32, np.int64))
-    bounds = np.zeros((3, 1), np.int32)
+    bounds, facts = np.zeros((3, 1), np.int32), np.zeros(5, np.int64)
     sections = np.zeros((0, 6), np.int64)
     spans = (u8, i32, u8)
-    write_headers(i32, u8, u8, i32, *spans, out8, out32)
-    write_records(i32, 0, i64, *spans, *spans, u8, i32, out8, out64, out64, out64, out32[:0])
-    read_records(u8, sections, found64, found32, bounds, found8, out8, out8, np.zeros(5, np.int64))
-    divide_records(u8, 0, 1, np.zeros((2, 0), np.int64), out64)
-    check_records(u8, 0, 1, np.zeros(5, np.int64))
-    scan_headers(u8, found32, out32, found32, bounds, out8, out64)
-    copy_spans(u8, out32[:0], out32, out8)
+    rows = (i32, 0, i64, *spans, *spans, u8, i32, out8, out64, out64, out64, out32[:0])
+    return {
+        "write_headers": (i32, u8, u8, i32, *spans, out8, out32),
+        "write_any_rows": rows,
+        "write_plain_rows": rows,
+        "write_scattered_rows": rows,
+        "read_records": (u8, sections, found64, found32, bounds, found8, out8, out8, facts),
+        "divide_records": (u8, 0, 1, found64, out64),
+        "check_records": (u8, 0, 1, facts),
+        "scan_headers": (u8, found32, out32, found32, bounds, out8, out64),
+        "copy_spans": (u8, out32[:0], out32, out8),
+    }
 
 
-load = jit.compile_on_first_call(globals(), HELPERS, KERNELS, warm_up)
+load = jit.compile_on_first_call(globals(), HELPERS, examples)

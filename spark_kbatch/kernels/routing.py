@@ -219,19 +219,36 @@ def group_rows(slots: Any, bounds: Any, rows: Any) -> Any:
 
 
 HELPERS = ("_murmur2", "_murmur2_lanes", "_remainder_lanes", "_have_one_size")
-KERNELS = ("hash_keys", "assign_slots", "group_rows")
 
 
-def warm_up() -> None:
-    """Call each kernel once with empty input, in the one form in which it is ever called."""
+def examples() -> dict[str, tuple[Any, ...]]:
+    """Return each kernel's arguments, with empty input, in the one form in which it is ever called."""
     u8, i32 = np.zeros(0, np.uint8), np.zeros(0, np.int32)
     for array in (u8, i32):
         array.setflags(write=False)
     out32, counts, bounds = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(2, np.int64)
     sticky = np.zeros((1, 3), np.int64)
-    hash_keys(u8, i32, 0, out32, counts)
-    assign_slots(i32, i32, i32, u8, i32, i32, u8, i32, u8, i32, counts, sticky, 1, out32, counts)
-    group_rows(i32, bounds, out32)
+    return {
+        "hash_keys": (u8, i32, 0, out32, counts),
+        "assign_slots": (
+            i32,
+            i32,
+            i32,
+            u8,
+            i32,
+            i32,
+            u8,
+            i32,
+            u8,
+            i32,
+            counts,
+            sticky,
+            1,
+            out32,
+            counts,
+        ),
+        "group_rows": (i32, bounds, out32),
+    }
 
 
-load = jit.compile_on_first_call(globals(), HELPERS, KERNELS, warm_up)
+load = jit.compile_on_first_call(globals(), HELPERS, examples)

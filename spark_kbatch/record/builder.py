@@ -309,7 +309,7 @@ def write(
     spares: Sequence[int],
     batch_of: Array,
 ) -> int:
-    """Call the kernel write_records for rows of `columns`; return the first row that had no room."""
+    """Call write_records for rows of `columns`; return the first row that had no room."""
     return int(
         record_kernels.write_records(
             slots, first_row, columns.timestamps, *columns.key, *columns.value,

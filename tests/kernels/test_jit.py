@@ -27,11 +27,16 @@ def copied(data, out):
     return np.int64(_copy(data, np.uint64(0), out, np.uint64(0), np.uint64(_twice(data.shape[0]) // 2)))
 
 
-def warm_up():
-    copied(np.zeros(0, np.uint8), np.zeros(0, np.uint8))
+def unused(data):
+    return np.int64(data.shape[0])
 
 
-load = jit.compile_on_first_call(globals(), ("_copy", "_twice"), ("copied",), warm_up)
+def examples():
+    data = np.zeros(0, np.uint8)
+    return {"copied": (data, data), "unused": (data,)}
+
+
+load = jit.compile_on_first_call(globals(), ("_copy", "_twice"), examples)
 """
 HELPER = """
 def _twice(number):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import subprocess
@@ -217,7 +218,8 @@ def test_compiling_is_said_before_and_after(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger = logging.getLogger(compiling._JIT_LOGGER)
-    load = lambda: logger.info("compiling kernels into %s, once on this machine", "/cache")  # noqa: E731
+    what = "compiling the kernel %s into %s, once on this machine"
+    load = functools.partial(logger.info, what, "write_headers", "/cache")
     monkeypatch.setattr(compiling.records, "load", load)
     monkeypatch.setattr(compiling.routing, "load", load)
     pytester.makepyfile("def test_one(kbatch_path): pass\ndef test_two(kbatch_path): pass")
@@ -226,7 +228,7 @@ def test_compiling_is_said_before_and_after(
 
     said = [line for line in shown if "compil" in line]
     assert said[0] == (
-        "kbatch: compiling kernels into /cache, once on this machine; this takes some seconds"
+        "kbatch: compiling the kernel write_headers into /cache, once on this machine; this takes some seconds"
     )
     assert said[1].startswith("kbatch: compiled its kernels in 0.0 s")
     assert len(said) == 2
