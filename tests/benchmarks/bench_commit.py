@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-from rich.console import Console
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.cluster import Cluster
@@ -31,6 +30,7 @@ from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.faults import run_child
 from tests.support.soundness import ensure_sound
+from tests.support.targets import Targets
 
 SMALL_COMMITS, SMALL_MS_MAX, SEGMENTS_MAX = 1000, 10.0, 3
 FILES, FILE_BATCHES, BATCH_BYTES = 1000, 16, 1 << 20
@@ -38,12 +38,6 @@ FILES_S_MAX, FLUSH_SHARE_MAX = 3.0, 0.5
 TASKS, TASK_PARTITIONS, TASK_ROWS, STAGED_FILES_MAX = 200, 100, 10, 1000
 BESIDE, READERS_RATIO_MAX, SNAPSHOT_RATIO_MAX = 16, 1.2, 3.0
 ROUNDS, COMMITS_A_ROUND = 7, 40
-
-
-def say(what: str, found: float, limit: float, unit: str = "") -> None:
-    verdict = "holds" if found <= limit else "MISSED"
-    Console(width=110).print(f"{what}: {found:.3g}{unit}, at most {limit:.3g}{unit}: {verdict}")
-    assert found <= limit, f"{what}: {found:.3g}{unit}"
 
 
 def commit(cluster: Cluster, extents: list[Extent], number: int, *, flush: bool = False) -> float:
@@ -60,16 +54,16 @@ def small_jobs(cluster: Cluster, count: int) -> list[list[Extent]]:
     return [builders.staged(cluster, job, transaction=f"job-{n}") for n in range(count)]
 
 
-def bench_small_commits(tmp_path: Path) -> None:
+def bench_small_commits(tmp_path: Path, targets: Targets) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 4})
     jobs = small_jobs(cluster, SMALL_COMMITS)
     times = [commit(cluster, extents, number) for number, extents in enumerate(jobs)]
-    say(f"a commit of 100 rows, median of {SMALL_COMMITS}", statistics.median(times), SMALL_MS_MAX, " ms")  # fmt: skip
+    targets.at_most(f"a commit of 100 rows, median of {SMALL_COMMITS}", statistics.median(times), SMALL_MS_MAX, " ms")  # fmt: skip
     partitions = [TopicPartition("events", p) for p in range(4)]
     for tp in (*partitions, COMMITS, TRANSACTION_STATE):
         log = cluster._parts.manager.log(tp)
         ensure_sound(log)
-        say(f"segments of {tp}", len(log.segments.bases(log.state())), SEGMENTS_MAX)
+        targets.at_most(f"segments of {tp}", len(log.segments.bases(log.state())), SEGMENTS_MAX)
     edges = cluster._reader.edges(partitions)
     assert sum(edges[tp].high_watermark for tp in partitions) == 100 * SMALL_COMMITS
 
@@ -92,12 +86,12 @@ def large_files(cluster: Cluster, count: int, batch: bytes, *, flush: bool) -> l
     return extents
 
 
-def bench_large_files(tmp_path: Path) -> None:
+def bench_large_files(tmp_path: Path, targets: Targets) -> None:
     batch = builders.batch(n=8, value_bytes=BATCH_BYTES // 8 - 100)
     file_bytes = FILE_BATCHES * len(batch)
     count = min(FILES, shutil.disk_usage(tmp_path).free // 8 // file_bytes)
     if count < FILES:
-        Console().print(f"The disk is small: {count} files in place of {FILES}.")
+        targets.say(f"The disk is small: {count} files in place of {FILES}.")
     for flush in (False, True):
         cluster = builders.a_cluster(tmp_path / str(flush), topics={"events": 10})
         start = time.perf_counter()
@@ -108,7 +102,7 @@ def bench_large_files(tmp_path: Path) -> None:
         assert sum(edge.high_watermark for edge in edges.values()) == count * FILE_BATCHES * 8
         limit = FLUSH_SHARE_MAX * writing_s if flush else FILES_S_MAX * count / FILES
         how = f"flushed, written in {writing_s:.3g} s" if flush else "not flushed"
-        say(
+        targets.at_most(
             f"publishing {count} files of {round(file_bytes / (1 << 20))} MiB, {how}",
             publishing_s,
             limit,
@@ -117,7 +111,7 @@ def bench_large_files(tmp_path: Path) -> None:
         shutil.rmtree(cluster.path)
 
 
-def bench_many_tasks_and_partitions(tmp_path: Path) -> None:
+def bench_many_tasks_and_partitions(tmp_path: Path, targets: Targets) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": TASK_PARTITIONS})
     options = parse_write_options({"path": str(cluster.path), "topic": "events", "flush": "false"})
     rows = pa.record_batch(
@@ -135,11 +129,11 @@ def bench_many_tasks_and_partitions(tmp_path: Path) -> None:
         len(names)
         for _, _, names in os.walk(cluster._parts.metadata.cluster_file.log_dir(0).staging)
     )
-    say(
+    targets.at_most(
         f"files that {TASKS} tasks staged for {TASK_PARTITIONS} partitions", files, STAGED_FILES_MAX
     )
     seconds = commit(cluster, extents, 0) / 1e3
-    Console(width=110).print(f"publishing their {len(extents):,} extents: {seconds:.3g} s")
+    targets.say(f"publishing their {len(extents):,} extents: {seconds:.3g} s")
     edges = cluster._reader.edges(cluster.partitions("events"))
     assert {edge.high_watermark for edge in edges.values()} == {TASKS * TASK_ROWS}
 
@@ -177,7 +171,7 @@ def beside(work: Callable[[Path], None], path: Path, count: int) -> Iterator[Non
             os.waitpid(child, 0)
 
 
-def bench_readers_do_not_starve_commits(tmp_path: Path) -> None:
+def bench_readers_do_not_starve_commits(tmp_path: Path, targets: Targets) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 4})
     jobs = iter(small_jobs(cluster, 2 * ROUNDS * COMMITS_A_ROUND))
     ratios = []
@@ -191,10 +185,10 @@ def bench_readers_do_not_starve_commits(tmp_path: Path) -> None:
     what = (
         f"a commit beside {BESIDE} readers, in times of one beside {BESIDE} processes that burn CPU"
     )
-    say(what, statistics.median(ratios), READERS_RATIO_MAX)
+    targets.at_most(what, statistics.median(ratios), READERS_RATIO_MAX)
 
 
-def bench_commits_do_not_starve_snapshots(tmp_path: Path) -> None:
+def bench_commits_do_not_starve_snapshots(tmp_path: Path, targets: Targets) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 4})
     partitions = cluster.partitions("events")
 
@@ -210,4 +204,4 @@ def bench_commits_do_not_starve_snapshots(tmp_path: Path) -> None:
         with beside(commit_for_ever, cluster.path, 1):
             ratios.append(snapshots() / alone)
     what = "a snapshot beside commits without pause, in times of one alone"
-    say(what, statistics.median(ratios), SNAPSHOT_RATIO_MAX)
+    targets.at_most(what, statistics.median(ratios), SNAPSHOT_RATIO_MAX)

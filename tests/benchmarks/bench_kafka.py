@@ -5,7 +5,8 @@ Unit: million rows a second, through a whole Spark job with local[2], and in pla
 rows of Spark with its workers, and of the broker. Spark does not tell a Python data source which columns
 a query needs, so rows are also read with key and value named by `schema`. Ceiling of that: a source that
 yields as many ready-made batches. Peers: `format("kafka")`; confluent-kafka's
-`consume`, whose messages are put into Arrow arrays, since that is what the other two return; kafkarrow.
+`consume`, whose messages are put into Arrow arrays, since that is what the other two return; kafkarrow;
+kafka-python for records sent one by one.
 
 A micro-batch of 100 rows, from topic to topic, is compared with the same on an embedded log: the ratio of
 the two median times.
@@ -28,21 +29,23 @@ import kafkarrow
 import psutil
 import pyarrow as pa
 import pytest
+from kafka import KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
-from rich.console import Console
 
 import spark_kbatch
 from spark_kbatch.consumer.reading import PIECE_BYTES
 from tests.support.interleaved import Candidate, interleave
 from tests.support.kafka import POM, Broker, Kafka, WarmKafka, class_path
 from tests.support.spark_sources import BareSource
+from tests.support.targets import Targets
 
 PARTITIONS, MILLION = 4, 1_000_000
 READ, WRITE = 2.5, 1.5  # times Spark's connector
 NAMED = "kbatch, columns named"
 READY = "ready-made rows"
 CONFLUENT, KAFKARROW = 10.0, 1.0
+PYTHON, SEND = "kafka-python, to a broker", 2.0
 MICRO_BATCH = 1.2  # times an embedded log
 MICRO_BATCHES, MICRO_BATCH_ROWS = 40, 100
 
@@ -135,13 +138,11 @@ class Job:
         broker_s = cpu_seconds(self._broker)
         return cpu_seconds(self._pytest) - broker_s, broker_s
 
-    def show(self, title: str, millions: float) -> None:
+    def cpu(self, millions: float) -> str:
         spark_s, broker_s = (
             statistics.median(times) / millions for times in (self._spark_s, self._broker_s)
         )
-        Console().print(
-            f"{title}: CPU seconds per million rows: Spark {spark_s:.2f}, broker {broker_s:.2f}"
-        )
+        return f"CPU seconds per million rows: Spark {spark_s:.2f}, broker {broker_s:.2f}"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,12 @@ class Job:
     ],
 )
 def bench_through_spark(
-    spark: SparkSession, broker: Broker, value_bytes: int, count: int, codec: str
+    spark: SparkSession,
+    broker: Broker,
+    value_bytes: int,
+    count: int,
+    codec: str,
+    targets: Targets,
 ) -> None:
     rows = rows_of(spark, count, value_bytes).persist()
     assert rows.count() == count
@@ -202,14 +208,11 @@ def bench_through_spark(
     rows.unpersist()
     title = f"{value_bytes}-byte values, {codec}"
     of_reads = {("kbatch", "kafka"): READ, (NAMED, "kafka"): READ}
-    reads.show(f"Read, {title}", "M rows/s", of_reads)
-    writes.show(f"Write, {title}", "M rows/s", {("kbatch", "kafka"): WRITE})
-    for name, job in reading.items():
-        job.show(f"read, {name}", millions)
-    for name, job in writing.items():
-        job.show(f"write, {name}", millions)
-    reads.ensure(of_reads)
-    writes.ensure({("kbatch", "kafka"): WRITE})
+    targets.rates(reads, f"Read, {title}", "M rows/s", of_reads)
+    targets.rates(writes, f"Write, {title}", "M rows/s", {("kbatch", "kafka"): WRITE})
+    for what, jobs in (("read", reading), ("write", writing)):
+        for name, job in jobs.items():
+            targets.say(f"{what}, {name}: {job.cpu(millions)}")
 
 
 # Micro-batches.
@@ -236,7 +239,9 @@ def micro_batch_ms(spark: SparkSession, servers: str, folder: Path) -> float:
     return statistics.median(one.durationMs["triggerExecution"] for one in done[5:])
 
 
-def bench_micro_batches(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def bench_micro_batches(
+    spark: SparkSession, broker: Broker, tmp_path: Path, targets: Targets
+) -> None:
     rows = rows_of(spark, MICRO_BATCHES * MICRO_BATCH_ROWS, 100).coalesce(1)
     cluster = spark_kbatch.open(tmp_path / "cluster", create=True)
     for name in ("from", "to"):
@@ -253,17 +258,19 @@ def bench_micro_batches(spark: SparkSession, broker: Broker, tmp_path: Path) -> 
             name: micro_batch_ms(spark, servers, tmp_path / f"{number} {name}")
             for name, servers in places.items()
         }
-        Console().print(", ".join(f"{name} {ms:.0f} ms" for name, ms in found.items()))
+        targets.say(", ".join(f"{name} {ms:.0f} ms" for name, ms in found.items()))
         ratios.append(found["a broker"] / found["an embedded log"])
-    ratio = statistics.median(ratios)
-    Console().print(f"a micro-batch of 100 rows: {ratio:.2f} times, target {MICRO_BATCH}")
-    assert ratio <= MICRO_BATCH
+    targets.at_most(
+        "a micro-batch of 100 rows, of one of an embedded log",
+        statistics.median(ratios),
+        MICRO_BATCH,
+    )
 
 
 # Plain Python.
 
 
-def bench_plain_python(spark: SparkSession, broker: Broker) -> None:
+def bench_plain_python(spark: SparkSession, broker: Broker, targets: Targets) -> None:
     count, topic = 2 * MILLION, "plain"
     broker.create_topic(topic, partitions=PARTITIONS)
     sink = rows_of(spark, count, 100).write.format("kbatch").mode("append")
@@ -306,6 +313,48 @@ def bench_plain_python(spark: SparkSession, broker: Broker) -> None:
         },
         rounds=7,
     )
-    targets = {("kbatch", "confluent-kafka"): CONFLUENT, ("kbatch", "kafkarrow"): KAFKARROW}
-    rates.show("Plain Python, to Arrow, 100-byte values", "M rows/s", targets)
-    rates.ensure(targets)
+    targets.rates(
+        rates,
+        "Plain Python, to Arrow, 100-byte values",
+        "M rows/s",
+        {("kbatch", "confluent-kafka"): CONFLUENT, ("kbatch", "kafkarrow"): KAFKARROW},
+    )
+
+
+def bench_records_one_by_one(broker: Broker, memory_path: Path, targets: Targets) -> None:
+    count, key, value = 100_000, b"k" * 16, b"v" * 100
+    broker.create_topic("sent")
+    cluster = spark_kbatch.open(memory_path / "cluster", create=True)
+    cluster.create_topic("sent")
+
+    def to_log() -> None:
+        with cluster.producer(flush=False) as producer:
+            for _ in range(count):
+                producer.send("sent", value, key)
+
+    def to_broker() -> None:
+        with spark_kbatch.connect(broker.address) as remote, remote.producer() as producer:
+            for _ in range(count):
+                producer.send("sent", value, key)
+
+    def kafka_python() -> None:
+        producer = KafkaProducer(bootstrap_servers=broker.address)
+        for _ in range(count):
+            producer.send("sent", value, key)
+        producer.close()
+
+    millions = count / MILLION
+    rates = interleave(
+        {
+            "kbatch, into a log": Candidate(to_log, millions),
+            "kbatch, to a broker": Candidate(to_broker, millions),
+            PYTHON: Candidate(kafka_python, millions),
+        },
+        rounds=7,
+    )
+    targets.rates(
+        rates,
+        "Plain Python, send() record by record, 100-byte values",
+        "M records/s",
+        {("kbatch, into a log", PYTHON): SEND, ("kbatch, to a broker", PYTHON): SEND},
+    )

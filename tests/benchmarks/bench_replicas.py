@@ -17,6 +17,7 @@ from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from tests.support import builders
 from tests.support.interleaved import Candidate, interleave
+from tests.support.targets import Targets
 
 ROUNDS = 30
 PARTITIONS = 8  # in turn: how long a flush takes differs between files
@@ -60,7 +61,7 @@ def through_the_manager(
     return run
 
 
-def bench_appends_to_replicas(tmp_path: Path) -> None:
+def bench_appends_to_replicas(tmp_path: Path, targets: Targets) -> None:
     cluster = Cluster(str(tmp_path / "cluster"), create=True)
     candidates = {
         "the log alone": through_the_log(cluster),
@@ -68,5 +69,4 @@ def bench_appends_to_replicas(tmp_path: Path) -> None:
         "three replicas, acks=all": through_the_manager(cluster, "triple", 3, -1),
     }
     rates = interleave({n: Candidate(run, APPENDS) for n, run in candidates.items()}, rounds=ROUNDS)
-    rates.show("Appends of 1 MiB", "a second", TARGETS)
-    rates.ensure(TARGETS)
+    targets.rates(rates, "Appends of 1 MiB", "a second", TARGETS)

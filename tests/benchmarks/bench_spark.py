@@ -1,29 +1,70 @@
 """The cost of kbatch on top of what Spark takes for any Python source.
 
-Unit: million rows a second through a whole Spark job, local[2]; 4 M rows, 16-byte keys, 100-byte
-values, 4 partitions, uncompressed, flush off, on a file system in memory if there is one, to leave out
-the disk's own time. Ceiling of writing: a writer that drops the same Arrow batches.
-Ceiling of reading: a source that yields as many ready-made batches. Peer: Parquet, without
-compression. Before and after a change: `make bench`, then read the ratios.
+Unit: million rows a second through a whole Spark job, local[2]; 16-byte keys, 4 partitions, flush off, on
+a file system in memory if there is one, to leave out the disk's own time. Ceiling of writing: a writer
+that drops the same Arrow batches. Ceiling of reading: a source that yields as many ready-made batches of
+the same columns. Peer: Parquet.
+
+With a codec the ceiling is computed in each round: the time of the job that drops or yields ready-made
+batches, plus the time that the codec's library alone takes for the same bytes, divided by the two cores.
+
+Planning and first use are latencies, in times of the same on an empty cluster, and in seconds.
+
+Before and after a change: `make bench`, then read the ratios.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 
+from spark_kbatch import Cluster
+from spark_kbatch.consumer.reading import PIECE_BYTES
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
-from tests.support.interleaved import Candidate, interleave
+from spark_kbatch.model import CODECS
+from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.record import compression
+from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, walk
+from tests.support.interleaved import Candidate, Rates, interleave
 from tests.support.spark_sources import BareSource
+from tests.support.targets import Targets
 
-ROWS = 4_000_000
-PARTITIONS = 4
-TARGETS = {("kbatch write", "drop"): 0.75, ("kbatch read", "ready made"): 0.75}
+MILLION = 1_000_000
+PARTITIONS, CORES = 4, 2
+ROUNDS = 7
+COMPRESSED = 0.88  # of the limit
+PLANNING = 1.2  # times an empty cluster
+FIRST_USE_S = 3.0
+
+
+@pytest.fixture
+def rows(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[DataFrame]:
+    """Rows that Spark keeps, as many and with values as long as the benchmark's parameters say."""
+    count, value_bytes = request.param
+    spark.dataSource.register(BareSource)
+    record_kernels.load()
+    routing.load()
+    value = F.rpad(F.sha2(F.col("id").cast("string"), 256), value_bytes, "v").cast("binary")
+    made = (
+        spark.range(0, count, 1, PARTITIONS)
+        .select(F.lpad(F.hex("id"), 16, "k").cast("binary").alias("key"), value.alias("value"))
+        .persist()
+    )
+    assert made.count() == count
+    yield made
+    made.unpersist()
 
 
 def file_system(path: Path) -> str:
@@ -31,66 +72,239 @@ def file_system(path: Path) -> str:
     return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype
 
 
-def write(rows: DataFrame, source: str, path: Path) -> None:
+def write(rows: DataFrame, source: str, path: Path, codec: str = "none") -> None:
     writer = rows.write.format(source).mode("append")
     if source == "kbatch":
         writer = (
-            writer.option("topic", "t").option("num.partitions", PARTITIONS).option("flush", False)
+            writer.option("topic", "t")
+            .option("num.partitions", PARTITIONS)
+            .option("flush", False)
+            .option("kafka.compression.type", codec)
         )
     elif source == "parquet":
-        writer = writer.option("compression", "none")
+        writer = writer.option("compression", codec)
     writer.save(str(path))
 
 
 def consume(frame: DataFrame) -> None:
-    frame.select("key", "value").write.format("noop").mode("overwrite").save()
+    frame.write.format("noop").mode("overwrite").save()
 
 
-def bench_write_and_read(spark: SparkSession, memory_path: Path) -> None:
-    record_kernels.load()
-    routing.load()
-    spark.dataSource.register(BareSource)
-    rows = (
-        spark.range(0, ROWS, 1, PARTITIONS)
-        .select(
-            F.lpad(F.hex("id"), 16, "k").cast("binary").alias("key"),
-            F.rpad(F.sha2(F.col("id").cast("string"), 256), 100, "v").cast("binary").alias("value"),
-        )
-        .persist()
-    )
-    assert rows.count() == ROWS
-    write(rows, "kbatch", memory_path / "read")
-    write(rows, "parquet", memory_path / "read.parquet")
+def log_at(spark: SparkSession, path: Path, schema: str = "") -> DataFrame:
     reader = spark.read.format("kbatch").option("subscribe", "t")
-    # Spark asks a Python source for every column of its schema, so a reader of two names two.
-    log = reader.schema("key binary, value binary").load(str(memory_path / "read"))
-    assert log.count() == ROWS
-    # As many rows a batch as a piece of the log has.
-    ready = (
+    return (reader.schema(schema) if schema else reader).load(str(path))
+
+
+def ready_made(spark: SparkSession, count: int, value_bytes: int, columns: str) -> DataFrame:
+    """Return batches of as many rows as a piece of the log has."""
+    return (
         spark.read.format("bare")
-        .options(rows=ROWS, partitions=PARTITIONS, batchrows=30_000, valuebytes=100)
+        .options(
+            rows=count,
+            partitions=PARTITIONS,
+            batchrows=PIECE_BYTES // (value_bytes + 20),
+            valuebytes=value_bytes,
+            columns=columns,
+        )
         .load()
     )
-    new = memory_path / "new"
+
+
+@pytest.mark.parametrize(
+    ("rows", "limits"),
+    [
+        pytest.param((4 * MILLION, 100), (0.85, 0.92, 0.92), id="100 bytes"),
+        pytest.param((MILLION, 1000), (0.75, 0.85, 0.85), id="1 KB"),
+    ],
+    indirect=["rows"],
+)
+def bench_write_and_read(
+    spark: SparkSession,
+    rows: DataFrame,
+    limits: tuple[float, float, float],
+    memory_path: Path,
+    targets: Targets,
+) -> None:
+    count = rows.count()
+    value_bytes = len(rows.first()["value"])
+    filled, parquet, new = (memory_path / name for name in ("read", "read.parquet", "new"))
+    write(rows, "kbatch", filled)
+    write(rows, "parquet", parquet)
+    # Spark asks a Python source for every column of its schema, so a reader of two names two.
+    two = log_at(spark, filled, "key binary, value binary")
+    assert two.count() == count
+    ready_two = ready_made(spark, count, value_bytes, "two")
+    seven = "key", "value", "topic", "partition", "offset", "timestamp", "timestampType"
+    all_columns = log_at(spark, filled).select(*seven)
+    ready_all = ready_made(spark, count, value_bytes, "seven")
+
+    def count_offsets() -> None:
+        assert log_at(spark, filled, "offset long").count() == count
 
     def tidy() -> None:
         shutil.rmtree(new, ignore_errors=True)
 
-    million = ROWS / 1e6
+    units = count / 1e6
     rates = interleave(
         {
-            "drop": Candidate(lambda: write(rows, "bare", memory_path / "nothing"), million),
-            "kbatch write": Candidate(lambda: write(rows, "kbatch", new), million, tidy),
-            "Parquet write": Candidate(lambda: write(rows, "parquet", new), million, tidy),
-            "ready made": Candidate(lambda: consume(ready), million),
-            "kbatch read": Candidate(lambda: consume(log), million),
-            "Parquet read": Candidate(
-                lambda: consume(spark.read.parquet(str(memory_path / "read.parquet"))), million
-            ),
+            "drop": Candidate(lambda: write(rows, "bare", memory_path / "nothing"), units),
+            "kbatch write": Candidate(lambda: write(rows, "kbatch", new), units, tidy),
+            "Parquet write": Candidate(lambda: write(rows, "parquet", new), units, tidy),
+            "ready made": Candidate(lambda: consume(ready_two), units),
+            "kbatch read": Candidate(lambda: consume(two), units),
+            "Parquet read": Candidate(lambda: consume(spark.read.parquet(str(parquet))), units),
+            "ready made, 7 columns": Candidate(lambda: consume(ready_all), units),
+            "kbatch read, 7 columns": Candidate(lambda: consume(all_columns), units),
+            "kbatch count() of offsets": Candidate(count_offsets, units),
         },
-        rounds=5,
+        rounds=ROUNDS,
     )
-    rows.unpersist()
-    title = f"Through Spark, local[2], 16-byte keys, 100-byte values, on {file_system(memory_path)}"
-    rates.show(title, "M rows/s", TARGETS)
-    rates.ensure(TARGETS)
+    of_write, of_read, of_seven = limits
+    targets.rates(
+        rates,
+        f"Through Spark, local[2], {value_bytes}-byte values, on {file_system(memory_path)}",
+        "M rows/s",
+        {
+            ("kbatch write", "drop"): of_write,
+            ("kbatch read", "ready made"): of_read,
+            ("kbatch read, 7 columns", "ready made, 7 columns"): of_seven,
+            ("kbatch count() of offsets", "kbatch read, 7 columns"): 4.0,
+        },
+    )
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd", "gzip"])
+@pytest.mark.parametrize("rows", [pytest.param((2 * MILLION, 100), id="100 bytes")], indirect=True)
+def bench_compressed(
+    spark: SparkSession, rows: DataFrame, codec: str, memory_path: Path, targets: Targets
+) -> None:
+    count = rows.count()
+    filled, parquet, new = (memory_path / name for name in ("read", "read.parquet", "new"))
+    write(rows, "kbatch", filled, codec)
+    write(rows, "parquet", parquet, codec)
+    log = log_at(spark, filled, "key binary, value binary")
+    assert log.count() == count
+    ready = ready_made(spark, count, 100, "two")
+    number = CODECS[codec]
+    stored = list(compressed_records(filled))
+    records = [bytes(compression.decompress(number, one)) for one in stored]
+
+    def tidy() -> None:
+        shutil.rmtree(new, ignore_errors=True)
+
+    def library(work: Callable[[int, bytes], object], parts: list[bytes]) -> None:
+        for part in parts:
+            work(number, part)
+
+    units = count / 1e6
+    rates = interleave(
+        {
+            "drop": Candidate(lambda: write(rows, "bare", memory_path / "nothing"), units),
+            "compress": Candidate(lambda: library(compression.compress, records), units),
+            "kbatch write": Candidate(lambda: write(rows, "kbatch", new, codec), units, tidy),
+            "Parquet write": Candidate(lambda: write(rows, "parquet", new, codec), units, tidy),
+            "ready made": Candidate(lambda: consume(ready), units),
+            "decompress": Candidate(lambda: library(compression.decompress, stored), units),
+            "kbatch read": Candidate(lambda: consume(log), units),
+            "Parquet read": Candidate(lambda: consume(spark.read.parquet(str(parquet))), units),
+        },
+        rounds=ROUNDS,
+    )
+    add_limit(rates, "write limit", bridge="drop", codec="compress")
+    add_limit(rates, "read limit", bridge="ready made", codec="decompress")
+    targets.rates(
+        rates,
+        f"{codec} through Spark, local[2], 100-byte values; the codec alone on one core",
+        "M rows/s",
+        {
+            ("kbatch write", "write limit"): COMPRESSED,
+            ("kbatch read", "read limit"): COMPRESSED,
+        },
+    )
+
+
+def compressed_records(path: Path) -> Iterator[bytes]:
+    """Yield the compressed part of each batch of the cluster's topic."""
+    for log in sorted(path.glob("broker-0/t-*/*.log")):
+        data = log.read_bytes()
+        for position, header in walk(data):
+            yield data[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
+
+
+def add_limit(rates: Rates, name: str, *, bridge: str, codec: str) -> None:
+    """Add the rate at which the bridge's work and the codec's, shared by all cores, are done."""
+    pairs = zip(rates.rates[bridge], rates.rates[codec], strict=True)
+    rates.rates[name] = [1 / (1 / one + 1 / (CORES * other)) for one, other in pairs]
+
+
+def bench_planning(spark: SparkSession, memory_path: Path, targets: Targets) -> None:
+    """Measure load() to the first row, beside 1,000 topics of 10 partitions and 10,000 segments."""
+    empty, full = memory_path / "empty", memory_path / "full"
+    for path in (empty, full):
+        with Cluster(str(path), create=True) as cluster:
+            cluster.create_topic("t")
+            with cluster.producer(flush=False) as producer:
+                producer.send("t", b"value")
+    with Cluster(str(full)) as cluster:
+        for number in range(1000):
+            cluster.create_topic(f"other-{number}", partitions=10)
+        config = TopicConfig(segment_bytes=1000)
+        cluster.create_topic("segments", partitions=1, config=config)
+        with cluster.producer(flush=False, batch_size=0) as producer:
+            for _ in range(10_000):
+                producer.send("segments", b"v" * 900)
+
+    def first_row(path: Path, topic: str) -> None:
+        found = spark.read.format("kbatch").option("subscribe", topic).load(str(path))
+        assert found.select("value").limit(1).collect()
+
+    rates = interleave(
+        {
+            "empty cluster": Candidate(lambda: first_row(empty, "t"), 1),
+            "beside 1,000 topics": Candidate(lambda: first_row(full, "t"), 1),
+            "of 10,000 segments": Candidate(lambda: first_row(full, "segments"), 1),
+        },
+        rounds=2 * ROUNDS,
+    )
+    beside = ("beside 1,000 topics", "of 10,000 segments")
+    targets.rates(
+        rates,
+        "load() to the first row",
+        "a second",
+        {(name, "empty cluster"): 1 / PLANNING for name in beside},
+    )
+
+
+_FIRST_USE = """
+import sys, time
+import spark_kbatch
+from tests.support.interleaved import bulk_rows
+
+what, path = sys.argv[1:]
+rows = bulk_rows(1000, key_bytes=16, value_bytes=100)
+with spark_kbatch.open(path, create=True) as cluster:
+    start = time.perf_counter()
+    if what == "write":
+        cluster.create_topic("t")
+        with cluster.producer() as producer:
+            producer.send_arrow("t", rows)
+    else:
+        assert cluster.read("t").read_all().num_rows == 1000
+    print(time.perf_counter() - start)
+"""
+
+
+def bench_first_use(tmp_path: Path, targets: Targets) -> None:
+    """Measure the first write and read of a machine: processes with an empty cache for kernels."""
+    found: dict[str, list[float]] = {"write": [], "read": []}
+    for number in range(3):
+        for what in found:
+            with tempfile.TemporaryDirectory() as cache:
+                done = subprocess.run(
+                    [sys.executable, "-c", _FIRST_USE, what, str(tmp_path / str(number))],
+                    check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2],
+                    env=os.environ | {"NUMBA_CACHE_DIR": cache, "XDG_CACHE_HOME": cache},
+                )  # fmt: skip
+            found[what].append(float(done.stdout))
+    for what, seconds in found.items():
+        targets.at_most(f"the first {what}", statistics.median(seconds), FIRST_USE_S, " s")

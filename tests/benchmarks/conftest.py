@@ -1,8 +1,9 @@
-"""A session with memory for the rows that benchmarks keep."""
+"""What benchmarks share: a session with memory for their rows, a folder, and their targets."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.kafka_fixtures import kafka
+from tests.support.targets import Targets
 
 __all__ = ["kafka"]
 
@@ -38,3 +40,12 @@ def memory_path() -> Iterator[Path]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def targets(request: pytest.FixtureRequest) -> Iterator[Targets]:
+    """Takes what the benchmark found; writes it to build/bench."""
+    module = request.node.path.stem
+    found = Targets(re.sub(r"[^a-zA-Z0-9_]+", "-", f"{module}-{request.node.name}").strip("-"))
+    yield found
+    found.finish(request.config.rootpath / "build" / "bench")

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
 
 
 class Candidate(NamedTuple):
@@ -38,29 +36,12 @@ class Rates:
 
     def ratio(self, name: str, other: str) -> float:
         """Return the median over rounds of name / other."""
+        return statistics.median(self.ratios(name, other))
+
+    def ratios(self, name: str, other: str) -> list[float]:
+        """Return name / other of each round."""
         pairs = zip(self.rates[name], self.rates[other], strict=True)
-        return statistics.median(mine / theirs for mine, theirs in pairs)
-
-    def show(self, title: str, unit: str, ratios: Mapping[tuple[str, str], float]) -> None:
-        """Print a table; `ratios` has the lowest acceptable ratio of each pair."""
-        table = Table(title=title, title_justify="left")
-        for heading in ("", f"median {unit}", "slowest", "fastest"):
-            table.add_column(heading, justify="right" if heading else "left")
-        for name, rates in self.rates.items():
-            table.add_row(name, *(f"{r:,.3g}" for r in (self.median(name), min(rates), max(rates))))
-        console = Console(width=110)
-        console.print()
-        console.print(table)
-        for (name, other), target in ratios.items():
-            found = self.ratio(name, other)
-            verdict = "holds" if found >= target else "MISSED"
-            console.print(f"{name} / {other} = {found:.2f}, target {target:.2f}: {verdict}")
-
-    def ensure(self, ratios: Mapping[tuple[str, str], float]) -> None:
-        missed = {
-            pair: self.ratio(*pair) for pair, target in ratios.items() if self.ratio(*pair) < target
-        }
-        assert not missed, missed
+        return [mine / theirs for mine, theirs in pairs]
 
 
 def interleave(candidates: Mapping[str, Candidate], *, rounds: int = 9) -> Rates:

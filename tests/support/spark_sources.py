@@ -30,10 +30,20 @@ class DropWriter(DataSourceArrowWriter):
         return WriterCommitMessage()
 
 
+SCHEMAS = {
+    "two": "key binary, value binary",
+    "seven": "key binary, value binary, topic string, partition int, offset long, "
+    "timestamp timestamp, timestampType int",
+}
+
+
 class ReadyReader(DataSourceReader):
     """`partitions` tasks yield `rows` rows in all, the same batch again and again."""
 
-    def __init__(self, rows: int, partitions: int, batch_rows: int, value_bytes: int) -> None:
+    def __init__(
+        self, columns: str, rows: int, partitions: int, batch_rows: int, value_bytes: int
+    ) -> None:
+        self._columns = columns
         self._rows, self._partitions, self._batch_rows = rows, partitions, batch_rows
         self._value_bytes = value_bytes
 
@@ -43,26 +53,46 @@ class ReadyReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         made = bulk_rows(self._batch_rows, key_bytes=16, value_bytes=self._value_bytes)
         made = made.select(["key", "value"])
+        if self._columns == "seven":
+            made = with_all_columns(made)
         left = partition.count
         while left > 0:
             yield made.slice(0, left)
             left -= made.num_rows
 
 
+def with_all_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Add the other columns of Spark's Kafka source, but headers."""
+    count = rows.num_rows
+    offsets = pa.array(range(count), pa.int64())
+    times = pa.array(range(count), pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    columns = {
+        "topic": pa.array(["t"] * count),
+        "partition": pa.array([0] * count, pa.int32()),
+        "offset": offsets,
+        "timestamp": times,
+        "timestampType": pa.array([0] * count, pa.int32()),
+    }
+    for name, column in columns.items():
+        rows = rows.append_column(name, column)
+    return rows
+
+
 class BareSource(DataSource):
-    """Format `bare`."""
+    """Format `bare`; its option `columns` is one of SCHEMAS."""
 
     @classmethod
     def name(cls) -> str:
         return "bare"
 
     def schema(self) -> str:
-        return "key binary, value binary"
+        return SCHEMAS[self.options.get("columns", "two")]
 
     def reader(self, schema: StructType) -> ReadyReader:
         del schema
         names = ("rows", "partitions", "batchrows", "valuebytes")
-        return ReadyReader(*(int(self.options[name]) for name in names))
+        columns = self.options.get("columns", "two")
+        return ReadyReader(columns, *(int(self.options[name]) for name in names))
 
     def writer(self, schema: StructType, overwrite: bool) -> DropWriter:
         del schema, overwrite
