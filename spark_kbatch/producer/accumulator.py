@@ -483,6 +483,9 @@ class RecordAccumulator:
         """Remove and return the waiting batches whose delivery.timeout.ms has passed."""
         taken = []
         for queue in self._order:
+            # No lock to look: the sender alone takes batches, and callers may hold it for long.
+            if not queue.batches or not self.is_expired(queue.batches[0], now_ms):
+                continue
             with queue.lock:
                 while queue.batches and self.is_expired(queue.batches[0], now_ms):
                     taken.append(queue.batches.popleft())
