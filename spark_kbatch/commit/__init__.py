@@ -1,4 +1,4 @@
-"""A Spark job's data, all or nothing.
+"""Atomic commits of Spark jobs: all data of a job becomes visible to readers, or none of it.
 
 Tasks write finished batches to a staging area that no reader looks at. The driver's commit then
 publishes all of them, in every partition and topic, with a single write: the COMMIT POINT.

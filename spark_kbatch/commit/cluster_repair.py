@@ -47,7 +47,7 @@ NOTHING_RESTORED: Mapping[str, LostTopic] = {}
 
 
 class ClusterRepair:
-    """One run over the logs of a cluster."""
+    """One run that checks and repairs the logs of a cluster."""
 
     def __init__(self, manager: ReplicaManager, coordinator: Coordinator, *, dry_run: bool) -> None:
         self._manager, self._coordinator, self._dry_run = manager, coordinator, dry_run
@@ -59,7 +59,7 @@ class ClusterRepair:
         *,
         skip_deleted: bool = False,
     ) -> Iterator[RepairReport]:
-        """Repair these partitions; reports come in the order of the work.
+        """Repair the logs of these partitions; yield a report for each, in the order of the work.
 
         Args:
             topic_partitions: which.
@@ -104,7 +104,7 @@ class ClusterRepair:
                 yield report
 
     def _is_deleted(self, tp: TopicPartition) -> bool:
-        """Return True if the topic does not exist, so that what was found is of one deleted meanwhile."""
+        """Return True if the partition's topic does not exist, so was deleted while its log was repaired."""
         try:
             return self._manager.metadata.topics.find(tp.topic) is None
         except KBatchError:
@@ -117,7 +117,7 @@ class ClusterRepair:
             return False  # its repair says why
 
     def _roll_forward(self) -> str:
-        """Finish a decided commit; if that fails, return why, and write nothing more."""
+        """Finish a commit that was decided but not completed; if that fails, return why, and stop writing."""
         try:
             if not self._dry_run:
                 self._coordinator.roll_forward()
@@ -166,7 +166,10 @@ class ClusterRepair:
         return report
 
     def _recorded_states(self) -> dict[TopicPartition, dict[int, LogState]]:
-        """Return the last states that commits recorded, by node, as far as readable."""
+        """Return the last log state that a commit recorded for each replica, by partition and node.
+
+        If __transaction_state is damaged, what could be read counts.
+        """
         newest: dict[TopicPartition, dict[int, LogState]] = {}
         try:
             replica = self._manager.replica(TRANSACTION_STATE)
@@ -206,7 +209,7 @@ _READ_BYTES = 1 << 20
 
 
 def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairReport:
-    """Return a partition's report with what is wrong with the replicas that are not read."""
+    """Return a partition's repair report, extended by what is wrong with its followers."""
     tp = report.topic_partition
     try:
         view = manager.partition(tp).view
@@ -242,7 +245,7 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
 
 
 def _differences(leader: Replica, follower: Replica) -> Iterator[str]:
-    """Yield how the batches of an in-sync replica differ first."""
+    """Yield how an in-sync follower's log first differs from the leader's."""
     start = max(leader.state.log_start_offset, follower.state.log_start_offset)
     end = leader.state.high_watermark
     if follower.state.log_end_offset < end:
@@ -270,6 +273,6 @@ def _batches(replica: Replica, offset: int, end: int) -> Iterator[BatchHeader]:
 
 
 def unreadable(topic_partition: TopicPartition, what: str, error: Exception) -> RepairReport:
-    """Return a report of records that cannot be read."""
+    """Return a repair report that says what in a partition cannot be read."""
     damaged = (f"{what} cannot be read: {error}",)
     return RepairReport(topic_partition, UNKNOWN_OFFSET, UNKNOWN_OFFSET, (), damaged)

@@ -1,4 +1,4 @@
-"""Rewriting `__transaction_state` once it has grown: which of its records are kept.
+"""The compaction of `__transaction_state`, which keeps the last record of each transactional id.
 
 The last sequence of each transactional id is kept, with a mirror's progress, as
 a CompleteCommit without states. Jobs without a sequence are dropped, and so are ids that have not
@@ -23,7 +23,9 @@ REWRITE_BYTES = 4 << 20  # of records since the last rewrite
 def maybe_rewrite(
     manager: ReplicaManager, *, now_ms: int, expiration_ms: int | None = None
 ) -> list[str]:
-    """Rewrite the log if it has grown by `REWRITE_BYTES`. The caller holds the commit lock.
+    """Compact `__transaction_state` if it has grown by `REWRITE_BYTES`.
+
+    The caller holds the commit lock.
 
     Args:
         manager: of the cluster.

@@ -1,4 +1,6 @@
-"""Place, prepare, flip, complete; roll forward. The protocol is in the package's docstring.
+"""The coordinator of Spark jobs' commits, which also finishes those of dead committers.
+
+Its steps are place, prepare, flip and complete; the protocol is in the package's docstring.
 
 One commit runs at a time: a committer holds the commit lock, and first rolls forward what a dead
 committer left. The partition locks keep other writers away from the logs in the meantime.
@@ -71,14 +73,14 @@ _PAUSE_S = 0.1  # between looks at disks that may be back
 
 
 class Prepared(NamedTuple):
-    """States of __transaction_state: with PrepareCommit, and with CompleteCommit."""
+    """The two log states of __transaction_state that decide a commit, and that complete it."""
 
     decided: LogState
     completed: LogState | None  # None if it was written on a leader that was lost since
 
 
 class _Progress:
-    """Progress of a commit, for its error."""
+    """The outcome of a running commit so far, for the error if it fails."""
 
     def __init__(self) -> None:
         self.outcome = NOTHING_VISIBLE
@@ -101,7 +103,10 @@ class _Job(NamedTuple):
 
 
 class Coordinator:
-    """Publishes staged data. Thread-safe: the commit lock serializes commits."""
+    """The coordinator that commits what Spark jobs have staged.
+
+    It is thread-safe: the commit lock serializes commits.
+    """
 
     def __init__(
         self,
@@ -155,7 +160,7 @@ class Coordinator:
         overwrite: Overwrite | None = None,
         source_progress: bytes = b"",
     ) -> bool:
-        """Make all extents visible, in their order within each partition, or none of them.
+        """Make all batches that a job staged visible, in order within each partition, or none of them.
 
         Afterwards, delete expired segments of these topics, and overwritten ones whose delay is over.
 
@@ -211,7 +216,10 @@ class Coordinator:
         job: _Job,
         progress: _Progress,
     ) -> bool:
-        """Place, prepare, flip and complete; return whether it is complete. None is pending."""
+        """Run a commit's steps from place to complete; return False if it still has to be completed.
+
+        No other commit is pending.
+        """
         _, log, state = self._ready([*by_partition, COMMITS])[COMMITS]
         number, time_ms = log.discard_unrecorded(state).log_end_offset, self._now_ms()
         states = {
@@ -248,7 +256,7 @@ class Coordinator:
         return self._complete(prepared)
 
     def take_over(self, transactional_id: str, transaction: str) -> tuple[int, bytes]:
-        """Return the last sequence of a mirror's id and its progress; -1 and nothing if it has none.
+        """Return a mirroring job's last sequence and its progress in the source; -1 and nothing if none.
 
         What an earlier process of the mirror staged and did not commit is removed.
 
@@ -308,7 +316,9 @@ class Coordinator:
             yield
 
     def discard(self, extents: Sequence[Extent], transaction: str) -> None:
-        """Remove the attempts that staged these extents, and the job's directory if nothing else is in it.
+        """Remove the staged files of the task attempts that wrote these extents.
+
+        The job's directory is removed, too, if nothing else is in it.
 
         After a commit their batches are placed; after an abort no one needs them. Attempts that are not
         named may still be writing and stay. If a file cannot be removed this only warns: the job's outcome
@@ -399,7 +409,7 @@ class Coordinator:
     def _as_topics_are(
         self, by_partition: Mapping[TopicPartition, Sequence[Copies]], job: _Job
     ) -> tuple[Mapping[TopicPartition, Sequence[Copies]], _Job]:
-        """Return what to commit, and how, adapted to the topics as they are now.
+        """Return a job's batches and its overwrite, adapted to topics that changed while the job ran.
 
         If a topic got more partitions, the job's records stay where its tasks put them, like those of any
         producer that ran meanwhile. An overwrite covers the new partitions too.
@@ -447,7 +457,7 @@ class Coordinator:
         return topic
 
     def _ready(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Replica]:
-        """Return the leaders, with as many replicas in sync as possible."""
+        """Return these partitions' leaders, after their followers caught up and enough are in sync."""
         ready = {
             tp: self._manager.partition(tp).ready_locked(flush=self._flush)
             for tp in topic_partitions
@@ -490,7 +500,7 @@ class Coordinator:
         time_ms: int,
         overwrite: Overwrite | None,
     ) -> dict[int, LogState]:
-        """Put staged batches past a partition's recorded end; return the states that would show them.
+        """Write staged batches past a partition's log end, unseen; return the states that would show them.
 
         With an overwrite, the log of those states starts with them, in a segment of its own.
         """
@@ -521,7 +531,7 @@ class Coordinator:
         return partition.place_locked(place)
 
     def _extents_for(self, node_id: int, staged: Iterable[Copies]) -> Iterator[Extent]:
-        """Yield what to place on a node: what was staged there, or else for another replica."""
+        """Yield the staged extents to place on a node: its own copies, or else another replica's."""
         files, dirs = self._manager.files, self._manager.dirs.staging()
         for copies in staged:
             nodes = [node_id, *copies] if node_id in copies else [*copies]
@@ -552,7 +562,10 @@ class Coordinator:
             )
 
     def _ends(self, placed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return high watermarks of all partitions of these topics, as far as they can be read."""
+        """Return the high watermarks, after a commit, of all partitions of the topics that it touches.
+
+        Those that cannot be read are left out.
+        """
         ends = dict(placed)
         by_topic: dict[str, set[int]] = {}
         for topic, partition in placed:
@@ -569,7 +582,7 @@ class Coordinator:
         return ends
 
     def _place_record(self, commit: Commit) -> dict[int, LogState]:
-        """Put the commit's history record past the end of `__commits`."""
+        """Write the commit's history record past the end of `__commits`, unseen like its batches."""
 
         def place(replica: Replica) -> LogState:
             appender = LogAppender(replica.log, replica.state, now_ms=commit.time_ms)
@@ -587,7 +600,7 @@ class Coordinator:
         states: Mapping[TopicPartition, Mapping[int, LogState]],
         progress: _Progress,
     ) -> Prepared:
-        """Write the commit point; if the leader's disk fails, do so with another leader."""
+        """Write PrepareCommit and the commit point; if the leader's disk fails, do so with another leader."""
         partition = self._transaction_state
         while True:
             leader = partition.leader
@@ -609,7 +622,7 @@ class Coordinator:
     def _prepare(
         self, job: _Job, states: Mapping[TopicPartition, Mapping[int, LogState]]
     ) -> Prepared:
-        """Put PrepareCommit and CompleteCommit past the end of __transaction_state."""
+        """Write PrepareCommit and CompleteCommit past the end of __transaction_state, still unseen."""
         with self._transaction_state.leading_locked() as log:
             state = log.discard_unrecorded(log.state())
             now_ms = self._now_ms()
@@ -631,19 +644,19 @@ class Coordinator:
         return scalar.encode([(key, pack_value(value))], value.last_update_ms)
 
     def _decide(self, decided: LogState) -> LogState:
-        """Write the commit point: from the last write in here on, every reader sees the data."""
+        """Write the commit point, the state of __transaction_state that makes the data visible to readers."""
         partition = self._transaction_state
         return partition.publish_locked(decided, flush=self._flush)
 
     def _flip(
         self, states: Mapping[TopicPartition, Mapping[int, LogState]], *, flush: bool
     ) -> None:
-        """Write the states; doing so again changes nothing."""
+        """Write each partition's new log state, which shows a decided commit's batches; may be repeated."""
         for topic_partition, by_node in sorted(states.items()):
             self._manager.partition(topic_partition).flip_locked(by_node, flush=flush)
 
     def _complete(self, prepared: Prepared) -> bool:
-        """Return True once complete; False if the leader changed since CompleteCommit was written."""
+        """Mark the commit complete; return False if the leader changed since CompleteCommit was written."""
         if prepared.completed is None:
             return False
         completed = prepared.completed._replace(sequence=prepared.decided.sequence + 1)

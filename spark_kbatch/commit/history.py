@@ -1,4 +1,4 @@
-"""`__commits`: what was committed, when and by whom, and where topics ended then. For people to look at.
+"""`__commits`: the history of commits, with their times, authors and the topics' end offsets.
 
 A commit's record is placed and flipped as one more partition of that commit, so it exists exactly if
 the data is visible. Its offset is the number of the commit. No decision is based on it.
@@ -64,7 +64,7 @@ NOBODY = Author()
 
 
 class Commit(NamedTuple):
-    """One commit of a Spark job."""
+    """One commit of a Spark job, as the history in `__commits` has it."""
 
     number: int
     time_ms: int
@@ -88,7 +88,7 @@ class Commit(NamedTuple):
         return sorted({tp.topic for tp in self.ends})
 
     def ending_offsets(self, topic: str | None = None) -> str:
-        """Return where these topics ended then, as JSON for the option `endingOffsets`.
+        """Return the topics' end offsets after the commit, as JSON for the option `endingOffsets`.
 
         Args:
             topic: only this one; all that the commit touched by default.
@@ -106,7 +106,7 @@ class Commit(NamedTuple):
         return json.dumps(_by_topic(ends))
 
     def summary(self) -> str:
-        """Return who committed what, in one line."""
+        """Return one line about the commit: its job, number of records, bytes and offsets."""
         number, by = self.sequence, self.author
         what = (
             f"micro-batch {number} of query {by.query_id}"
@@ -121,7 +121,7 @@ class Commit(NamedTuple):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields, by the names that they have in the record."""
+        """Return all fields of the commit, by their names in JSON."""
         return {
             "commit": self.number,
             "time": self.time_ms,
@@ -137,7 +137,10 @@ class Commit(NamedTuple):
 
 
 class History:
-    """The commits of one cluster. Thread-safe."""
+    """The history of one cluster's commits, in the topic `__commits`.
+
+    It is thread-safe.
+    """
 
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
@@ -157,12 +160,12 @@ class History:
             )
 
     def first_number(self, replicas: Replicas) -> int:
-        """Return the number of the oldest commit left; of the next one if there is none."""
+        """Return the number of the oldest commit in the history, or of the next one if there is none."""
         found = self._replica(replicas)
         return found.state.log_start_offset if found else 0
 
     def read(self, replicas: Replicas, topic: str | None = None) -> Iterator[Commit]:
-        """Yield all commits that are left, or those that touched a topic, newest first."""
+        """Yield the commits in the history, or only those that touched a topic, newest first."""
         found = self._replica(replicas)
         if found is None:
             return
@@ -204,7 +207,7 @@ class History:
         return next(_commits(*found[1:], number, number + 1))
 
     def _replica(self, replicas: Replicas) -> Replica | None:
-        """Return the replica to read; None if no release that keeps a history has committed."""
+        """Return the replica of `__commits` to read; None if the topic does not exist yet."""
         try:
             return replicas([COMMITS])[COMMITS]
         except UnknownTopicOrPartitionError:
@@ -216,7 +219,7 @@ def _commits(log: PartitionLog, state: LogState, first: int, end: int) -> Iterat
 
 
 def pack(commit: Commit) -> bytearray:
-    """Return the record of a commit, as a batch of its own."""
+    """Encode a commit as a batch with one record, for `__commits`."""
     value = commit.as_json()
     del value["commit"]  # which is its offset
     value["version"] = _VERSION
@@ -226,7 +229,7 @@ def pack(commit: Commit) -> bytearray:
 
 
 def _utf8(text: str) -> bytes:
-    """Encode text; what UTF-8 cannot encode, a lone surrogate, is escaped as in JSON.
+    """Encode text as UTF-8, with lone surrogates, which UTF-8 cannot encode, escaped as in JSON.
 
     The name of a user or of an application may hold one, and no commit must fail for that. Inside JSON it
     is read back as it was.

@@ -57,7 +57,7 @@ def read_records(
     first_offset: int,
     unpack: Callable[[PlainRecord], _Value | None],
 ) -> Iterator[_Value]:
-    """Yield what `unpack` makes of each record, leaving out None.
+    """Yield an internal topic's records as `unpack` decodes them, leaving out None.
 
     Args:
         log: of the internal topic.
@@ -87,7 +87,9 @@ def read_records(
 def rewrite_locked(
     partition: Partition, records: Iterable[tuple[bytes, bytes | None]], now_ms: int
 ) -> int:
-    """Have a log hold these records only, in an old segment before an empty one; return their bytes.
+    """Replace all records of an internal topic's log with these; return their size in bytes.
+
+    They lie in an old segment before an empty one.
 
     The caller holds the partition's lock, and keeps brokers out.
     """

@@ -1,4 +1,4 @@
-"""The last sequence of each transactional id: finds commits that are retried.
+"""The last sequence of each transactional id, by which retried commits are recognized.
 
     PATH/transactions/HASH.json     HASH of the id; its last sequence, and its PrepareCommit's offset
     PATH/transactions/whole         if it exists, every id that has committed has such a file. Holds a
@@ -56,7 +56,7 @@ class Sequences:
         self._whole = self._directory / "whole"
 
     def last(self, transactional_id: str) -> int:
-        """Return the sequence of an id's last decided commit, or NO_TRANSACTION_SEQUENCE."""
+        """Return the sequence of a transactional id's last decided commit, or NO_TRANSACTION_SEQUENCE."""
         replica = self._manager.replica(TRANSACTION_STATE)
         saved = None
         if self._boot() in (_ALL_FLUSHED, boot_id().hex()):
@@ -64,7 +64,7 @@ class Sequences:
         return self._from_log(transactional_id, replica) if saved is None else saved
 
     def save(self, transactional_id: str, sequence: int, prepare_offset: int) -> None:
-        """Save the sequence of a decided commit; a full disk does not fail it."""
+        """Save a decided commit's sequence in a file; a full disk does not fail the commit."""
         try:
             self._files.make_dir(self._directory)
             if not self._flush and self._boot() == _ALL_FLUSHED:
@@ -80,19 +80,22 @@ class Sequences:
             self._files.flush([self._directory])
 
     def forget(self, transactional_ids: Iterable[str]) -> None:
-        """Remove the files of ids that the log does not have any more."""
+        """Remove the files of transactional ids that __transaction_state no longer has."""
         for transactional_id in transactional_ids:
             self._files.remove(self._path(transactional_id))
 
     def _boot(self) -> str | None:
-        """Return until which boot all files are trusted; None if they are not."""
+        """Return the id of the system boot for which the saved sequences are valid; None if they are not.
+
+        It is empty if all were flushed, and are valid for good.
+        """
         try:
             return self._files.read(self._whole).decode()
         except (OSError, UnicodeDecodeError):
             return None
 
     def _saved(self, transactional_id: str, replica: Replica) -> int | None:
-        """Return the saved sequence; None if it cannot be trusted."""
+        """Return a transactional id's sequence as saved in its file; None if that cannot be trusted."""
         state = replica.state
         try:
             path = self._path(transactional_id)
@@ -115,7 +118,7 @@ class Sequences:
         return saved.sequence
 
     def _from_log(self, transactional_id: str, replica: Replica) -> int:
-        """Return what the log says, after rebuilding all files from it."""
+        """Return a transactional id's sequence from __transaction_state, and rebuild all files from it."""
         entries = {
             name: _Saved(name, last.value.sequence, last.offset)
             for name, last in last_of_each_id(replica).items()

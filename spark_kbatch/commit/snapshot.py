@@ -1,4 +1,4 @@
-"""The one consistent answer to where partitions start and end.
+"""Consistent snapshots of where partitions start and end: each commit is seen in all of them or none.
 
     1. Read the slot of __transaction_state; its high watermark is the commit number.
     2. Read the state of every partition.
@@ -69,7 +69,7 @@ class Snapshots:
     def replicas(
         self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = ()
     ) -> dict[TopicPartition, Replica]:
-        """Return the replicas to read, with their states as of one moment.
+        """Return each partition's replica to read, with all log states as of one moment.
 
         Args:
             topic_partitions: which.
@@ -130,7 +130,7 @@ class Snapshots:
     def _decided(
         self, of: Container[TopicPartition], after: Replica, first_offset: int
     ) -> dict[TopicPartition, dict[int, LogState]]:
-        """Return the last states decided by commits from an offset on, by node."""
+        """Return the last log states that commits from an offset on have decided, by partition and node."""
         found: dict[TopicPartition, dict[int, LogState]] = {}
         for transaction in transactions(after, first_offset):
             if transaction.value.status == PREPARE_COMMIT:
@@ -146,7 +146,7 @@ def transactions(replica: Replica, first_offset: int) -> Iterator[Transaction]:
 
 
 def last_of_each_id(replica: Replica) -> dict[str, Transaction]:
-    """Return the last record of each transactional id that has sequences."""
+    """Return the last record in __transaction_state of each transactional id that has sequences."""
     return {
         found.transactional_id: found
         for found in transactions(replica, replica.state.log_start_offset)

@@ -58,7 +58,7 @@ class Extent(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition that they are for."""
+        """The partition that the staged batches are for."""
         return TopicPartition(self.topic, self.partition)
 
     @property
@@ -68,7 +68,10 @@ class Extent(NamedTuple):
 
 
 class ReplicatedStaging:
-    """One task attempt's staged files, once for each replica. Not thread-safe."""
+    """The writer of one task attempt's staged files, once for each replica.
+
+    It is not thread-safe.
+    """
 
     def __init__(self, new_staging: Callable[[int, str], Staging]) -> None:
         """Stage the files of one task attempt.
@@ -101,7 +104,7 @@ class ReplicatedStaging:
         self._ensure_staged(replicas)
 
     def finish(self) -> list[Extent]:
-        """Close every file; nothing may be sent after this.
+        """Close every staged file and return its extents; nothing may be sent after this.
 
         Returns:
             What was staged: for each partition the same extents for each of its replicas, except those
@@ -119,7 +122,7 @@ class ReplicatedStaging:
         return extents
 
     def abandon(self) -> None:
-        """Remove what was staged, because the task failed."""
+        """Remove what this task attempt has staged, because the task failed."""
         for staging in self._by_node.values():
             with contextlib.suppress(OSError):
                 staging.abandon()
@@ -141,14 +144,17 @@ class ReplicatedStaging:
 
 
 class OpenFiles:
-    """The files of a task that hold a descriptor: the last ones written. Not thread-safe."""
+    """The open files of a task, whose number is limited; the last ones written stay open.
+
+    It is not thread-safe.
+    """
 
     def __init__(self, most: int = 64) -> None:
         self._most = most
         self._files: OrderedDict[AppendFile, None] = OrderedDict()  # the last used one last
 
     def make_room(self, file: AppendFile | None = None) -> None:
-        """Release descriptors until fewer than `most` are held besides that of `file`."""
+        """Release file descriptors, those unused longest first, until there is room for one more."""
         if file is not None and file in self._files:
             self._files.move_to_end(file)
             return
@@ -158,12 +164,15 @@ class OpenFiles:
             self._files[file] = None
 
     def forget(self, file: AppendFile) -> None:
-        """Stop counting a file that was closed."""
+        """Take a file that was closed out of the open ones."""
         self._files.pop(file, None)
 
 
 class Staging:
-    """Staged files of one task attempt on one disk. Not thread-safe."""
+    """The writer of one task attempt's staged files on one disk.
+
+    It is not thread-safe.
+    """
 
     def __init__(
         self,
@@ -239,7 +248,7 @@ class Staging:
         )
 
     def finish(self) -> list[Extent]:
-        """Close every file; nothing may be sent after this.
+        """Close every staged file and return its extents; nothing may be sent after this.
 
         Raises:
             KafkaStorageError: the attempt's directory was removed.
@@ -257,7 +266,7 @@ class Staging:
         return self._extents
 
     def abandon(self) -> None:
-        """Remove what was staged, because the task failed."""
+        """Remove what this task attempt has staged on the disk, because the task failed."""
         for file in self._all_files():
             self._close(file, flush=False)
         self._shared, self._own = None, {}
@@ -294,7 +303,7 @@ class Staging:
 
 
 def gone(path: Path) -> StagedFilesGoneError:
-    """Return the error for staged files that were removed."""
+    """Return the error that staged files were removed before their job could commit."""
     return StagedFilesGoneError(
         f"{path}, which a task of this job staged, is gone: a job's files are removed, by the next "
         "commit of any job or by `kbatch gc`, when none was written to for staging.retention.ms; set "
@@ -307,7 +316,7 @@ Copies: TypeAlias = Mapping[int, Sequence[Extent]]
 
 
 class Total(NamedTuple):
-    """Amounts staged, each replicated batch counted once."""
+    """The number and size of staged records, each replicated batch counted once."""
 
     records_count: int
     size_in_bytes: int
@@ -316,7 +325,7 @@ class Total(NamedTuple):
 def staged_by_partition(
     extents: Iterable[Extent], replaced: Topic | None
 ) -> dict[TopicPartition, list[Copies]]:
-    """Return what to place in each partition, in the order of tasks.
+    """Group what the tasks staged by the partition to place it in, in the order of tasks.
 
     Args:
         extents: what the tasks staged.
@@ -332,12 +341,12 @@ def staged_by_partition(
 
 
 def one_of(copies: Copies) -> Sequence[Extent]:
-    """Return what was staged, for one replica."""
+    """Return the extents of one replica, given all replicas' copies of the same batches."""
     return next(iter(copies.values()))
 
 
 def total(staged: Iterable[Copies]) -> Total:
-    """Return how much several tasks staged."""
+    """Return the number and size of the records that several tasks staged."""
     records_count = size_in_bytes = 0
     for extent in chain.from_iterable(map(one_of, staged)):
         records_count += extent.records_count
@@ -363,7 +372,7 @@ class NotRemoved(NamedTuple):
 def abandoned_jobs(
     files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
 ) -> tuple[list[AbandonedJob], list[NotRemoved]]:
-    """Return the jobs that wrote nothing for `retention_ms`, and what is there that no job creates.
+    """Return the jobs that staged nothing for `retention_ms`, and paths there that no job creates.
 
     A folder that no job creates is left alone: cluster.json may come from anyone and name any folder.
     """
@@ -433,7 +442,10 @@ def _size_and_time(files: Files, folder: Path, old_ms: int) -> tuple[int, int]:
 
 
 class Probe:
-    """The file that the driver leaves for a job's tasks; it travels to them."""
+    """A file that the driver writes so that each task can check that it sees the same folder.
+
+    The object travels to the tasks.
+    """
 
     NAME = "driver"
 
@@ -442,14 +454,14 @@ class Probe:
 
     @classmethod
     def leave(cls, files: Files, transaction_dir: Path) -> Probe:
-        """Write the file: on the driver, once per job."""
+        """Write the probe's file on the driver, once per job."""
         probe = cls(transaction_dir, uuid.uuid4().hex)
         files.make_dir(transaction_dir)
         files.write(transaction_dir / cls.NAME, 0, probe.mark.encode())
         return probe
 
     def ensure_seen(self, files: Files) -> None:
-        """Check that this task sees the file, before it writes.
+        """Check, before a task writes, that it sees the file that the driver wrote.
 
         Raises:
             KafkaStorageError: the driver's file is not here.

@@ -1,4 +1,4 @@
-"""Records of __transaction_state: Kafka's key and value, with tagged fields of ours.
+"""The format of records in __transaction_state: Kafka's key and value, with added tagged fields.
 
     key     version i16 = 0, transactional id (i16 length, UTF-8)
     value   version i16 = 1, producer id i64, producer epoch i16, timeout ms i32, status i8,
@@ -42,7 +42,7 @@ _I32, _I64 = struct.Struct(">i"), struct.Struct(">q")
 
 
 class TransactionValue(NamedTuple):
-    """The value of one record, as far as we use it."""
+    """The value of a record in __transaction_state: a commit's status, sequence and new log states."""
 
     status: int
     sequence: int
@@ -52,13 +52,13 @@ class TransactionValue(NamedTuple):
 
 
 def pack_key(transactional_id: str) -> bytes:
-    """Return the key of all records of a transactional id."""
+    """Encode the key of a transactional id's records in __transaction_state."""
     text = transactional_id.encode()
     return _KEY.pack(0, len(text)) + text
 
 
 def unpack_key(data: bytes) -> str:
-    """Return the transactional id of a key.
+    """Decode the transactional id from the key of a record in __transaction_state.
 
     Raises:
         CorruptRecordError: it is not UTF-8.
@@ -70,7 +70,7 @@ def unpack_key(data: bytes) -> str:
 
 
 def pack_value(value: TransactionValue) -> bytes:
-    """Return the bytes of a value."""
+    """Encode the value of a record in __transaction_state."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(value.states):
         by_topic.setdefault(topic, []).append(partition)
@@ -95,7 +95,7 @@ def pack_value(value: TransactionValue) -> bytes:
 
 
 def unpack_value(data: bytes) -> TransactionValue:
-    """Return the value that these bytes hold.
+    """Decode the value of a record in __transaction_state.
 
     Raises:
         CorruptRecordError: not a value that this release writes.

@@ -23,7 +23,7 @@ class DataLoss:
         self._fail = fail
 
     def report(self, asked: str, left: str, why: str) -> None:
-        """Fail, or warn of what cannot be read and return, for the read to go on with what is left.
+        """Raise DataLossError, or, if data loss is accepted, log a warning and return.
 
         Raises:
             DataLossError: the read is to fail on data loss.

@@ -31,7 +31,7 @@ def ranges(
     isolation: IsolationLevel,
     why_unreadable: Callable[[TopicPartition, int], OffsetOutOfRangeError | None],
 ) -> list[OffsetRange]:
-    """Return the range to read of each partition.
+    """Return each partition's range of offsets to read, between the start and the end of a read.
 
     Args:
         views: of the partitions to read.
@@ -142,7 +142,7 @@ def _ensure_ordered(wanted: OffsetRange, start: _Bound, end: _Bound) -> None:
 
 
 def _of_all(lacking: Sequence[OffsetOutOfRangeError]) -> OffsetOutOfRangeError:
-    """Return the first error, with the others named in its text."""
+    """Return the first of several partitions' errors, with the others named in its text."""
     first, *others = lacking
     if not others:
         return first

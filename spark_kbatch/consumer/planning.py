@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogView(Protocol):
-    """One log as of a moment, the same for all logs that were asked for together."""
+    """A view of one partition's log, as of a moment that all views requested together share."""
 
     @property
     def offsets(self) -> LogOffsets:
@@ -74,7 +74,7 @@ class FoundTopic(NamedTuple):
 
 
 class Topics(Protocol):
-    """The questions that planning asks of topics."""
+    """The interface to topics that planning needs: names, partitions and views of logs."""
 
     def topic_names(self, *, internal: bool = False) -> Sequence[str]:
         """Return the names of all topics, sorted."""
@@ -86,7 +86,7 @@ class Topics(Protocol):
         """Return a topic's partitions, in order; raises UnknownTopicOrPartitionError."""
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
-        """Return these logs as of one moment."""
+        """Return views of these partitions' logs, all as of one moment."""
 
 
 def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> list[TopicPartition]:
@@ -132,7 +132,7 @@ def _partitions(
 
 
 def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
-    """Return the ranges of a batch read, ordered by partition, without those that stay empty.
+    """Return the offset ranges of a batch read, ordered by partition, without those known to be empty.
 
     Raises:
         UnknownTopicOrPartitionError: as `selected`.
@@ -210,7 +210,9 @@ def _offsets_of(
     *,
     no_match: NoMatch,
 ) -> Mapping[TopicPartition, int]:
-    """Return an offset for each partition; EARLIEST and LATEST only if the user gave them.
+    """Return each partition's offset for the start or the end of a read, with times looked up.
+
+    They are EARLIEST or LATEST only if the user gave these.
 
     Source: KafkaOffsetReaderAdmin.readTimestampOffsets.
     """
@@ -247,7 +249,9 @@ def _ensure_held(
 def resolve(
     wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int, loss: DataLoss
 ) -> OffsetRange:
-    """Return the offsets of a piece: the part of the range it was split from that lies within it.
+    """Return the offset range of a piece of a split range, with EARLIEST and LATEST looked up.
+
+    It is the part of the range that lies within the piece.
 
     So what a range has lost by the time it is read is no loss to its pieces, unless the user gave
     that offset.

@@ -36,7 +36,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 
 class Fetcher(Protocol):
-    """A source of whole batches: logs, or another place."""
+    """A source that whole batches are fetched from: logs, or a real cluster."""
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
@@ -183,7 +183,10 @@ def ensure_columns(columns: Any) -> list[str]:
 
 
 class Rows:
-    """Rows with some of the columns; only these are decoded."""
+    """A converter of decoded records to rows with the requested columns.
+
+    Only these columns are decoded.
+    """
 
     def __init__(self, columns: Sequence[str], text: Text | None = None) -> None:
         """Set up for rows with these columns, key and value as text if asked for."""
@@ -203,7 +206,7 @@ class Rows:
     def of(
         self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows for records of one partition, which have the columns `decoded`.
+        """Yield rows made from the records of one partition, which have the columns `decoded`.
 
         Raises:
             InvalidTimestampError: a time that does not fit a timestamp in microseconds.

@@ -1,4 +1,4 @@
-"""The questions that a reader asks of topics: of a cluster in a folder, a broker's logs, or a real cluster."""
+"""The interface to topics for readers: in a cluster's folder, a broker's log dir, or a real cluster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from spark_kbatch.record.header import LogRead
 
 
 class Source(Protocol):
-    """The topics of one place, whatever wrote them. Thread-safe; keeps no file open."""
+    """A place that topics are read from: a folder or a real cluster.
+
+    It is thread-safe, and keeps no file open.
+    """
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted; of internal ones only if asked."""
 
     def topic(self, name: str) -> Topic:
-        """Return a topic.
+        """Return a topic's metadata by its name.
 
         Raises:
             UnknownTopicOrPartitionError: names the topics that exist.
@@ -37,7 +40,7 @@ class Source(Protocol):
         """Return those of the named topics that exist."""
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
-        """Return these logs as they stand now; all as of one moment, if the place knows one.
+        """Return views of these partitions' logs as they are now; all as of one moment, if possible.
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
@@ -49,10 +52,10 @@ class Source(Protocol):
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Do as `reading.Fetcher.fetch`."""
+        """Fetch whole batches of a partition, as `reading.Fetcher.fetch` does."""
 
     def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[Fetcher]:
-        """Return what fetches a range from its start on, and only from the topic with this id.
+        """Return a fetcher for one offset range that fetches only from the topic with this id.
 
         An empty id stands for a topic that has none. Fetches raise UnknownTopicOrPartitionError, the
         last one of a range at the latest, if the topic was deleted or recreated.
@@ -61,7 +64,7 @@ class Source(Protocol):
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str
     ) -> tuple[int, int]:
-        """Return where a partition starts and ends for all tasks of one action.
+        """Return a partition's start and end offsets, the same for all tasks of one Spark action.
 
         Args:
             options: of the read; all partitions that they select are looked up together.
@@ -73,28 +76,28 @@ class Source(Protocol):
 
 
 class SourceAtPath(Source, Protocol):
-    """The topics at one PATH."""
+    """A source of topics in a folder, PATH."""
 
     @property
     def path(self) -> Path:
-        """PATH, absolute."""
+        """The absolute path of the folder."""
 
 
 class OneTopic:
-    """Fetches from one topic, and fails once it was recreated."""
+    """A fetcher for one topic that fails once the topic was deleted or recreated."""
 
     def __init__(self, source: Source, topic_id: str) -> None:
         self._source, self._topic_id = source, topic_id
 
     @classmethod
     def of(cls, source: Source, topic_id: str) -> AbstractContextManager[OneTopic]:
-        """Return `Source.fetcher` of a source that needs nothing opened or closed."""
+        """Return a fetcher for one topic as a context manager that opens and closes nothing."""
         return contextlib.nullcontext(cls(source, topic_id))
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Do as `reading.Fetcher`; raises if the topic was deleted or recreated."""
+        """Fetch whole batches; raises if the topic was deleted or recreated."""
         try:
             return self._source.fetch(topic_partition, asked)
         finally:
@@ -103,7 +106,7 @@ class OneTopic:
 
 
 def found_singly(source: Source, names: Iterable[str]) -> dict[str, FoundTopic]:
-    """Return `Source.found`, topic by topic."""
+    """Return the named topics that exist, looked up one by one, as `Source.found` does."""
     found = {}
     for name in names:
         with contextlib.suppress(UnknownTopicOrPartitionError):
@@ -120,7 +123,7 @@ def ensure_same(topic: str, topic_id: str, source: Source) -> None:
 
 
 class Closed:
-    """Stands in for a part of a closed source: any use raises ClosedError."""
+    """A placeholder for a part of a closed source: any use raises ClosedError."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)

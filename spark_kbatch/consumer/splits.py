@@ -1,4 +1,4 @@
-"""Ranges, divided among tasks.
+"""The division of a read's offset ranges among Spark tasks.
 
 With `minPartitions` or `maxRecordsPerPartition` they are divided as Spark's connector does it:
 
@@ -35,7 +35,10 @@ def split(
     views: Mapping[TopicPartition, LogView],
     options: ReadOptions,
 ) -> list[Piece]:
-    """Return the pieces of a batch read, in the order of ranges; a range that is empty now is kept."""
+    """Split the offset ranges of a batch read into one piece for each task, by the read options.
+
+    Pieces are in the order of ranges; a range that is empty now is kept.
+    """
     if options.min_partitions is None and options.max_records_per_partition is None:
         return [piece for one in ranges for piece in _by_bytes(one, views, options)]
     if not _needs_split(ranges, options):
@@ -54,7 +57,7 @@ def split(
 
 
 def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
-    """Return True if ranges are to be divided by number of records.
+    """Return True if minPartitions or maxRecordsPerPartition requires offset ranges to be split.
 
     The size of a range is only known if both ends are offsets; otherwise it does not count.
     Source: KafkaOffsetReaderAdmin.shouldDivvyUpLargePartitions.
@@ -75,14 +78,14 @@ def _by_bytes(
 
 
 def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange:
-    """Return a range with the offsets that the log has now."""
+    """Return an offset range with EARLIEST and LATEST looked up, limited to what the log holds now."""
     first, last = view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level)
     start, end = (number(n, view.offsets, options.isolation_level) for n in one[1:])
     return OffsetRange(one.topic_partition, max(start, first), min(end, last))
 
 
 def _split_at(whole: OffsetRange, points: Sequence[int]) -> Iterator[Piece]:
-    """Yield the pieces of one range, the outermost with its start and end."""
+    """Yield the pieces of one range, split at these offsets; its own start and end stay as they are."""
     for start, end in itertools.pairwise([whole.start, *points, whole.end]):
         yield Piece(OffsetRange(whole.topic_partition, start, end), whole)
 

@@ -16,7 +16,7 @@ from spark_kbatch.model import TopicPartition
 def rate_limited(
     limit: int, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return ends that take about `limit` offsets in all, in proportion to what each partition has.
+    """Return end offsets for a micro-batch of about `limit` offsets, in proportion to partitions' backlogs.
 
     A share below one is rounded up, so that a small partition does not starve; so the sum may exceed
     the limit by the number of partitions.
@@ -37,7 +37,7 @@ def rate_limited(
 
 
 class TriggerDelay:
-    """Holds a micro-batch back until there is enough data, or it has waited long enough.
+    """A delay of micro-batches: each waits for minOffsetsPerTrigger, but no longer than maxTriggerDelay.
 
     The first one never waits.
     """
@@ -49,7 +49,10 @@ class TriggerDelay:
     def waits(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], now_ms: int
     ) -> bool:
-        """Return True to wait; a partition that is not in `start` counts from offset 0."""
+        """Return True if the micro-batch between these offsets has to wait for more data.
+
+        A partition that is not in `start` counts from offset 0.
+        """
         last_ms = self._last_trigger_ms
         if last_ms is not None and now_ms - last_ms < self._max_delay_ms:
             if sum(end[tp] - start.get(tp, 0) for tp in end) < self._min_offsets:

@@ -1,4 +1,4 @@
-"""The next range of offsets that a streaming query reads.
+"""The planner of a streaming query: the offsets where each micro-batch starts and ends.
 
     initial()           where it starts, by the options
     latest(start)       where the next micro-batch ends: what there is, within the limits
@@ -62,14 +62,14 @@ _LOOKS_MAX = 10
 
 
 class StreamTopics(Topics, Protocol):
-    """The questions that a stream asks of the topics at PATH."""
+    """The interface to topics that a stream needs: that of planning, and topics by name."""
 
     def topic(self, name: str) -> Topic:
         """Return a topic, with its id; raises UnknownTopicOrPartitionError."""
 
 
 class Seen(NamedTuple):
-    """Partitions as of one moment, and the ids of their topics."""
+    """Views of partitions' logs as of one moment, and the ids of their topics."""
 
     views: Mapping[TopicPartition, LogView]
     ids: Mapping[str, str]
@@ -83,7 +83,10 @@ class StreamPiece(NamedTuple):
 
 
 class StreamPlanner:
-    """The planner of one run of a query. Not thread-safe: Spark asks one question at a time."""
+    """The planner of micro-batches in one run of a streaming query.
+
+    It is not thread-safe. Spark asks one question at a time.
+    """
 
     def __init__(
         self,
@@ -175,11 +178,11 @@ class StreamPlanner:
         ]
 
     def prepare_for_available_now(self) -> None:
-        """Make this run end at what the next call of `latest` finds."""
+        """Make this run end, as Trigger.AvailableNow asks, at what the next call of `latest` finds."""
         self._is_available_now = True
 
     def report_latest(self) -> StreamOffset | None:
-        """Return what the last call of `latest` found, ignoring limits; None if nothing."""
+        """Return the logs' ends that the last call of `latest` found, ignoring limits; None if none."""
         return self._latest if self._latest is not None and self._latest.offsets else None
 
     # What is there.
@@ -211,7 +214,7 @@ class StreamPlanner:
         return Seen(*self._look(ask))
 
     def _look(self, ask: Callable[[Topics], _T]) -> tuple[_T, Mapping[str, str]]:
-        """Return what `ask` finds, and the ids that the topics had then."""
+        """Return the result of `ask`, and the topics' ids then; ask again if topics change meanwhile."""
         changed = ""
         for _ in range(_LOOKS_MAX):
             topics = _WithIds(self._open_topics())
@@ -232,7 +235,7 @@ class StreamPlanner:
     # How much a micro-batch takes.
 
     def _unsaid_start(self, *, limited: bool) -> tuple[StreamOffset, bool]:
-        """Return where Spark 4.1 is, which does not say so, and whether limits apply.
+        """Return the query's position for Spark 4.1, which does not pass it on, and whether limits apply.
 
         A run that goes on from a checkpoint has asked for a plan before. The first call of a run must
         return everything: an AvailableNow run does not call a second time.
@@ -255,7 +258,10 @@ class StreamPlanner:
     # What lies between two offsets.
 
     def _ranges(self, start: StreamOffset, end: StreamOffset, seen: Seen) -> list[OffsetRange]:
-        """Return the ranges of partitions that are there; a start may lie after the end."""
+        """Return the offset ranges between two stream offsets, and report lost partitions as data loss.
+
+        The start of a range may lie after its end.
+        """
         missing = set(_missing(end, seen))
         left_out = start.offsets.keys() - end.offsets.keys()
         unselected = set(self._still_there(left_out, start.ids)) if left_out else set()
@@ -326,7 +332,7 @@ class StreamPlanner:
 
 
 def still_there(piece: StreamPiece, topics: StreamTopics, options: ReadOptions) -> bool:
-    """Return True if a task finds the topic of its piece, not another one of the same name.
+    """Return True unless the topic that a task is to read was deleted and created again.
 
     Raises:
         DataLossError: it does not, and data loss is not accepted.
@@ -345,7 +351,7 @@ def still_there(piece: StreamPiece, topics: StreamTopics, options: ReadOptions) 
 
 
 def _carried(start: StreamOffset, seen: Seen) -> Offsets | None:
-    """Return where the query started, for the next offset to carry; None once data has moved.
+    """Return where the query started, to be kept in its next offset; None once the query has read data.
 
     Offsets of a deleted topic say nothing about the one that has its name now.
     """
@@ -372,11 +378,11 @@ def _names(partitions: Iterable[TopicPartition]) -> str:
 
 
 class _ChangedError(Exception):
-    """A topic was deleted, or recreated, while it was looked at."""
+    """An error that a topic was deleted or recreated while its partitions were looked up."""
 
 
 class _WithIds:
-    """Topics, and the ids that they had when their logs were looked at."""
+    """A wrapper around topics that records their ids when their logs are looked at."""
 
     def __init__(self, topics: StreamTopics) -> None:
         self._topics = topics
@@ -442,7 +448,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffset:
-        """Parse what `to_json` or Spark's Kafka connector made.
+        """Parse a stream offset from the JSON that `to_json` or Spark's Kafka connector wrote.
 
         Raises:
             ConfigError: it is neither.

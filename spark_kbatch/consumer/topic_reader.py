@@ -1,4 +1,4 @@
-"""Plans and reads of the topics of one place, for Spark; and those topics as users have them in Python."""
+"""The planning and reading of a source's topics, for Spark tasks and for users in Python."""
 
 from __future__ import annotations
 
@@ -46,17 +46,20 @@ TopicChoice = str | Iterable[str] | re.Pattern[str]
 
 
 class TopicReader:
-    """Reads the topics of one source. Thread-safe; keeps no file open."""
+    """A reader of one source's topics, for Spark tasks and for Python.
+
+    It is thread-safe, and keeps no file open.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
     def edges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogOffsets]:
-        """Return where these logs start and end; raises as `Source.views`."""
+        """Return the start and end offsets of these partitions' logs; raises as `Source.views`."""
         return {tp: view.offsets for tp, view in self.source.views(partitions).items()}
 
     def plan(self, options: ReadOptions) -> list[Piece]:
-        """Return what each task of a batch read covers; raises as `planning.ranges`."""
+        """Return the piece of a batch read that each task reads; raises as `planning.ranges`."""
         topics = _TopicsPlanned(self.source)
         ranges = planning.ranges(options, topics)
         views = self.source.views(one.topic_partition for one in ranges)
@@ -79,7 +82,9 @@ class TopicReader:
     def read_piece(
         self, piece: Piece, columns: Sequence[str], options: ReadOptions, action: str
     ) -> Iterator[pa.RecordBatch]:
-        """Yield what one task reads of a plan made with `options`; columns as in `reading.read_range`.
+        """Yield the records that one task reads, given its piece of a planned batch read.
+
+        The plan was made with `options`; columns are as in `reading.read_range`.
 
         Args:
             action: as in `Source.agreed_offsets`.
@@ -124,7 +129,7 @@ class TopicReader:
     def resolve(
         self, piece: Piece, options: ReadOptions, action: str, loss: DataLoss
     ) -> OffsetRange:
-        """Return the offsets of a piece, looking up EARLIEST and LATEST.
+        """Return the offset range of a task's piece, with EARLIEST and LATEST looked up.
 
         Raises:
             DataLossError: as `read_piece`.
@@ -148,7 +153,7 @@ class TopicReader:
         topic_id: str = "",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """Do as `reading.read_range`.
+        """Yield the records of an offset range of one topic, as `reading.read_range` does.
 
         Args:
             topic_id: of the topic to read; by default of the one that has the name when the first rows
@@ -267,7 +272,10 @@ class _TopicsPlanned:
 
 
 class ReadableTopics:
-    """The topics of one place, to read. Thread-safe."""
+    """The topics of a folder or a real cluster, for users in Python to read.
+
+    It is thread-safe.
+    """
 
     def __init__(self, source: Source, place: str) -> None:
         """Read from `source`; errors call it `place`."""
@@ -307,7 +315,7 @@ class ReadableTopics:
         return self._reader.source.topic_names(internal=arguments.boolean("internal", internal))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic that are here, in order; raises as `topic`."""
+        """Return all of a topic's partitions that this place has, in order; raises as `topic`."""
         return self._reader.source.partitions(arguments.text("topic", topic))
 
     def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
@@ -453,7 +461,7 @@ _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP
 
 
 def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
-    """Return the argument of `list_offsets` with words replaced by their numbers."""
+    """Parse the times given to `list_offsets`, with words such as 'latest' replaced by their numbers."""
     accepts = f"a time in ms, 0 or later, or one of {', '.join(map(repr, _EDGES))}"
     by_partition = arguments.by_partition(
         "wanted", wanted, f'{accepts}, for each partition: {{("topic", 0): "latest"}}'

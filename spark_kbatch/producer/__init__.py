@@ -1,4 +1,4 @@
-"""Rows -> batches -> a transport.
+"""The producer: rows become record batches, which a sender hands to a transport.
 
     rows -> partitioner -> accumulator (open batches in pooled buffers) -> sender -> Transport
 

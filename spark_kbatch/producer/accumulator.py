@@ -76,7 +76,7 @@ _number = operator.attrgetter("number")
 
 
 class _QueuesOf(NamedTuple):
-    """The queues of some slots of `partitions`."""
+    """The partition queues that the last append used, cached by slot for the next append."""
 
     partitions: Sequence[tuple[Topic, TopicPartition]]
     slots: list[int]
@@ -84,7 +84,7 @@ class _QueuesOf(NamedTuple):
 
 
 class _Append:
-    """An append that is under way."""
+    """An append that a thread is running, which `abort_incomplete` waits for."""
 
     __slots__ = ("thread",)
 
@@ -147,7 +147,7 @@ class RecordAccumulator:
         now_ms: int,
         on_appended: OnAppended | None = None,
     ) -> None:
-        """Append all rows of `columns`, in order, each to the partition of its slot.
+        """Append all rows of a table, in order, each to the queue of the partition that it is routed to.
 
         Args:
             on_appended: called for each batch that took rows, before it can be drained: with the batch,
@@ -178,7 +178,7 @@ class RecordAccumulator:
     def _fill(
         self, table: TableAppend, queues: Collection[PartitionQueue], now_ms: int
     ) -> tuple[list[ProducerBatch], list[PartitionQueue]]:
-        """Call `TableAppend.fill` with the queues' locks held."""
+        """Append rows of a table to their queues, as `TableAppend.fill`, with the queues' locks held."""
         try:
             for queue in queues:
                 queue.lock.acquire()
@@ -269,7 +269,7 @@ class RecordAccumulator:
     # Sending.
 
     def ready(self, now_ms: int) -> Ready:
-        """Return whether batches may be sent."""
+        """Return whether any batch may be sent now, and if none, when to check again."""
         delay = NEVER_MS
         for queue in self._candidates():
             with queue.lock:
@@ -358,7 +358,7 @@ class RecordAccumulator:
         return taken
 
     def _take_run(self, queue: PartitionQueue, now_ms: int, room: int) -> list[ProducerBatch]:
-        """Take the first batch of a queue, and those that go with it; number them.
+        """Take a queue's first batch and those to be sent together with it; assign their sequence numbers.
 
         Args:
             room: for a new run, in bytes.
@@ -401,7 +401,7 @@ class RecordAccumulator:
         self._queue(topic_partition).is_muted = False
 
     def _candidates(self) -> list[PartitionQueue]:
-        """Return the queues that may have a batch to send, in the order of their numbers."""
+        """Return the queues that may have a batch to send, in the order in which they were created."""
         if self._config.linger_ms is not None or self._sends_all:
             return self._order
         with self._lock:
@@ -412,7 +412,7 @@ class RecordAccumulator:
         return self._is_closed or self._flushes > 0 or self._pool.queued > 0
 
     def _wait_left(self, queue: PartitionQueue, now_ms: int) -> int:
-        """Return how many ms the queue's first batch still has to wait."""
+        """Return how many ms a queue's first batch still has to wait for its backoff or for linger.ms."""
         batch = queue.batches[0]
         waited = now_ms - batch.last_attempt_ms
         if waited < batch.backoff_ms:
@@ -435,7 +435,7 @@ class RecordAccumulator:
         self._put_back(batch)
 
     def dissolve(self, batch: ProducerBatch) -> None:
-        """Put back a batch of a run that was refused, to be sent alone, at once."""
+        """Put back a batch that was refused together with others, so that each is now sent alone, at once."""
         assert batch.run is not None
         batch.run.is_dissolved = True
         self._put_back(batch)
@@ -452,7 +452,7 @@ class RecordAccumulator:
         return len(children)
 
     def _put_back(self, batch: ProducerBatch) -> None:
-        """Insert a batch in front, or by its sequence among those that are numbered.
+        """Insert a batch at the front of its queue, or in the order of sequence numbers if it has them.
 
         Those of a run keep their order.
         """
@@ -474,7 +474,7 @@ class RecordAccumulator:
             self._full.add(queue)
 
     def complete(self, batch: ProducerBatch) -> None:
-        """Drop a batch that has ended."""
+        """Forget a batch that was written or has failed, and release its memory."""
         with self._lock:
             self._incomplete.discard(batch)
         self.deallocate(batch)
@@ -533,7 +533,7 @@ class RecordAccumulator:
     # Flush and close.
 
     def begin_flush(self) -> None:
-        """Let every batch be sent until `end_flush`."""
+        """Let every batch be sent without waiting for linger.ms, until `end_flush`."""
         with self._lock:
             self._flushes += 1
 
@@ -569,7 +569,7 @@ class RecordAccumulator:
         self._pool.close()
 
     def abort_incomplete(self, error: Exception) -> None:
-        """End every batch that has not ended. Nothing may be sent after this call."""
+        """Abort every batch that is neither written nor failed; nothing may be sent after this call."""
         self.close()
         # Another thread in the middle of an append may still add a batch.
         me = threading.get_ident()
@@ -599,7 +599,7 @@ class RecordAccumulator:
             raise ProducerClosedError("the producer is closed")
 
     def _queues_of(self, routing: Routing) -> dict[int, PartitionQueue]:
-        """Return the queue of each slot that rows go to, ordered by the queues' numbers."""
+        """Return the queues of the partitions that rows go to, by slot, in the order of their locks."""
         slots = routing.counts.nonzero()[0].tolist()
         known = self._last_queues
         if known.partitions is routing.partitions and known.slots == slots:

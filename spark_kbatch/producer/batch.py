@@ -120,7 +120,7 @@ class ProduceResult:
         return self.wait(0) and all(child.is_done for _, child in self.children)
 
     def parts(self, first: int, count: int) -> Iterator[tuple[ProduceResult, int, int]]:
-        """Yield (result, first index, count) of each batch that has records [first, first + count)."""
+        """Yield (result, first index, count) of each batch, after splits, that has some of these records."""
         if not self.children:
             yield self, first, count
             return
@@ -144,7 +144,7 @@ class Thunk(NamedTuple):
 
 
 class Run:
-    """Batches that a transport takes together: all of them are written, or none is.
+    """A run: batches of one partition that are sent together; all of them are written, or none is.
 
     They were drained together, and are retried together: a log knows a run again by its last batch.
     """
@@ -156,7 +156,10 @@ class Run:
 
 
 class ProducerBatch:
-    """One batch of one partition. Changing it takes its queue's lock, until it is drained."""
+    """A batch of one partition's records, from the first append until it is written or has failed.
+
+    Changing it takes its queue's lock, until it is drained.
+    """
 
     def __init__(
         self,
@@ -190,12 +193,12 @@ class ProducerBatch:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has a final state."""
+        """Whether the batch has ended: succeeded, failed or aborted."""
         return self._final_state is not None
 
     @property
     def has_sequence(self) -> bool:
-        """Whether it is numbered; it keeps its numbers over retries."""
+        """Whether the batch has sequence numbers, which it keeps over retries."""
         return self.base_sequence != NO_SEQUENCE
 
     def add_callback(
@@ -223,7 +226,7 @@ class ProducerBatch:
             )
 
     def close(self) -> None:
-        """Close the builder, unless it is closed."""
+        """Close the batch to further records and finish its bytes, unless that is done."""
         if not self.builder.is_closed:
             self.builder.close(
                 producer_id=self.producer_id,
@@ -234,7 +237,7 @@ class ProducerBatch:
     def done(
         self, base_offset: int, log_append_time: int = -1, error: Exception | None = None
     ) -> bool:
-        """End in SUCCEEDED or FAILED; return whether this changed anything.
+        """End the batch as SUCCEEDED or FAILED and call its callbacks; return False if it had ended before.
 
         Raises:
             RuntimeError: it has already succeeded.
@@ -258,7 +261,7 @@ class ProducerBatch:
         return before is None
 
     def abort(self, error: Exception) -> None:
-        """End in ABORTED.
+        """End the batch as ABORTED, and call its callbacks with the error.
 
         Raises:
             RuntimeError: it has already ended.
@@ -273,7 +276,7 @@ class ProducerBatch:
         self._complete(NO_OFFSET, -1, error)
 
     def split(self, batch_size: int, *, codec_id: int, level: int | None) -> list[ProducerBatch]:
-        """Return its records as smaller batches, outside the pool; this batch ends as FAILED.
+        """Split the batch's records into smaller batches, outside the buffer pool; it then ends as FAILED.
 
         The children inherit its callbacks and age, and get consecutive sequence numbers. The records
         are decoded from the closed bytes.

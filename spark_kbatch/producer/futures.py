@@ -228,7 +228,7 @@ def _ensure_seconds(timeout: float | None) -> float | None:
 def record_callback(
     callback: Callback, timestamp: int
 ) -> Callable[[ProduceResult, int, int], None]:
-    """Return the function that a batch calls for the record of one `send`."""
+    """Return a batch callback that tells a user's callback of `send` how its one record ended."""
 
     def call(result: ProduceResult, first: int, _count: int) -> None:
         if result.error is not None:

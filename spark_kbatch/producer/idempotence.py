@@ -61,7 +61,7 @@ class _Partition:
         self.is_unresolved = False
 
     def is_next(self, sequence: int) -> bool:
-        """Return True if a number follows the last acknowledged one."""
+        """Return True if a sequence number directly follows the last acknowledged one."""
         if self.last_acked_sequence == _NONE_ACKED:
             return sequence == 0
         return sequence == increment_sequence(self.last_acked_sequence, 1)
@@ -79,7 +79,9 @@ class Sequences:
         self._to_renumber: set[TopicPartition] = set()
 
     def passed_on(self, new_producer_id: Callable[[], int]) -> Sequences:
-        """Return the numbers for the next producer, with the same producer id; do not use these any more.
+        """Return these sequence numbers for the next producer, which goes on with the same producer id.
+
+        Do not use this object any more.
 
         Batches that have not ended may have been written. So their partitions get a new epoch.
         """
@@ -99,7 +101,7 @@ class Sequences:
         return self._producer_id >= 0
 
     def forget_id(self) -> None:
-        """Take a new id before the next batch: the one there is belongs to another cluster."""
+        """Drop the producer id, which belongs to another cluster, so that the next batch gets a new one."""
         self._producer_id = -1
         kept = {tp: one for tp, one in self._partitions.items() if one.in_flight}
         self._partitions = kept
@@ -133,7 +135,7 @@ class Sequences:
         self._to_renumber.clear()
 
     def may_drain(self, batch: ProducerBatch) -> bool:
-        """Return True if the first batch of a queue may be sent now."""
+        """Return True if the order of sequence numbers lets a queue's first batch be sent now."""
         partition = self._partition(batch.topic_partition)
         if batch.has_sequence:
             # A retry: batches with earlier numbers go first.
@@ -147,7 +149,7 @@ class Sequences:
         )
 
     def is_oldest(self, batch: ProducerBatch) -> bool:
-        """Return True if no numbered batch of its partition before this one has not ended."""
+        """Return True if the batch is the oldest in flight in its partition."""
         return self._in_flight(batch)[0] is batch
 
     def assign(self, batch: ProducerBatch) -> None:
@@ -161,7 +163,7 @@ class Sequences:
         partition.in_flight.append(batch)
 
     def add_in_flight(self, batch: ProducerBatch) -> None:
-        """Add a numbered batch that comes from a split."""
+        """Add a numbered batch that comes from a split to its partition's batches in flight."""
         if batch.has_sequence:
             partition = self._partition(batch.topic_partition)
             partition.in_flight.append(batch)
@@ -170,7 +172,7 @@ class Sequences:
             partition.in_flight.sort(key=lambda other: (other.base_sequence - end) % 2**31)
 
     def position(self, batch: ProducerBatch, queue: Sequence[ProducerBatch]) -> int:
-        """Return where a batch belongs in a queue: numbered ones first, in the order of their numbers."""
+        """Return where to insert a batch in a queue, so that sequence numbers stay in order at its front."""
         order = {id(other): at for at, other in enumerate(self._in_flight(batch))}
         mine = order.get(id(batch), -1)
         index = 0
@@ -179,7 +181,7 @@ class Sequences:
         return index
 
     def completed(self, batch: ProducerBatch) -> None:
-        """Record that a log has the batch."""
+        """Record that the log has acknowledged the batch, which advances the last acknowledged number."""
         partition = self._partition(batch.topic_partition)
         last = increment_sequence(batch.base_sequence, batch.records_count - 1)
         if (batch.producer_id, batch.producer_epoch) == (partition.producer_id, partition.epoch):
@@ -190,13 +192,13 @@ class Sequences:
         self.remove(batch)
 
     def failed(self, batch: ProducerBatch) -> None:
-        """Record that the batch has ended, and that a log may not have it."""
+        """Record that the batch has failed for good, and that the log may lack its sequence numbers."""
         if batch.has_sequence:
             self.remove(batch)
             self._set_unresolved(batch.topic_partition)
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Drop a batch that has ended or was split."""
+        """Remove a batch that has ended or was split from its partition's batches in flight."""
         in_flight = self._in_flight(batch)
         if batch in in_flight:
             in_flight.remove(batch)

@@ -29,7 +29,10 @@ class _Known(NamedTuple):
 
 
 class KnownTopics:
-    """The topics of one producer. Thread-safe: each operation on the dict is atomic."""
+    """The cache of a producer's topics, each looked up again once it is old.
+
+    It is thread-safe: each operation on the dict is atomic.
+    """
 
     def __init__(
         self,

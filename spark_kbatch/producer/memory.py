@@ -55,7 +55,10 @@ _reusable: list[memoryview] = []  # at most one; needs no lock: each change is o
 
 
 class _Waiter:
-    """A thread that waits for `count` buffers; settled once `start` is set, or the pool is closed."""
+    """A thread that waits for `count` buffers.
+
+    It is settled once `start` is set, or the pool is closed.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -66,18 +69,21 @@ class _Waiter:
         self._pending.acquire()
 
     def settle(self) -> None:
-        """Let the thread continue."""
+        """Let the waiting thread continue."""
         self.is_settled = True
         self._pending.release()
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds; return whether it was settled."""
+        """Wait up to `timeout` seconds for the buffers; return whether the wait has ended."""
         self._pending.acquire(timeout=timeout)
         return self.is_settled
 
 
 class BufferPool:
-    """Buffers in one block of memory, identified by their start. Thread-safe."""
+    """The pool of equal buffers that make up a producer's buffer.memory.
+
+    It is thread-safe.
+    """
 
     def __init__(
         self,
@@ -86,7 +92,7 @@ class BufferPool:
         poolable_size: int,
         on_wait: Callable[[], None] | None = None,
     ) -> None:
-        """Pool `buffer.memory`.
+        """Set up the pool in one block of memory, of buffer.memory bytes.
 
         Args:
             total_memory: buffer.memory; a remainder smaller than a buffer is not used.
@@ -121,7 +127,7 @@ class BufferPool:
         return self._free_count * self.poolable_size
 
     def try_allocate_several(self, size_in_bytes: int, count: int, starts: list[int]) -> None:
-        """Allocate as `try_allocate`, up to `count` times; add to `starts` where each one starts."""
+        """Allocate memory up to `count` times, as `try_allocate`; add the start positions to `starts`."""
         buffers = self._buffers(size_in_bytes)
         with self._lock:
             if self._closed:
@@ -133,7 +139,7 @@ class BufferPool:
                 starts.append(start)
 
     def try_allocate(self, size_in_bytes: int) -> int | None:
-        """Allocate buffers for so many bytes, if they are free; return where they start in `memory`.
+        """Allocate adjacent free buffers for a size in bytes, without waiting; return their start position.
 
         Returns:
             None if there is no memory, or if other threads wait for it.
@@ -149,7 +155,7 @@ class BufferPool:
             return None if self._waiters else self._take_locked(count)
 
     def allocate(self, size_in_bytes: int, max_block_ms: int) -> int:
-        """Allocate as `try_allocate`, but wait for memory.
+        """Allocate buffers as `try_allocate` does, but wait up to `max_block_ms` for free memory.
 
         Raises:
             BufferExhaustedError: no memory within `max_block_ms`.
@@ -267,7 +273,7 @@ class BufferPool:
             self._keep_if_unused_locked()
 
     def _buffers(self, size_in_bytes: int) -> int:
-        """Return how many buffers so many bytes take."""
+        """Return how many buffers an allocation of a size in bytes takes."""
         if size_in_bytes <= self.poolable_size:
             return 1
         if size_in_bytes > len(self.memory):
@@ -276,7 +282,7 @@ class BufferPool:
 
 
 def _memory(size_in_bytes: int) -> memoryview:
-    """Return the memory that an earlier pool left, if it has the same size, or new memory."""
+    """Return a block of memory for a pool: one that an earlier pool left, if it fits, or a new one."""
     try:
         reused = _reusable.pop()
     except IndexError:
@@ -297,12 +303,15 @@ _CLOSED = "the producer is closed"
 
 
 def _pattern(count: int) -> bytes:
-    """Return the states of `count` buffers that are allocated together."""
+    """Return the state bytes that mark `count` buffers as allocated together."""
     return bytes([_FIRST]) + bytes([_FURTHER]) * (count - 1)
 
 
 class BatchMemory:
-    """Builders of new batches in a pool's memory. Thread-safe."""
+    """The source of batch builders, whose memory comes from a producer's buffer pool.
+
+    It is thread-safe.
+    """
 
     def __init__(
         self,
@@ -314,7 +323,7 @@ class BatchMemory:
         capacity_max: int,
         allocate: Callable[[int], int],
     ) -> None:
-        """Give open batches their memory.
+        """Set up the source of batch builders for one buffer pool.
 
         Args:
             capacity_max: of a batch in memory, before compression.
@@ -329,7 +338,9 @@ class BatchMemory:
         self._states_view = self._states.data
 
     def builder(self, topic: Topic, record_size: int) -> RecordBatchBuilder:
-        """Return an empty builder with room for a record of so many bytes, batch header included.
+        """Return an empty batch builder with room for a record of `record_size` bytes; may wait for memory.
+
+        The size includes the batch header.
 
         Raises:
             BufferExhaustedError, RecordTooLargeError, ProducerClosedError: as `allocate`.
@@ -339,7 +350,7 @@ class BatchMemory:
         return self._builders(topic, [self._allocate(capacity)], capacity, ratio)[0]
 
     def try_builders(self, topic: Topic, record_size: int, count: int) -> list[RecordBatchBuilder]:
-        """Return up to `count` builders as `builder` does; fewer if there is no more free memory."""
+        """Return up to `count` empty batch builders without waiting, fewer if free memory runs out."""
         capacity, ratio = self._capacity(topic, max(self.write_limit(topic), record_size))
         starts: list[int] = []
         try:
@@ -351,7 +362,7 @@ class BatchMemory:
             raise
 
     def number(self, start: int) -> int:
-        """Return the number that `write` knows a builder by, from the start of its bytes."""
+        """Return the number that stands for a builder in `write`, given where its memory starts."""
         return start // self._pool.poolable_size
 
     def write(
@@ -363,7 +374,7 @@ class BatchMemory:
         spares: Sequence[int],
         batch_of: Array,
     ) -> int:
-        """Write rows into these builders; return the first row that had no room.
+        """Write rows of a table into batch builders; return the first row that had no room.
 
         Arguments as those of kernels.write_records.
         """
@@ -400,7 +411,7 @@ class BatchMemory:
         return batch.split(self.write_limit(batch.topic), codec_id=codec, level=level)
 
     def _codec_of(self, topic: Topic) -> tuple[int, int | None]:
-        """Return the codec that the topic's batches have, and its level: the producer's, if both agree."""
+        """Return the compression codec of a topic's batches, and its level if it is the producer's codec."""
         codec = topic.config.stored_codec(self._codec)
         return codec, self._level if codec == self._codec else None
 

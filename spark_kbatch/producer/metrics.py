@@ -1,4 +1,4 @@
-"""What a producer has sent lately, by the names of Kafka's producer metrics.
+"""The metrics of a producer, by the names of Kafka's producer metrics.
 
 The sender alone writes, for each batch or request and not for each record, so nothing is locked. Readers may see
 a batch counted in one number and not yet in the next.
@@ -22,7 +22,10 @@ _SAMPLE_MS = 30_000  # metrics.sample.window.ms
 
 
 class Written(NamedTuple):
-    """What was written to one partition: between these offsets, others may have written too."""
+    """The records that a producer wrote to one partition: their number, bytes, first and last offset.
+
+    Others may have written between these offsets, too.
+    """
 
     records_count: int
     size_in_bytes: int
@@ -63,7 +66,7 @@ class ProducerMetrics:
     """Counts of one producer, written by its sender."""
 
     def __init__(self, now_ms: int) -> None:
-        """Start to count."""
+        """Set up metrics that count from `now_ms` on."""
         self._samples = [_Sample(now_ms)]  # at most two, the latest last
         self.records = self.errors = self.retries = self.splits = self.requests = self.bytes = 0
         self._written: dict[TopicPartition, list[int]] = {}  # fields of Written
@@ -138,7 +141,10 @@ class ProducerMetrics:
         return {tp: Written(*fields) for tp, fields in self._written.copy().items()}
 
     def as_dict(self, now_ms: int) -> dict[str, float | None]:
-        """Return all but what memory and connections tell; None is an average or a maximum of nothing."""
+        """Return the metrics by Kafka's names, except those of memory and connections.
+
+        None stands for an average or a maximum of nothing.
+        """
         samples = [one for one in self._samples if now_ms - one.started_ms < 2 * _SAMPLE_MS]
         ages_ms = [now_ms - one.started_ms for one in samples]
         seconds = max(*ages_ms, _SAMPLE_MS, 0) / 1000
@@ -180,7 +186,7 @@ class ProducerMetrics:
         }
 
     def _sample(self, now_ms: int) -> _Sample:
-        """Return the sample of this time, a new one if it is time for one."""
+        """Return the current metrics sample, a new one once 30 seconds have passed."""
         latest = self._samples[-1]
         if now_ms - latest.started_ms >= _SAMPLE_MS:
             # Replaced, not changed: others read it.

@@ -26,7 +26,10 @@ class Nodes(Protocol):
 
     @property
     def leader_of(self) -> LeaderOf | None:
-        """Returns the node that leads a partition, or None and finds it out; None if one leads all."""
+        """A function that returns a partition's leader node; None if one node leads all partitions.
+
+        It returns None for a leader that is not known, and finds it out.
+        """
 
     def is_ready(self, node: Node) -> bool:
         """Return True if the node takes a request now; otherwise begin to connect."""
@@ -45,7 +48,7 @@ class Nodes(Protocol):
 
 
 class OneNode:
-    """The node of a transport that needs none to be known: it leads all, and answers by itself."""
+    """The single node of a transport without a network: it leads all partitions and is always ready."""
 
     leader_of: LeaderOf | None = None
 

@@ -211,7 +211,7 @@ class Partitioner:
         return topic, partition
 
     def _topic_numbers(self, rows_count: int, topics: pa.Array | str) -> tuple[Array, list[int]]:
-        """Return each row's topic, by number, and the numbers of the topics that occur."""
+        """Return the internal number of each row's topic, and the numbers of all topics that occur."""
         if isinstance(topics, str):
             number = self._number(topics)
             return frozen(np.full(rows_count, number, np.int32)), [number]
@@ -239,7 +239,7 @@ class Partitioner:
         return number
 
     def _alter_locked(self, number: int, topic: Topic) -> None:
-        """Replace a topic's object; its slots stay the same."""
+        """Replace the stored object of a topic that was altered; its partitions keep their slots."""
         first = int(self._first_slots[number])
         self._slots[first : first + topic.partitions] = [
             (topic, topic_partition)
@@ -266,7 +266,7 @@ class Partitioner:
         return number
 
     def _weigh_locked(self, numbers: Sequence[int], size_in_bytes: int) -> None:
-        """Weigh the partitions of topics that may leave their sticky partition, by their queues.
+        """Weigh, by queue length, the partitions of topics that may be about to switch sticky partitions.
 
         Args:
             numbers: of the topics.
@@ -291,7 +291,7 @@ class Partitioner:
         own: Array,
         own_valid: Array,
     ) -> tuple[Array, Array]:
-        """Return each row's partition, its own or the custom partitioner's, and an empty validity."""
+        """Return each row's own or custom partition, and an empty validity array, since none is null."""
         is_open = own_valid == 0 if len(own) else np.ones(len(topic_of), np.bool_)
         chosen = own.copy() if len(own) else np.empty(len(topic_of), np.int32)
         for number in numbers:
@@ -374,7 +374,7 @@ def _has_same_partitions(topic: Topic, known: Topic) -> bool:
 
 
 def _weights(queue_sizes: Sequence[int] | None) -> Array | int:
-    """Return running sums of the partitions' weights, 0 if all queues have the same length."""
+    """Return running sums of partition weights, higher for shorter queues; 0 if all have the same length."""
     if queue_sizes is None:
         return 0
     sizes = np.asarray(queue_sizes, np.int64)

@@ -138,7 +138,10 @@ class _InFlight:
 
 
 class Sender:
-    """Sends one producer's batches. One thread at a time may call `send_ready` and `run_once`."""
+    """The sender of one producer's batches, from the accumulator to a transport.
+
+    One thread at a time may call `send_ready` and `run_once`.
+    """
 
     def __init__(
         self,
@@ -182,7 +185,7 @@ class Sender:
             pass
 
     def _send_a_round(self) -> bool:
-        """Handle answers, and send a request to each ready node; return whether there was anything to send."""
+        """Handle answers, and send a request to each ready node; return whether there was one to send."""
         # Read for each round: a busy producer always has another one, and time goes on.
         now_ms = self._monotonic_ms()
         self._take_answers(now_ms)
@@ -220,7 +223,7 @@ class Sender:
         return bool(drained)
 
     def run_once(self) -> int:
-        """Do what `send_ready` does; return after how many ms to call again unless woken."""
+        """Handle answers and send every batch that may be sent; return in how many ms to call again."""
         try:
             self.send_ready()
             # As of that time: a batch that has become ready since is due, it waits for no answer.
@@ -243,7 +246,7 @@ class Sender:
         return 0 if self._answers else max(min(due) - self._monotonic_ms(), 0)
 
     def _next_batch_delay_ms(self, now_ms: int) -> int:
-        """Return when, if nothing happens before, a batch can be sent that could not be sent just now."""
+        """Return in how many ms the next batch may be sent, if no answer or append comes before."""
         # What is ready and was not sent waits for answers, or has become ready just now.
         of_ready = NEVER_MS if self._in_flight else 1
         leader_of = self._nodes.leader_of
@@ -314,7 +317,7 @@ class Sender:
         return waits or self._accumulator.has_undrained
 
     def _has_room(self, node: Node | None) -> bool:
-        """Return True if another request may be sent before one of the node's is answered."""
+        """Return True if the limit of requests in flight lets another request be sent to the node."""
         limit = self._config.max_in_flight
         return len(self._in_flight) < limit or (
             sum(request.node == node for request in self._in_flight) < limit
@@ -412,7 +415,7 @@ class Sender:
                 self._accumulator.unmute(batch.topic_partition)
 
     def _give_up(self, request: _InFlight) -> None:
-        """Stop waiting for a request's answer; its memory may still be read."""
+        """Stop waiting for a request's answer; the transport may still read its batches."""
         self._finish(request)
         if request.may_be_read:
             self._read_late.append(request)
@@ -498,12 +501,15 @@ def _result_of(answer: Answer | Exception, topic_partition: TopicPartition) -> A
 
 
 def _is_transient(error: Exception | None) -> bool:
-    """Return False if waiting cannot help; `_can_retry` decides on errors that are not retriable."""
+    """Return False if a retriable error is marked as permanent, so that waiting cannot help.
+
+    `_can_retry` decides on errors that are not retriable.
+    """
     return not isinstance(error, RetriableError) or error.is_transient
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return True if nothing was written because a batch is not as it has to be."""
+    """Return True if an error means that nothing was written, because a batch is invalid."""
     return isinstance(error, KBatchError) and not isinstance(error, RetriableError)
 
 

@@ -136,7 +136,7 @@ class TableAppend:
         return fresh, [queue for slot in changed if (queue := self._queues[slot]).has_full()]
 
     def _last_batches(self) -> dict[int, ProducerBatch]:
-        """Return the last batch of each slot's queue, if it takes more rows."""
+        """Return the last batch in each partition's queue, by slot, if it takes more rows."""
         # Batches that were sent before, or come from a split, take no more rows: so those that do are all
         # in the pool. A batch of a topic that was recreated since takes none, either.
         last = {
@@ -156,7 +156,7 @@ class TableAppend:
         return last
 
     def _make_builders(self, last: Mapping[int, ProducerBatch]) -> None:
-        """Create as many builders as the rows are likely to need, as far as there is memory."""
+        """Create as many batch builders as the rows are likely to need, if there is memory for them."""
         at_most, size = (None, 0) if self._large is None else self._large
         if self._only_topic is not None:
             wanted = self._spares_wanted(self._only_topic, last) if at_most is None else at_most - 1
@@ -188,7 +188,7 @@ class TableAppend:
         return min(wanted, max(_BYTES_AT_ONCE // limit, len(self._queues)))
 
     def _number_builders(self, last: Mapping[int, ProducerBatch]) -> list[int]:
-        """Give the builders numbers for `_tell`; return how many records those in `last` already have."""
+        """Assign numbers to a pass's batch builders for `_tell`; return record counts of those in `last`."""
         builders = [batch.builder for batch in last.values()]
         for index, builder in enumerate([*builders, *(builder for _, builder in self._unused)]):
             builder.state[INDEX] = index
@@ -217,7 +217,9 @@ class TableAppend:
         first_row: int,
         batch_of: Array,
     ) -> None:
-        """Call `on_appended` for the rows of this pass, which started at `first_row`.
+        """Call `on_appended` for each batch that took rows in this pass.
+
+        The pass started at `first_row`.
 
         Args:
             batches: by the numbers in `batch_of`; None for those without records.

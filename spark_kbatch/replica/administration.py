@@ -56,7 +56,7 @@ _FEW, _FLUSHES_AT_ONCE = 64, 16
 
 
 class LogDirInfo(NamedTuple):
-    """One log dir, as this process sees it."""
+    """A log dir's node, path and counts of replicas, and why it is offline, as this process sees it."""
 
     node_id: int
     path: str
@@ -119,7 +119,10 @@ def create_topic_locked(
     config: TopicConfig,
     replication_factor: int = 1,
 ) -> Topic:
-    """Create a topic that does not exist; the caller holds the metadata lock, and keeps brokers out."""
+    """Create a topic that does not exist yet, for a caller that holds the metadata lock.
+
+    The caller also keeps brokers out of the log dirs.
+    """
     replicas = _assign(manager, partitions, replication_factor)
     topic = Topic(name, random_id(), partitions, config, replicas)
     _make_logs(manager, topic, range(partitions))
@@ -135,7 +138,7 @@ def create_partitions(
     *,
     deadline: float | None = None,
 ) -> Topic:
-    """Add partitions to a topic, with as many replicas as the others have; return what it is then.
+    """Add partitions to a topic, up to `total_count`, with its replication factor; return the grown topic.
 
     Raises:
         UnknownTopicOrPartitionError: no such topic.
@@ -156,7 +159,7 @@ def create_partitions(
 
 
 def ensure_increase(topic: Topic, total_count: int) -> None:
-    """Check that a topic would have more partitions than now.
+    """Check that `total_count` is more partitions than the topic has now.
 
     Raises:
         InvalidPartitionsError: it already has as many.
@@ -176,7 +179,7 @@ def alter_topic(
     *,
     deadline: float | None = None,
 ) -> Topic:
-    """Change settings of a topic, None restoring a default; return what it is then.
+    """Change a topic's settings, where None restores a default; return the changed topic.
 
     Raises:
         UnknownTopicOrPartitionError: no such topic.
@@ -205,7 +208,7 @@ def delete_topic(
     topic_id: str | None = None,
     deadline: float | None = None,
 ) -> Topic:
-    """Delete a topic; return what it was.
+    """Delete a topic; return its metadata as it was before.
 
     Args:
         manager: the cluster's.
@@ -240,7 +243,7 @@ def delete_topic(
 def _changing(
     manager: ReplicaManager, commits: Commits, name: str, deadline: float | None
 ) -> Iterator[Topic]:
-    """Hold all locks that a change of a topic needs; yield the topic as it is now."""
+    """Hold the commit, metadata and partition locks needed to change a topic; yield the current topic."""
     with commits.settled(deadline=deadline), manager.locks.metadata(deadline=deadline):
         manager.deletions.continue_locked()
         topic = manager.metadata.topics.topic(name)
@@ -251,7 +254,7 @@ def _changing(
 def _assign(
     manager: ReplicaManager, partitions: int, replication_factor: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Return nodes for each partition, such that all nodes lead equally many.
+    """Return the replica assignment of a topic's partitions, with leaders spread evenly over the nodes.
 
     Raises:
         InvalidReplicationFactorError: fewer log dirs are online.
@@ -273,7 +276,7 @@ def _assign(
 
 
 def _make_logs(manager: ReplicaManager, topic: Topic, partitions: range) -> None:
-    """Make the empty logs of new partitions, on disk on return.
+    """Create the empty logs of a topic's new partitions, flushed to disk.
 
     What an interrupted attempt has left is removed: that is always empty.
 
@@ -298,7 +301,7 @@ def _make_logs(manager: ReplicaManager, topic: Topic, partitions: range) -> None
 
 
 def _empty_logs(manager: ReplicaManager, topic: str, first: int) -> list[Path]:
-    """Return the directories that an interrupted creation left of a topic's partitions from `first` on.
+    """Return a topic's empty partition directories, from `first` on, that an interrupted creation left.
 
     Raises:
         KafkaStorageError: one of them holds records.
@@ -325,7 +328,10 @@ def _empty_logs(manager: ReplicaManager, topic: str, first: int) -> list[Path]:
 
 
 def _flush(manager: ReplicaManager, paths: Sequence[Path]) -> None:
-    """Flush files; many at once, since those that wait together cost the disk one write."""
+    """Flush files to disk (fsync), many of them in parallel.
+
+    Flushes that wait together cost the disk one write.
+    """
     if len(paths) < _FEW or not manager.uses_threads:
         manager.files.flush(paths)
         return
@@ -355,7 +361,7 @@ def replicas_of(
 
 
 def log_dirs_of(manager: ReplicaManager, topics: Iterable[str]) -> list[LogDirInfo]:
-    """Return all log dirs, with what they hold of these topics."""
+    """Return all log dirs, each with counts of the replicas of these topics that it holds."""
     manager.dirs.look_again()
     by_node: dict[int, list[tuple[ReplicaInfo, bool]]] = {}
     for replicas in replicas_of(manager, topics).values():
@@ -378,7 +384,7 @@ def log_dirs_of(manager: ReplicaManager, topics: Iterable[str]) -> list[LogDirIn
 def replicate_all(
     manager: ReplicaManager, topics: Sequence[str], commits: Commits, *, skip_deleted: bool
 ) -> list[TopicPartition]:
-    """Have all replicas catch up that can be used; return the partitions that are still not in sync.
+    """Let all usable replicas catch up with their leaders; return the partitions still not in sync.
 
     What a log dir lacks is copied in pieces, between which others may append. With `skip_deleted` a
     topic that was deleted meanwhile is no error.
@@ -396,7 +402,7 @@ def replicate_all(
 
 
 def _in_sync(manager: ReplicaManager, topic_partition: TopicPartition, commits: Commits) -> bool:
-    """Have a partition's replicas catch up; return True if all are in sync then."""
+    """Let a partition's replicas catch up with its leader; return True if all are in sync afterwards."""
     ends: list[int] | None = None
     while True:
         # Each time, since others may change or delete the topic.
@@ -410,7 +416,9 @@ def _in_sync(manager: ReplicaManager, topic_partition: TopicPartition, commits: 
 
 
 def replace_log_dir(manager: ReplicaManager, node_id: int) -> None:
-    """Have an empty directory be a node's log dir from now on; its replicas are recreated there.
+    """Accept an empty directory as the log dir of a node whose disk was lost.
+
+    The node's replicas are recreated there.
 
     Raises:
         ConfigError: no such node, it is online, or the directory is not empty.

@@ -36,7 +36,7 @@ _NEXT_PRODUCER_ID = "next_producer_id"
 
 
 class LogDir(NamedTuple):
-    """One disk's part of a cluster: the directory of a node's logs."""
+    """A node's log dir: its path and its directory id."""
 
     node_id: int
     path: Path  # ends in broker-N
@@ -44,12 +44,15 @@ class LogDir(NamedTuple):
 
     @property
     def staging(self) -> Path:
-        """The folder that tasks write to, on the same file system."""
+        """The staging folder beside the log dir, on the same file system, which Spark tasks write to."""
         return staging_of(self.path)
 
 
 class ClusterFile:
-    """The cluster.json of one PATH. Thread-safe; each call looks at the disk, but for `log_dirs`."""
+    """The file cluster.json in a cluster's folder, PATH.
+
+    It is thread-safe. Each call looks at the disk, except `log_dirs`.
+    """
 
     def __init__(self, json_files: JsonFiles, paths: ClusterPaths) -> None:
         self._json_files, self._files = json_files, json_files.files
@@ -59,7 +62,7 @@ class ClusterFile:
         self._new_cluster_id = ""  # between `make_log_dirs` and `create`
 
     def exists(self) -> bool:
-        """Return True if PATH holds a cluster.
+        """Return True if the folder PATH holds a cluster, so has a cluster.json.
 
         Raises:
             ConfigError: this user may not look there.
@@ -72,7 +75,7 @@ class ClusterFile:
             ) from error
 
     def ensure_exists(self) -> None:
-        """Check that PATH holds a cluster of a version that we read.
+        """Check that PATH holds a cluster whose format version this release reads.
 
         Raises:
             ConfigError: says what is there instead.
@@ -91,7 +94,9 @@ class ClusterFile:
         self._ensure_not_copied(cluster)
 
     def ensure_not_inside_a_cluster(self) -> None:
-        """Check that PATH is not within a log dir of ours, which alone does not say what is committed.
+        """Check that PATH is neither a log dir of another cluster nor inside one.
+
+        A log dir alone does not say what is committed.
 
         Raises:
             ConfigError: names the cluster.
@@ -106,7 +111,7 @@ class ClusterFile:
                 )
 
     def what_is_there(self) -> str:
-        """Return what is at PATH instead of a cluster, for an error."""
+        """Describe, for an error message, what is at PATH instead of a cluster."""
         path = self._paths.path
         if not path.exists():
             return "there is no such folder; write to it first, or check the path"
@@ -131,7 +136,7 @@ class ClusterFile:
         return f"the folder holds something else ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
 
     def has_topics(self) -> bool:
-        """Return True if PATH holds more topics than a creation makes."""
+        """Return True if the folder PATH holds any topic that is not internal."""
         first_log_dir = self._log_dirs[0].path if self._log_dirs else node_dir(self._paths.path, 0)
         topics, logs = (
             self._files.list(directory) if self._files.exists(directory) else []
@@ -142,15 +147,18 @@ class ClusterFile:
         return any(not name.startswith(INTERNAL_PREFIX) for name in names)
 
     def version(self) -> int:
-        """Return the format version; that of a new cluster before it exists."""
+        """Return the cluster's format version, or that of a new cluster if there is none yet."""
         return self._read().integer("version") if self.exists() else FORMAT_VERSION
 
     def cluster_id(self) -> str:
-        """Return the id that all log dirs carry."""
+        """Return the cluster id, which the meta.properties of every log dir repeats."""
         return self._read().text("cluster_id")
 
     def take_producer_ids(self, count: int) -> range:
-        """Return ids that no one has had nor will have. The caller holds the metadata lock."""
+        """Allocate `count` producer ids that were never used and never will be again.
+
+        The caller holds the metadata lock.
+        """
         cluster = self._read()
         # Absent until someone takes the first.
         first = cluster.integer(_NEXT_PRODUCER_ID, highest=LONG_MAX - count, default=0)
@@ -160,7 +168,7 @@ class ClusterFile:
     # Log dirs.
 
     def log_dirs(self, *, again: bool = False) -> tuple[LogDir, ...]:
-        """Return the log dirs by node id, as they were read before unless `again` is set."""
+        """Return all log dirs by node id, cached unless `again` has cluster.json read again."""
         if self._log_dirs is None or again:
             self._set_log_dirs(self._log_dirs_of(self._read()))
         assert self._log_dirs is not None
@@ -183,7 +191,9 @@ class ClusterFile:
         return self.log_dir(node_id).path / str(topic_partition)
 
     def add_log_dirs(self, count: int) -> None:
-        """Have `count` log dirs, adding new ones in PATH. The caller holds the metadata lock.
+        """Add log dirs in PATH until the cluster has `count` of them.
+
+        The caller holds the metadata lock.
 
         Raises:
             InvalidReplicationFactorError: the cluster was created with log dirs elsewhere, and has no
@@ -206,7 +216,9 @@ class ClusterFile:
         self._write_log_dirs([*known, *added])
 
     def replace_log_dir(self, node_id: int) -> None:
-        """Have an empty directory take the place of a node's. The caller holds the metadata lock.
+        """Let an empty directory take the place of a node's lost log dir, with a new directory id.
+
+        The caller holds the metadata lock.
 
         Raises:
             ConfigError: no such node, or the directory is not empty.
@@ -228,7 +240,9 @@ class ClusterFile:
     # Creation.
 
     def make_log_dirs(self, folders: Sequence[Path]) -> None:
-        """Make the log dirs of a new cluster: the first step. The caller holds the metadata lock.
+        """Create the log dirs of a new cluster: the first step of its creation.
+
+        The caller holds the metadata lock.
 
         Args:
             folders: one for each log dir, in which broker-N is made; PATH alone if there are none.
@@ -245,7 +259,10 @@ class ClusterFile:
             self._make_log_dir(log_dir, self._new_cluster_id)
 
     def create(self) -> None:
-        """Have the cluster exist from here on: the last step. The caller holds the metadata lock."""
+        """Write a new cluster's cluster.json, which makes the cluster exist: the last step of its creation.
+
+        The caller holds the metadata lock.
+        """
         self._write(
             {
                 "version": FORMAT_VERSION,
@@ -327,7 +344,7 @@ class ClusterFile:
         return found
 
     def _ensure_not_copied(self, cluster: StoredObject) -> None:
-        """Check that no other folder holds this cluster, if its log dirs lie outside of PATH.
+        """Check that PATH is not a copy of a cluster that still exists elsewhere and uses the same log dirs.
 
         Raises:
             ConfigError: one does, and has locks of its own for the same logs.
@@ -346,7 +363,7 @@ class ClusterFile:
             )
 
     def _is_elsewhere(self, home: Path, cluster_id: object) -> bool:
-        """Return True if another folder than PATH, whatever its names, holds this cluster too."""
+        """Return True if the folder `home` holds this cluster too, and is not PATH under another name."""
         try:
             if self._files.identity_at(home) == self._files.identity_at(self._paths.path):
                 return False

@@ -1,4 +1,4 @@
-"""The creation of a cluster, and its restoration from mirrors.
+"""The creation of a cluster, or its restoration from mirrors: copies of its JSON files on other disks.
 
     locks/            made first: a file system that cannot do what we need is refused with nothing else
                       left behind, and processes that create the same cluster take turns
@@ -35,7 +35,7 @@ _MIRROR = "mirror-"
 def create_cluster(
     manager: ReplicaManager, log_dirs: Sequence[Path], topics: Mapping[str, TopicConfig]
 ) -> None:
-    """Create a cluster, or restore one from the mirrors beside its log dirs.
+    """Create a cluster, or restore one from the copies of its JSON files (mirrors) beside its log dirs.
 
     Args:
         manager: of a PATH that holds no cluster yet, as far as is known.
@@ -121,7 +121,7 @@ def _is_empty_or_unfinished(metadata: Metadata) -> bool:
 
 
 def _probe(files: Files, paths: ClusterPaths) -> None:
-    """Use each thing once that the file system must be able to do."""
+    """Check that the file system supports the locks, hard links and renames that a cluster needs."""
     files.make_dir(paths.locks_dir)
     first, second = (paths.locks_dir / f".probe-{uuid.uuid4().hex}{end}" for end in "ab")
     try:
@@ -148,7 +148,7 @@ def _probe_locks(files: Files, path: Path) -> None:
 
 
 def _restore(metadata: Metadata, folders: Sequence[Path]) -> bool:
-    """Put back what mirrors in these folders have; return True if PATH holds a cluster then."""
+    """Restore a cluster's lost JSON files from mirrors in these folders; return True if it exists then."""
     files, paths = metadata.files, metadata.paths
     found = (
         folder / name

@@ -51,7 +51,7 @@ _LOOKS_MAX = 5  # at the partitions of a fetch, some of which cannot be read
 
 
 class FetchInfo(NamedTuple):
-    """One partition's part of a fetch."""
+    """One partition's part of a fetch request: offset, size limit, epochs and topic id."""
 
     fetch_offset: int
     max_bytes: int
@@ -61,7 +61,10 @@ class FetchInfo(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """One partition's part of the answer. Without an error `offsets` is given, and `read` may be empty."""
+    """One partition's part of the answer to a fetch: batches and offsets, or an error.
+
+    Without an error `offsets` is given, and `read` may be empty.
+    """
 
     read: LogRead = LogRead("", 0, memoryview(b""), [])
     offsets: LogOffsets | None = None
@@ -85,11 +88,11 @@ class FetchParams:
 
     @property
     def to_log_end(self) -> bool:
-        """Whether a replica asks, which also copies what is not committed yet."""
+        """Whether a replica fetches, which also reads records above the high watermark."""
         return self.replica_id >= 0 or self.replica_id == FUTURE_REPLICA_ID
 
     def end_offset(self, state: LogState) -> int:
-        """Return the exclusive end of what such a caller may see."""
+        """Return the exclusive end of the offsets that the fetcher may see, such as the high watermark."""
         if self.to_log_end:
             return state.log_end_offset
         committed = self.isolation is IsolationLevel.READ_COMMITTED
@@ -102,7 +105,7 @@ ReadReplica: TypeAlias = Callable[[TopicPartition, ReadRange, Replica], tuple[Lo
 
 
 class Fetch:
-    """One fetch of several partitions; `DelayedFetch` repeats it."""
+    """One fetch request of several partitions; `DelayedFetch` repeats it until it has enough bytes."""
 
     def __init__(
         self,
@@ -128,11 +131,11 @@ class Fetch:
         return self._fetch_infos.keys()
 
     def look(self) -> Moment:
-        """Return the replicas to read; see `look_at`."""
+        """Return the replica to read for each partition of the fetch; see `look_at`."""
         return look_at(self.partitions, self.replicas)
 
     def read(self, moment: Moment, room: Room | None = None) -> dict[TopicPartition, FetchResult]:
-        """Read all partitions as of a moment, within the limits; a partition's error is in its result."""
+        """Read all partitions as of one moment, within the size limits; errors are in their results."""
         results = {}
         left, first_batch_whole = self.params.max_bytes, not self.params.hard_max_bytes_limit
         if room is not None:
@@ -161,7 +164,7 @@ class Fetch:
         return results
 
     def may_answer(self, results: Mapping[TopicPartition, FetchResult]) -> bool:
-        """Return True if these results are an answer without any wait."""
+        """Return True if the fetch may be answered with these results at once, without a wait."""
         return (
             self.params.max_wait_ms <= 0
             or not results
@@ -170,7 +173,7 @@ class Fetch:
         )
 
     def end_offsets(self, moment: Moment) -> dict[TopicPartition, int] | None:
-        """Return where what this caller may see ends; None if there is something to answer at once."""
+        """Return where each partition's readable records end; None if the fetch is to be answered at once."""
         ends = {}
         for topic_partition, info in self._fetch_infos.items():
             seen = moment[topic_partition]
@@ -199,7 +202,7 @@ class Fetch:
 
 
 def look_at(topic_partitions: Iterable[TopicPartition], replicas: Replicas) -> Moment:
-    """Return the replicas to read, all of one moment; the error for a partition that cannot be read."""
+    """Return the replica to read for each partition, all as of one moment, or the error that prevents it."""
     wanted, failed = list(topic_partitions), dict[TopicPartition, Exception]()
     for left in reversed(range(_LOOKS_MAX)):
         try:
@@ -228,7 +231,7 @@ class DelayedFetch(DelayedOperation):
     def __init__(
         self, fetch: Fetch, moment: Moment, on_complete: OnFetched, room: Room | None = None
     ) -> None:
-        """Wait, as there was not enough at `moment`."""
+        """Set up the wait of a fetch that found too few bytes at `moment`."""
         super().__init__(fetch.params.max_wait_ms)
         self._room = room
         self.fetch, self._answer = fetch, on_complete
@@ -236,11 +239,11 @@ class DelayedFetch(DelayedOperation):
         self._results: Mapping[TopicPartition, FetchResult] | None = None  # once it has enough
 
     def is_satisfied(self) -> bool:
-        """Look at where the logs end; read only if one of the ends has moved."""
+        """Return True if the fetch has enough by now; read only if the end of a log has moved."""
         return self.is_satisfied_at(self.fetch.look())
 
     def is_satisfied_at(self, moment: Moment) -> bool:
-        """Do as `is_satisfied`, with a look that was taken for several fetches."""
+        """Return True if the fetch has enough by now, given a look that several fetches share."""
         ends = self.fetch.end_offsets(moment)
         if ends is not None and ends == self._ends:
             return False
@@ -251,13 +254,16 @@ class DelayedFetch(DelayedOperation):
         return self._results is not None
 
     def on_complete(self) -> None:
-        """Answer with what there is."""
+        """Answer the fetch with the batches found, even if they are too few."""
         results = self._results
         self._answer(self.fetch.read(self._moment, self._room) if results is None else results)
 
 
 class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
-    """The fetches that wait in this process. All of them see partitions in the same way."""
+    """The purgatory of this process's fetches that wait for more bytes.
+
+    All of them see partitions in the same way.
+    """
 
     def __init__(
         self, monotonic_ms: Callable[[], int], watched: WatchedLogs, *, has_thread: bool = True
@@ -286,7 +292,10 @@ class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
         return self._try_at(operations, {})
 
     def _try_at(self, fetches: Sequence[DelayedFetch], moment: Moment) -> int:
-        """Complete what is satisfied, by one look for all: `moment`, if that has all that they need."""
+        """Complete those of these fetches that have enough, by one look at the logs for all of them.
+
+        That look is `moment`, if it has all partitions that they need.
+        """
         wanted = dict.fromkeys(tp for one in fetches for tp in one.fetch.partitions)
         if not wanted.keys() <= moment.keys():
             moment = look_at(wanted, fetches[0].fetch.replicas)
@@ -298,7 +307,7 @@ class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
 
 
 def _ensure_epoch(seen: Replica, info: FetchInfo) -> None:
-    """Check that the caller knows the leader epoch, if it gives one.
+    """Check a fetch request's current leader epoch, if it has one, against the partition's.
 
     Raises:
         FencedLeaderEpochError, UnknownLeaderEpochError: it knows an older or a newer one.
@@ -311,7 +320,7 @@ def _ensure_epoch(seen: Replica, info: FetchInfo) -> None:
 
 
 def _diverging(seen: Replica, info: FetchInfo) -> EpochEntry | None:
-    """Return where the caller's last epoch ends here, if its log has diverged from ours."""
+    """Return where the fetcher's last epoch ends in our log, if its log has diverged from ours; else None."""
     if info.last_fetched_epoch == NO_EPOCH:
         return None
     _, log, state = seen

@@ -1,4 +1,4 @@
-"""Appends that wait for the replicas of their partitions.
+"""Appends with acks=all that wait until the in-sync replicas of their partitions have the records.
 
 A partition is done once its high watermark passes the last record, or something is wrong with it: too few
 replicas are in sync by then, another replica leads, no log dir can be used. The answer is given when all
@@ -22,7 +22,7 @@ IsDecided: TypeAlias = Callable[[TopicPartition, Appended], tuple[bool, Exceptio
 
 
 class DelayedProduce(DelayedOperation):
-    """One append to several partitions."""
+    """An append to several partitions that waits until their in-sync replicas have it."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class DelayedProduce(DelayedOperation):
         is_decided: IsDecided,
         on_complete: OnAppended,
     ) -> None:
-        """`is_decided` returns whether an append is decided, and if so what is wrong with it."""
+        """Set up the wait; `is_decided` returns whether one partition's append is decided, and its error."""
         super().__init__(timeout_ms)
         self._is_decided, self._answer = is_decided, on_complete
         self._results = {tp: one.result for tp, one in appended.items()}
@@ -42,7 +42,7 @@ class DelayedProduce(DelayedOperation):
         }
 
     def is_satisfied(self) -> bool:
-        """Look at the partitions that are not done."""
+        """Return True once the append is decided in all of its partitions."""
         for topic_partition, one in list(self._pending.items()):
             decided, error = self._is_decided(topic_partition, one)
             if decided:
@@ -52,7 +52,7 @@ class DelayedProduce(DelayedOperation):
         return not self._pending
 
     def on_complete(self) -> None:
-        """Answer for all partitions."""
+        """Answer the append for all partitions, as timed out for those that are not decided."""
         for topic_partition in self._pending:
             self._results[topic_partition] = AppendResult(
                 error=RequestTimedOutError(

@@ -65,14 +65,17 @@ _NAME_LENGTH_MAX = 255
 
 
 class DeletedTopics:
-    """The files that say which topics were deleted. Writers hold the metadata lock."""
+    """The files deleted/ID.json, each of which records a deleted topic.
+
+    Writers hold the metadata lock.
+    """
 
     def __init__(self, json_files: JsonFiles, paths: ClusterPaths) -> None:
         self._json_files, self._files, self._paths = json_files, json_files.files, paths
         self._skipped: set[Path] = set()  # files that were logged
 
     def all(self) -> list[DeletedTopic]:
-        """Return the deleted topics of which something is left; skip all other files."""
+        """Return the deleted topics that still have something on disk; skip damaged and stray files."""
         try:
             names = self._files.list(self._paths.deleted_dir)
         except FileNotFoundError:
@@ -101,7 +104,7 @@ class DeletedTopics:
             logger.warning("%s is skipped, so what it names is not removed: %s", path, why)
 
     def is_alive(self, found: Mapping[str, Any]) -> bool:
-        """Return False for a mirror's file of a topic that was deleted since."""
+        """Return True unless a JSON file's copy in a mirror belongs to a topic that was deleted since."""
         topic_id = found.get("topic_id")
         if not isinstance(topic_id, str) or not TOPIC_ID.fullmatch(topic_id):
             return True  # Damaged: whoever reads it says so.
@@ -113,7 +116,7 @@ class DeletedTopics:
         return True
 
     def owns(self, directory: Path) -> bool:
-        """Return True for a partition's directory that is left of a deleted topic."""
+        """Return True if a partition's directory belongs to a deleted topic."""
         try:
             topic_id = read_partition_metadata(self._files, directory)
         except (OSError, KafkaStorageError):
@@ -121,7 +124,7 @@ class DeletedTopics:
         return not self.is_alive({"topic_id": topic_id})
 
     def decide(self, deleted: DeletedTopic) -> None:
-        """Have the topic not exist from here on, whatever happens next: steps 1 and 2.
+        """Delete a topic for good by moving its file from topics/ to deleted/: steps 1 and 2.
 
         The caller also holds the locks of all the topic's partitions.
         """
@@ -145,18 +148,18 @@ class DeletedTopics:
         self._json_files.write(self._paths.deleted_file(deleted.topic_id), deleted._asdict())
 
     def spread(self, deleted: DeletedTopic) -> None:
-        """Tell the mirrors that a topic is deleted, and forget its partitions' states."""
+        """Record a topic's deletion in all mirrors, and remove its remaining JSON files in PATH."""
         path = self._paths.deleted_file(deleted.topic_id)
         self._json_files.mirrors.write(path.relative_to(self._paths.path), self._files.read(path))
         self._forget_in(self._paths.path, deleted)
 
     def forget_copies(self, deleted: DeletedTopic, log_dir: Path) -> None:
-        """Remove what the mirror beside a log dir has of a deleted topic, but that it is deleted."""
+        """Remove a deleted topic's JSON files from a log dir's mirror, except the record of its deletion."""
         if log_dir.parent != self._paths.path:
             self._forget_in(mirror_of(log_dir), deleted)
 
     def forget(self, deleted: DeletedTopic) -> None:
-        """Forget a topic of which nothing is left: step 6."""
+        """Remove all records of a deleted topic of which nothing is left on any disk: step 6."""
         path = self._paths.deleted_file(deleted.topic_id)
         # PATH's own file goes last: it is the one that is looked at.
         for folder in (*self._json_files.mirrors.folders, self._paths.path):
@@ -169,7 +172,7 @@ class DeletedTopics:
                 self._files.flush([copy.parent])
 
     def _forget_in(self, folder: Path, deleted: DeletedTopic) -> None:
-        """Remove a deleted topic's files in PATH or in a mirror, and no other topic's."""
+        """Remove a deleted topic's JSON files in PATH or a mirror, but not those of a recreated topic."""
         paths = ClusterPaths(folder)
         topic_file, states = paths.topic_file(deleted.topic), paths.partitions_dir / deleted.topic
         names = self._files.list(states) if self._files.exists(states) else []
@@ -235,13 +238,15 @@ class Deletions:
         self._free_name(deleted, is_new=True)
 
     def continue_locked(self) -> None:
-        """Free the names of deleted topics, as far as the disks allow: steps 3 and 4."""
+        """Free the names of deleted topics by renaming their directories, on usable disks: steps 3 and 4."""
         for deleted in self._deleted.all():
             if deleted.named:
                 self._free_name(deleted)
 
     def remove(self, now_ms: int, directories_max: int = LONG_MAX) -> dict[str, set[int]]:
-        """Remove at most so many directories whose delay is over: step 5. Needs no metadata lock.
+        """Remove at most `directories_max` directories of deleted topics whose delay is over: step 5.
+
+        Needs no metadata lock.
 
         Returns:
             The nodes on which nothing is left, by topic id, for `forget_locked`.
@@ -259,7 +264,7 @@ class Deletions:
         return done
 
     def forget_locked(self, done: Mapping[str, Container[int]]) -> list[DeletedTopic]:
-        """Forget the topics of which `remove` left nothing, on any node; return them: step 6."""
+        """Remove the records of deleted topics that `remove` has finished; return these topics: step 6."""
         finished = []
         for deleted in self._deleted.all():
             gone = done.get(deleted.topic_id, ())
@@ -272,7 +277,10 @@ class Deletions:
         return finished
 
     def due(self, now_ms: int) -> list[DeletedTopic]:
-        """Return the deletions that can be continued now. Takes no lock, and changes nothing."""
+        """Return the deleted topics whose removal can be continued now.
+
+        Takes no lock, and changes nothing.
+        """
         return [
             one
             for one in self._deleted.all()
@@ -293,14 +301,17 @@ class Deletions:
                 )
 
     def _free_name(self, deleted: DeletedTopic, *, is_new: bool = False) -> None:
-        """Forget the copies of a deleted topic's metadata and rename its directories: steps 3 and 4."""
+        """Remove the mirrored metadata of a deleted topic, and rename its directories: steps 3 and 4."""
         self._deleted.spread(deleted)
         named = tuple(n for n in deleted.named if not self._rename(n, deleted, is_new=is_new))
         if named != deleted.named:
             self._deleted.write(deleted._replace(named=named))
 
     def _rename(self, node_id: int, deleted: DeletedTopic, *, is_new: bool) -> bool:
-        """Rename a node's directories to `-delete`, and forget its mirror's copies; True if all is done."""
+        """Rename a deleted topic's directories on one node to `-delete`; return True if all is done.
+
+        The topic's files in the node's mirror are removed first.
+        """
         if not self._dirs.is_used(node_id):
             return False
         log_dir = self._cluster_file.log_dir(node_id).path
@@ -321,7 +332,7 @@ class Deletions:
         return True
 
     def _is_of(self, directory: Path, deleted: DeletedTopic, *, is_new: bool) -> bool:
-        """Return True if a directory that has the topic's name is the deleted topic's."""
+        """Return True if a directory with a deleted topic's name is that topic's, not a recreated one's."""
         if not self._files.is_dir(directory):
             return False
         try:
@@ -332,7 +343,7 @@ class Deletions:
     def _remove(
         self, node_id: int, deleted: DeletedTopic, directories_max: int
     ) -> tuple[int, bool]:
-        """Remove directories in a log dir; return how many, and whether none is left."""
+        """Remove a deleted topic's directories in a log dir; return how many, and whether none is left."""
         log_dir = self._cluster_file.log_dir(node_id).path
         try:
             names = self._left_in(log_dir, deleted)[:directories_max]
@@ -360,7 +371,7 @@ class Deletions:
 
 
 def _delete_dir_name(partition: int, deleted: DeletedTopic) -> str:
-    """Return a directory's name until it is removed: Kafka's, shortened where it is too long."""
+    """Return the `-delete` name, like Kafka's, of a directory to be removed, cut if it is too long."""
     ending = f"-{partition}{_ending(deleted)}"
     return deleted.topic[: _NAME_LENGTH_MAX - len(ending)] + ending
 

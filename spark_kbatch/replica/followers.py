@@ -1,4 +1,4 @@
-"""Catching up: a follower is truncated to what it and its leader have, then gets what it lacks.
+"""Replication: a follower is truncated to what it shares with its leader, then copies what it lacks.
 
 There is no fetcher thread: whoever holds the partition's lock does this, so nothing changes meanwhile.
 
@@ -22,7 +22,7 @@ _COPY_BYTES = 8 << 20
 
 
 class LeaderError(Exception):
-    """The leader failed, not the follower; carries why."""
+    """A failure of the leader, not of the follower, while a follower catches up; carries its cause."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(cause)
@@ -30,7 +30,7 @@ class LeaderError(Exception):
 
 
 class ReplicaFetcher:
-    """Makes followers equal to one leader, as it is now.
+    """A fetcher that makes the logs of followers equal to their leader's, as it is now.
 
     Every method raises LeaderError for a failure of the leader; any other OSError or KBatchError is the
     follower's.
@@ -41,7 +41,7 @@ class ReplicaFetcher:
         self._piece, self._piece_offset = memoryview(b""), -1  # what was read last
 
     def truncate(self, follower: PartitionLog) -> LogState:
-        """Truncate a follower to what the leader has, too; return its state."""
+        """Truncate a follower's log to where it agrees with the leader's; return the follower's state."""
         state, leader = follower.state(), self._state
         if state.log_end_offset < leader.log_start_offset:
             return truncation.truncate_fully_and_start_at(
@@ -78,7 +78,7 @@ class ReplicaFetcher:
             state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
 
     def recreate(self, follower: PartitionLog, topic_id: str) -> LogState:
-        """Create a follower's log, empty and starting where the leader does; return its state."""
+        """Recreate a follower's log, empty and starting at the leader's log start; return its state."""
         follower.create(topic_id)
         follower.files.flush([follower.directory.parent])
         follower.forget_batches()
@@ -90,7 +90,7 @@ class ReplicaFetcher:
         )
 
     def lacks(self, state: LogState) -> bool:
-        """Return True if a truncated follower lacks something, or has what the leader has deleted."""
+        """Return True if a truncated follower's log ends or starts before the leader's."""
         leader = self._state
         return (
             state.log_end_offset < leader.log_end_offset
@@ -100,7 +100,7 @@ class ReplicaFetcher:
     def catch_up(
         self, follower: PartitionLog, state: LogState, *, bytes_max: int | None, flush: bool
     ) -> Callable[[], LogState]:
-        """Copy to a truncated follower what it lacks, and delete what the leader has deleted.
+        """Copy missing batches to a truncated follower, and delete records that the leader has deleted.
 
         Args:
             follower: its log.
@@ -138,7 +138,7 @@ class ReplicaFetcher:
         return finish
 
     def delete(self, follower: PartitionLog, state: LogState) -> None:
-        """Have a follower start where the leader does."""
+        """Delete a follower's records below the leader's log start offset."""
         leader, now_ms = self._state, self._now_ms()
         if state.high_watermark < leader.log_start_offset:
             state = follower.move_high_watermark(
@@ -147,7 +147,7 @@ class ReplicaFetcher:
         retention.delete_records(follower, state, leader.log_start_offset, now_ms)
 
     def _read(self, offset: int) -> memoryview:
-        """Return whole batches from `offset` on; read once for all followers that lack the same."""
+        """Return whole batches of the leader from `offset` on, read once for all followers that need them."""
         if self._piece_offset != offset:
             seen = self._state._replace(high_watermark=self._state.log_end_offset)
             try:

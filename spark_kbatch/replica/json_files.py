@@ -1,4 +1,4 @@
-"""PATH's few JSON files, and their copies beside each log dir that is not in PATH.
+"""A cluster's JSON files in its folder PATH, and their copies (mirrors) beside log dirs on other disks.
 
     DISK/mirror-N/                         beside DISK/broker-N
       cluster.json  topics/TOPIC.json  partitions/TOPIC/P.json  deleted/ID.json      as in PATH
@@ -33,13 +33,13 @@ Counts = Callable[[Mapping[str, Any]], bool]
 
 
 class Mirrors:
-    """The mirrors of one cluster, by their folders."""
+    """A cluster's mirrors: folders on other disks with copies of its JSON files."""
 
     def __init__(self, files: Files, folders: Iterable[Path]) -> None:
         self._files, self.folders = files, tuple(folders)
 
     def write(self, name: PurePath, data: bytes) -> None:
-        """Write `data` to each mirror that can be written, under the name that the file has in PATH."""
+        """Write a copy of a JSON file to each mirror that can be written."""
         for folder in self.folders:
             try:
                 # Where a disk is not mounted nothing may be written to its mount point.
@@ -50,7 +50,7 @@ class Mirrors:
                 logger.warning("cannot copy to %s: %s", folder / name, error)
 
     def read(self, name: PurePath, counts: Counts | None = None) -> dict[str, Any] | None:
-        """Return the newest copy of a file, of those that count; None if there is none."""
+        """Return the newest mirrored copy of a JSON file that `counts` accepts; None if there is none."""
         found = []
         for folder in self.folders:
             try:
@@ -62,7 +62,7 @@ class Mirrors:
         return max(found, key=_number, default=None)
 
     def list(self, directory: str) -> set[str]:
-        """Return the names of the files that any mirror has in one of PATH's directories."""
+        """Return the names of the JSON files that any mirror has in a directory such as topics/."""
         found: set[str] = set()
         for folder in self.folders:
             with contextlib.suppress(OSError):
@@ -87,18 +87,18 @@ class Mirrors:
 
 
 class JsonFiles:
-    """The JSON files of one PATH and its mirrors."""
+    """The JSON files of one cluster, in its folder PATH and copied to its mirrors."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self.files, self.path = files, path
         self.mirrors = Mirrors(files, ())
 
     def use_mirrors(self, folders: Iterable[Path]) -> None:
-        """Have copies in these folders, which are known once the log dirs are."""
+        """Set the mirror folders to copy JSON files to, once the cluster's log dirs are known."""
         self.mirrors = Mirrors(self.files, folders)
 
     def read(self, path: Path) -> dict[str, Any]:
-        """Return the content of a file of PATH.
+        """Return the content of one of PATH's JSON files.
 
         Raises:
             FileNotFoundError: PATH does not have it.
@@ -107,14 +107,14 @@ class JsonFiles:
         return parse(self.files.read(path), path).values
 
     def read_or_mirrored(self, path: Path, counts: Counts) -> dict[str, Any] | None:
-        """Return the content of a file of PATH, or its newest copy that counts if PATH has lost it."""
+        """Read a JSON file in PATH or, if it is lost, its newest mirrored copy that `counts` accepts."""
         try:
             return self.read(path)
         except FileNotFoundError:
             return self.mirrors.read(path.relative_to(self.path), counts)
 
     def write(self, path: Path, value: Mapping[str, Any]) -> None:
-        """Replace a file of PATH, and its copies; PATH's is on disk on return."""
+        """Replace one of PATH's JSON files, on disk on return, and its copies in the mirrors."""
         data = as_bytes(value)
         self.files.replace(path, data)
         self.mirrors.write(path.relative_to(self.path), data)

@@ -1,4 +1,4 @@
-"""The locks of a cluster. Order: commit, metadata, partitions by (topic, partition).
+"""The file locks of a cluster, taken in this order: commit, metadata, partitions by (topic, partition).
 
     commit       flock on locks/commit        one committer at a time; also the lock of
                                               __transaction_state
@@ -47,7 +47,7 @@ _broker_log_dirs = threading.Lock()  # held with the lock of a broker's log dir;
 
 
 def _forget() -> None:
-    """Replace the lock in a forked child, where the threads of the parent are gone."""
+    """Replace this module's mutex in a forked child, where the parent's threads are gone."""
     global _broker_log_dirs
     _broker_log_dirs = threading.Lock()
 
@@ -56,20 +56,26 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Commits(Protocol):
-    """The commits of a cluster, as far as other writers have to know about them."""
+    """The interface to a cluster's unfinished commits, for other writers."""
 
     def is_pending(self, topic_partitions: Collection[TopicPartition], /) -> bool:
-        """Return True if an incomplete commit has written to one of these, or may have."""
+        """Return True if an incomplete commit has written, or may have, to one of these partitions."""
 
     def roll_forward(self, *, deadline: float | None = None) -> None:
-        """Finish that commit. Takes the commit lock, by the deadline, then partition locks."""
+        """Finish the pending commit of a dead committer.
+
+        Takes the commit lock, by the deadline, then partition locks.
+        """
 
     def settled(self, *, deadline: float | None = None) -> AbstractContextManager[None]:
-        """Hold the commit lock, by the deadline, with brokers kept out and no commit left to finish."""
+        """Hold the commit lock, with no unfinished commit left.
+
+        Brokers are kept out, and the lock is taken by the deadline.
+        """
 
 
 class Locks:
-    """The locks of one cluster.
+    """The file locks of one cluster: commit, metadata, partitions and log dirs.
 
     A deadline is a time of `time.monotonic`. It limits the wait for others; a free lock is taken even
     after it has passed.
@@ -79,7 +85,9 @@ class Locks:
         self._files, self._dir = files, locks_dir
 
     def commit(self, *, deadline: float | None = None) -> AbstractContextManager[object]:
-        """Hold the lock of whoever commits, from placing to the last flip.
+        """Hold the commit lock, so that one commit runs at a time.
+
+        A committer holds it from placing its batches to the last flip.
 
         Raises:
             LockTimeoutError: it was not free by the deadline.
@@ -87,7 +95,7 @@ class Locks:
         return self._flocked("commit", deadline)
 
     def metadata(self, *, deadline: float | None = None) -> AbstractContextManager[object]:
-        """Hold the lock of whoever changes cluster.json or a topic's file.
+        """Hold the lock that guards changes to cluster.json and to topics' files.
 
         Raises:
             LockTimeoutError: it was not free by the deadline.
@@ -111,7 +119,7 @@ class Locks:
         *,
         deadline: float | None = None,
     ) -> AbstractContextManager[None]:
-        """Hold the locks of whoever writes to these logs, taken in order.
+        """Hold the locks that guard writes to these partitions' logs, taken in order.
 
         Args:
             topic_partitions: whose locks.
@@ -127,7 +135,7 @@ class Locks:
         )
 
     def log_dir(self, path: Path) -> AbstractContextManager[None]:
-        """Hold the lock of whoever writes into a log dir, shared.
+        """Hold a shared lock on a log dir while writing into it, which keeps a Kafka broker out.
 
         Entering it raises:
             LogDirLockedError: a broker is in.
@@ -136,7 +144,7 @@ class Locks:
 
     @contextlib.contextmanager
     def exclusive_log_dir(self, path: Path) -> Iterator[None]:
-        """Hold the lock of whoever writes into a broker's log dir: the one that the broker itself takes.
+        """Hold a Kafka broker's own exclusive lock on its log dir, which keeps the broker out.
 
         Raises:
             LogDirLockedError: the broker is in, or another process writes there.
@@ -154,7 +162,7 @@ class Locks:
 
 
 class _SharedLogDir:
-    """A log dir's lock, shared by all that write into it, except a broker."""
+    """A context manager that holds a shared lock on a log dir, which keeps a Kafka broker out."""
 
     __slots__ = ("_file", "_files", "_log_dir")
 
@@ -181,7 +189,7 @@ class _SharedLogDir:
 
 
 class _PartitionLocks:
-    """The locks of some partitions, taken in order."""
+    """A context manager that holds the locks of some partitions, taken in order."""
 
     __slots__ = ("_commits", "_deadline", "_dir", "_files", "_held", "_topic_partitions")
 
@@ -229,7 +237,7 @@ class _PartitionLocks:
             self._take(self._dir / name, of_bytes)
 
     def _take(self, path: Path, of_bytes: dict[int, TopicPartition]) -> None:
-        """Lock these bytes of the file that is at the path."""
+        """Lock the bytes of a topic's lock file that stand for partitions, in the file now at that path."""
         files = self._files
         while True:
             file = files.open_for_locks(path)
@@ -251,7 +259,7 @@ class _PartitionLocks:
 def _waited_for(
     take: Callable[[bool], T | None], lock: str, path: Path, deadline: float | None
 ) -> T:
-    """Return what `take`, told whether to wait, returns once that is not None.
+    """Take a lock by calling `take` until it returns a result or the deadline passes; return the result.
 
     Raises:
         LockTimeoutError: it was None until the deadline.

@@ -1,4 +1,6 @@
-"""The log dirs that can be used. Node N's is broker-N; each may be on a disk of its own.
+"""The log dirs of a cluster, and which of them are online.
+
+Node N's is broker-N; each may be on a disk of its own.
 
     online     a directory whose meta.properties has the directory id that cluster.json gives its node
     offline    any other, and any in which an operation has failed, for RETRY_MS: then it is looked
@@ -45,7 +47,10 @@ class _Offline(NamedTuple):
 
 
 class LogDirs:
-    """The log dirs of one cluster, as one process sees them. Thread-safe."""
+    """A cluster's log dirs, and which of them this process finds online.
+
+    It is thread-safe.
+    """
 
     def __init__(
         self, files: Files, cluster_file: ClusterFile, monotonic_ms: Callable[[], int]
@@ -62,7 +67,10 @@ class LogDirs:
         return self._cluster_file.log_dirs()
 
     def is_online(self, node_id: int) -> bool:
-        """Return True if a node's log dir can be used, as far as is known."""
+        """Return True if a node's log dir can be used.
+
+        After a failure it is looked at again once RETRY_MS have passed.
+        """
         with self._mutex:
             offline = self._offline.get(node_id)
             identity = self._identities.get(node_id)
@@ -112,12 +120,12 @@ class LogDirs:
             return self._offline[node_id].why if node_id in self._offline else "it is gone"
 
     def staging(self) -> dict[int, Path]:
-        """Return where tasks stage, by node, on disks that can be used."""
+        """Return the staging folders for Spark tasks, by node, whose disks can be used."""
         dirs = self.all
         return {one.node_id: one.staging for one in dirs if self.is_used(one.node_id)}
 
     def staging_of(self, node_id: int) -> Path:
-        """Return where tasks stage for a node.
+        """Return a node's staging folder for Spark tasks.
 
         Raises:
             KafkaStorageError: its log dir is offline.
@@ -135,7 +143,7 @@ class LogDirs:
         return len(self.all) == 1 or self.is_online(node_id)
 
     def look_again(self) -> None:
-        """Have every log dir looked at on its next use, whatever was found before."""
+        """Have each offline log dir checked again on its next use, without waiting for its retry time."""
         with self._mutex:
             self._offline = {
                 node: offline._replace(until_ms=_AT_ONCE) for node, offline in self._offline.items()

@@ -34,7 +34,7 @@ _VERSION_OF_MAGIC = {0: "0.9.0", 1: "0.10.2"}
 
 
 class LostTopic(NamedTuple):
-    """A topic whose file was recreated, or would be."""
+    """A topic whose file is lost or damaged, and what the file is recreated from, if it can be."""
 
     topic: Topic | None  # None if the file cannot be recreated
     # A sentence: what was lost, what it was recreated from, what is not known; or why it cannot be.
@@ -44,7 +44,7 @@ class LostTopic(NamedTuple):
 def restore(
     manager: ReplicaManager, internal: Mapping[str, TopicConfig], *, dry_run: bool
 ) -> dict[str, LostTopic]:
-    """Recreate the lost and the damaged files of topics.
+    """Recreate topic files that are lost or damaged, from mirrors or from the topics' logs.
 
     Args:
         manager: of the cluster.
@@ -99,7 +99,7 @@ _Directories = Mapping[int, Mapping[int, Path]]  # of one topic: by partition an
 
 
 def _directories(manager: ReplicaManager) -> dict[str, dict[int, dict[int, Path]]]:
-    """Return all partitions' directories, by topic."""
+    """Return all partitions' directories in the log dirs, by topic, partition and node."""
     found: dict[str, dict[int, dict[int, Path]]] = {}
     for log_dir in manager.dirs.all:
         if manager.dirs.is_readable(log_dir.node_id):
@@ -130,7 +130,7 @@ def _recreated(
     fault: str,
     config: TopicConfig | None,
 ) -> LostTopic:
-    """Return a topic as its directories have it.
+    """Return a lost topic as recreated from its partitions' directories, or why that is impossible.
 
     Args:
         manager: of the cluster.
@@ -179,7 +179,7 @@ def _from_directories(
 
 
 def _guessed_config(files: Files, directories: _Directories) -> tuple[TopicConfig, str]:
-    """Return settings with which the records can be read, and what to say about them."""
+    """Return topic settings with which a lost topic's records can be read, and a text that describes them."""
     magic = _magic(files, directories)
     version = _VERSION_OF_MAGIC.get(magic, TopicConfig().message_format_version)
     format_said = f", except for message.format.version={version}" if magic != MAGIC else ""
@@ -205,7 +205,9 @@ def _topic_id(files: Files, fault: str, directories: _Directories) -> str:
 
 
 def _leader_first(files: Files, by_node: Mapping[int, Path]) -> tuple[int, ...]:
-    """Return the nodes that hold a partition; first the one that leads, unless partitions/ says otherwise.
+    """Return the nodes that hold a partition, by how far their logs reach, so most likely the leader first.
+
+    A file in partitions/ may name another leader.
 
     No follower's log ends after its leader's, and a follower learns the high watermark later.
     """
@@ -223,7 +225,7 @@ def _leader_first(files: Files, by_node: Mapping[int, Path]) -> tuple[int, ...]:
 
 
 def _magic(files: Files, directories: _Directories) -> int:
-    """Return the format of the first batch that is found."""
+    """Return the message format version (magic) of the first batch found in a topic's logs."""
     for by_node in directories.values():
         for directory in by_node.values():
             for name in files.list(directory):

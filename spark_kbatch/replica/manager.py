@@ -105,7 +105,10 @@ ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 
 
 class ReplicaManager:
-    """Appends to the partitions of one cluster, fetches and deletions. Thread-safe."""
+    """The manager of a cluster's partitions: appends, fetches and deletes records.
+
+    It is thread-safe.
+    """
 
     def __init__(
         self,
@@ -116,7 +119,7 @@ class ReplicaManager:
         monotonic_ms: Callable[[], int] = monotonic_ms,
         uses_threads: bool = True,
     ) -> None:
-        """Without `uses_threads` callers do all the work, and call `look` of the purgatories."""
+        """Set up; without `uses_threads` no thread is started, and callers run the purgatories' `look`."""
         self.files, self.metadata = files, metadata
         self.now_ms, self.monotonic_ms, self.uses_threads = now_ms, monotonic_ms, uses_threads
         self.topic_metrics = BrokerTopicMetrics()
@@ -141,7 +144,7 @@ class ReplicaManager:
     # Partitions.
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """Return a partition, of the topic that the disk has now.
+        """Return the object for a partition of the topic that has this name now.
 
         It stays the same for the holder of the partition's lock: a topic is deleted, recreated or altered
         by one that holds the locks of all its partitions.
@@ -155,7 +158,7 @@ class ReplicaManager:
         return self.all_of([topic_partition])[topic_partition]
 
     def all_of(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Partition]:
-        """Return these partitions, with one look at each topic; raises as `partition`."""
+        """Return the objects for several partitions, looking up each topic once; raises as `partition`."""
         wanted = list(topic_partitions)
         try:
             topics = {
@@ -173,7 +176,7 @@ class ReplicaManager:
         return known if len(known) == len(found) else self._renewed(wanted)
 
     def forget_deleted(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Drop what is known of those of these partitions whose topic does not exist."""
+        """Drop the cached objects of those partitions whose topic no longer exists."""
         with self._mutex:
             for tp in topic_partitions:
                 if tp in self._partitions and self.metadata.topics.find(tp.topic) is None:
@@ -226,7 +229,9 @@ class ReplicaManager:
         return list(map(TopicPartition, itertools.repeat(topic), numbers))
 
     def replica(self, topic_partition: TopicPartition) -> Replica:
-        """Return a partition's leader, or the replica that stands in; its state may miss a decided commit.
+        """Return a partition's replica to read: its leader, or a stand-in if that cannot be read.
+
+        Its state may miss a decided commit.
 
         Raises:
             UnknownTopicOrPartitionError: no such topic, or fewer partitions.
@@ -235,14 +240,17 @@ class ReplicaManager:
         return self.partition(topic_partition).view.readable()
 
     def log(self, topic_partition: TopicPartition) -> PartitionLog:
-        """Return the log of that replica; raises as `replica`."""
+        """Return the log of a partition's replica to read; raises as `replica`."""
         only_log = self.partition(topic_partition).only_log
         return only_log or self.replica(topic_partition).log
 
     def quick_high_watermarks(
         self, topic: str, besides: Container[int]
     ) -> list[tuple[int, int | None]]:
-        """Return those of a topic's other partitions, by number; None if only `replica` can tell."""
+        """Return the high watermarks of a topic's partitions, except `besides`, with few reads.
+
+        They come with the partitions' numbers; None stands for one that only `replica` can tell.
+        """
         found = self.metadata.topics.topic(topic)
         others = [number for number in range(found.partitions) if number not in besides]
         if found.replication_factor > 1:
@@ -317,7 +325,7 @@ class ReplicaManager:
         lock_timeout_ms: int | None = None,
         topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> None:
-        """Append to each of these partitions; one's failure does not stop the others.
+        """Append record batches to several partitions; a failure of one does not stop the others.
 
         Args:
             timeout_ms: how long an answer may wait: for partitions' locks, and then for replicas.
@@ -399,7 +407,7 @@ class ReplicaManager:
         appended: Mapping[TopicPartition, Appended],
         accepted: Mapping[TopicPartition, tuple[Partition, Accepted]],
     ) -> None:
-        """Count what was appended; what met a lock is tried again, and counted then."""
+        """Count an append's batches in the metrics, except those that met a lock, which are tried again."""
         tried = {tp: one for tp, one in appended.items() if not _is_locked(one)}
         written = [accepted[tp][1].header for tp, one in tried.items() if one.result.error is None]
         self.topic_metrics.appended(
@@ -417,7 +425,7 @@ class ReplicaManager:
         on_complete: OnAppended,
         commits: Commits,
     ) -> None:
-        """Answer, unless all replicas are to acknowledge and some of what was written is not decided."""
+        """Answer an append, or with acks=all have it wait until the in-sync replicas have the records."""
         waiting = required_acks == ACKS_ALL and any(
             one.result.error is None and not one.is_decided for one in appended.values()
         )
@@ -448,7 +456,7 @@ class ReplicaManager:
         flush: bool,
         deadline: float | None = None,
     ) -> None:
-        """Have the followers of these partitions catch up with their leaders, as far as they can be used.
+        """Let the usable followers of these partitions catch up with their leaders.
 
         An error is only logged: it is not the caller's, and the next append meets it again.
         """
@@ -617,7 +625,7 @@ class ReplicaManager:
         to_log_end: bool = False,
         seen: Replica | None = None,
     ) -> tuple[LogRead, LogOffsets]:
-        """Return whole batches from the one that holds an offset on, and the log's offsets.
+        """Fetch whole batches of a partition from the one that holds an offset on; also return log offsets.
 
         Args:
             topic_partition: where to read.
@@ -671,7 +679,7 @@ class ReplicaManager:
     def fetch_overwritten(
         self, topic_partition: TopicPartition, asked: ReadRange, *, replicas: Replicas
     ) -> tuple[LogRead, LogOffsets]:
-        """Fetch from an offset below the log start, for a range that was resolved before an overwrite.
+        """Fetch records below the log start that a commit has overwritten, for a read planned before it.
 
         Raises:
             OffsetOutOfRangeError: it was not overwritten, or its files are gone; names the commit.
@@ -703,7 +711,7 @@ class ReplicaManager:
         replicas: Replicas,
         room: Room | None = None,
     ) -> None:
-        """Fetch whole batches of several partitions, at once or when there are enough.
+        """Fetch whole batches of several partitions, waiting up to `max_wait_ms` for `min_bytes`.
 
         Args:
             max_wait_ms: when to answer with what there is; 0 or less to wait for nothing.
@@ -758,14 +766,14 @@ class ReplicaManager:
 
 
 def _as_of(before: LogState, state: LogState) -> LogState:
-    """Return a state that shows no more than `before`: neither of its two ends is higher."""
+    """Return a log state whose high watermark and last stable offset are not above those of `before`."""
     high_watermark = min(state.high_watermark, before.high_watermark)
     stable = min(state.last_stable_offset, before.last_stable_offset)
     return state._replace(high_watermark=high_watermark, last_stable_offset=stable)
 
 
 def ensure_same_topic(topic_partition: TopicPartition, wanted_id: str, found_id: str) -> None:
-    """Check that a partition is of the topic that is meant.
+    """Check that a partition's topic still has the expected id, so was not deleted and recreated.
 
     Raises:
         UnknownTopicOrPartitionError: it is of another topic of the same name.
@@ -793,6 +801,6 @@ def _answer(error: OSError | KBatchError) -> AppendResult:
 
 
 def _damaged(error: KafkaStorageError) -> KafkaStorageError:
-    """Return the error, marked as not transient, so that a producer does not retry it."""
+    """Mark a storage error as not transient, so that a producer does not retry, and return it."""
     error.is_transient = False
     return error

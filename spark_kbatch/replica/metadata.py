@@ -1,4 +1,4 @@
-"""The JSON files of one cluster, a part for each subject."""
+"""The metadata of one cluster: an object for each kind of JSON file."""
 
 from __future__ import annotations
 

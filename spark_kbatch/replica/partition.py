@@ -73,7 +73,7 @@ _CATCH_UP_BYTES = 64 << 20  # for a replica outside of the ISR, in one hold of t
 
 
 class Appended(NamedTuple):
-    """The outcome of one batch; while replicas are awaited, the offset that they have to reach."""
+    """The outcome of appending one batch; until it is decided, the offset that replicas have to reach."""
 
     result: AppendResult
     is_decided: bool = True
@@ -83,7 +83,7 @@ class Appended(NamedTuple):
 
 
 class Leadership(NamedTuple):
-    """The leader of a partition, as the holder of its lock last left it."""
+    """A partition's leader with its log and log state, as the last holder of the partition's lock left it."""
 
     state: PartitionState
     log: PartitionLog  # the leader's
@@ -108,7 +108,7 @@ class Partition:
         *,
         uses_threads: bool = True,
     ) -> None:
-        """`log_of` returns the log of a node's replica."""
+        """Set up a partition; `log_of` returns the log of a node's replica."""
         self.topic_partition, self.config = topic_partition, topic.config
         self.topic = topic  # as it was read last; this partition is the same in both
         self.view = PartitionView(topic_partition, topic, states, dirs, log_of)
@@ -119,7 +119,7 @@ class Partition:
         self._led: Leadership | None = None  # guarded by the partition's lock
 
     def is_of(self, topic: Topic) -> bool:
-        """Return True if a topic, as it was read since, has this partition with the same settings."""
+        """Return True if the topic, read again, still has this partition with the same id and settings."""
         return (
             topic.topic_id == self.topic.topic_id
             and topic.config == self.config
@@ -128,23 +128,26 @@ class Partition:
 
     @functools.cached_property
     def directories(self) -> list[str]:
-        """Directories of its replicas, in order of preference."""
+        """The directories of the partition's replicas, in order of preference."""
         return [str(self._log_of(node_id).directory) for node_id in self.replicas]
 
     @property
     def leader(self) -> int:
-        """The node that leads, for the holder of the partition's lock; the partition is ready."""
+        """The node id of the partition's leader, for the holder of the partition's lock.
+
+        The partition is ready.
+        """
         return self.replicas[0] if self.only_log is not None else self._ready().state.leader
 
     def ready_locked(self, *, flush: bool) -> Replica:
-        """Have a leader, and in sync all replicas that can be; return the leader."""
+        """Elect a leader if needed and let its followers catch up; return the leader's replica."""
         if self.only_log is not None:
             return Replica(self.replicas[0], self.only_log, self.only_log.state())
         led = self._lead_and_replicate_locked(flush=flush)
         return Replica(led.state.leader, led.log, led.log_state)
 
     def place_locked(self, place: Callable[[Replica], LogState]) -> dict[int, LogState]:
-        """Place the same batches after the recorded end of every in-sync replica, unseen.
+        """Write a commit's batches past the log end of every in-sync replica, where readers do not see them.
 
         A replica for which that fails leaves the ISR, on disk on return. If it is the leader, another
         one is elected, and all is done again.
@@ -197,7 +200,7 @@ class Partition:
         return placed
 
     def _in_epoch_locked(self, node_id: int, led: Leadership) -> Replica:
-        """Return an in-sync replica, cut to its recorded end and brought to the leader's epoch."""
+        """Return an in-sync replica, cut to its recorded end and brought to the current leader epoch."""
         log = self._log_of(node_id)
         state = log.discard_unrecorded(log.state())
         if state.leader_epoch < led.state.leader_epoch:
@@ -207,7 +210,9 @@ class Partition:
         return Replica(node_id, log, state)
 
     def ensure_enough_in_sync_locked(self) -> None:
-        """Check that as many replicas are in sync as acks=all requires; the partition is ready.
+        """Check that the ISR has min.insync.replicas members, as acks=all requires.
+
+        The partition is ready.
 
         Raises:
             NotEnoughReplicasError: fewer are.
@@ -218,7 +223,9 @@ class Partition:
                 raise NotEnoughReplicasError(str(self.topic_partition), isr, self.min_isr)
 
     def flip_locked(self, states: Mapping[int, LogState], *, flush: bool) -> None:
-        """Write the states that a commit has decided, over lower sequence numbers only: it may be repeated.
+        """Make a decided commit's batches visible by writing each replica's new log state; may be repeated.
+
+        A state is only written over one with a lower sequence number.
 
         A replica for which that fails leaves the ISR. The last one cannot: its state is recorded as
         unwritten, and written before the replica is used again.
@@ -253,7 +260,10 @@ class Partition:
 
     @contextlib.contextmanager
     def leading_locked(self) -> Iterator[PartitionLog]:
-        """Yield the leader's log, to write to; the partition is ready. An OSError is the leader's disk's."""
+        """Yield the leader's log to write to; with several replicas an OSError takes its log dir offline.
+
+        The partition is ready.
+        """
         if self.only_log is not None:
             yield self.only_log
             return
@@ -265,7 +275,7 @@ class Partition:
             raise
 
     def publish_locked(self, state: LogState, *, flush: bool) -> LogState:
-        """Make what was written after the leader's end visible, once all in-sync replicas have it.
+        """Make batches past the leader's log end visible, once all in-sync replicas have them.
 
         Args:
             state: the new state; its high watermark is the log end offset.
@@ -308,7 +318,7 @@ class Partition:
         return self._led
 
     def _lead_locked(self) -> Leadership:
-        """Return who leads, after an election if one is needed.
+        """Return the partition's leader, after an election if the known one cannot be used.
 
         Raises:
             KafkaStorageError: no in-sync replica can be used; says why.
@@ -333,7 +343,7 @@ class Partition:
         raise self.view.no_usable_replica(state)
 
     def _without_unwritten_locked(self, state: PartitionState) -> PartitionState:
-        """Write the unwritten states of replicas whose disks are back."""
+        """Write log states of decided commits that replicas missed while their disks were offline."""
         unwritten = {
             node_id: decided
             for node_id, decided in state.unwritten.items()
@@ -441,7 +451,7 @@ class Partition:
     # Elections.
 
     def _become_leader_locked(self, state: PartitionState, log_state: LogState) -> Leadership:
-        """Start the leader epoch in the leader's log, if that has not been done."""
+        """Record the new leader epoch in the leader's log, unless it is there already."""
         log = self._log_of(state.leader)
         if log_state.leader_epoch < state.leader_epoch:
             log_state = log.discard_unrecorded(log_state)
@@ -454,7 +464,7 @@ class Partition:
         return Leadership(state, log, log_state)
 
     def _elect_locked(self, state: PartitionState) -> PartitionState:
-        """Have another in-sync replica lead; on disk on return."""
+        """Elect another in-sync replica as leader; on disk on return."""
         alive = dict(self.view.alive(state))
         if not alive:
             raise self.view.no_usable_replica(state)
@@ -474,7 +484,7 @@ class Partition:
     def _change_isr_locked(
         self, state: PartitionState, isr: Sequence[int], high_watermark: int
     ) -> PartitionState:
-        """Write which replicas are in sync from now on."""
+        """Store a partition's new ISR on disk, together with its leader."""
         if len(isr) < self.min_isr:
             # The high watermark stands still from now on, and no longer follows from the log ends.
             isr = [
@@ -582,7 +592,7 @@ class Partition:
             return fetcher.recreate(follower, self.topic.topic_id)
 
     def _unless_it_fails(self, node_id: int, step: Callable[[], T]) -> T | None:
-        """Return the result of a step on a follower; None if it fails, which is recorded."""
+        """Run a step on a follower and return its result; if it fails, note the failure and return None."""
         try:
             return step()
         except (OSError, KBatchError) as error:
@@ -591,7 +601,7 @@ class Partition:
 
     @contextlib.contextmanager
     def _side_by_side(self, flush: bool) -> Iterator[Start]:
-        """Yield a function that starts a step and returns one that waits for its result.
+        """Yield a function that starts a step on a replica, and returns another that waits for its result.
 
         Each step is on a disk of its own.
         """
@@ -602,7 +612,10 @@ class Partition:
             yield _done
 
     def delete_on_followers_locked(self) -> None:
-        """Delete, on the followers in the ISR, what lies below the leader's log start; the partition is ready."""
+        """Delete the records below the leader's log start on in-sync followers.
+
+        The partition is ready.
+        """
         if self.only_log is not None:
             return
         led = self._ready()

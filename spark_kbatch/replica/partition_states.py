@@ -1,4 +1,4 @@
-"""partitions/TOPIC/P.json: who leads a partition and who is in sync, once that has changed.
+"""partitions/TOPIC/P.json: a partition's leader and in-sync replicas, once they have changed.
 
 Writers hold the partition's lock.
 """
@@ -23,7 +23,7 @@ _UNWRITTEN = "kept"
 
 
 class PartitionState(NamedTuple):
-    """A partition's leader, and the replicas that have all that was acknowledged.
+    """A partition's leader, its in-sync replicas, and its leader and partition epochs.
 
     Source: Kafka metadata/.../PartitionRegistration.java.
     """
@@ -38,13 +38,13 @@ class PartitionState(NamedTuple):
 
 
 class PartitionStates:
-    """The states of a cluster's partitions, as their files have them."""
+    """The files partitions/TOPIC/P.json, each with the leader and ISR of a partition."""
 
     def __init__(self, json_files: JsonFiles, paths: ClusterPaths, deleted: DeletedTopics) -> None:
         self._json_files, self.paths, self._deleted = json_files, paths, deleted
 
     def read(self, topic_partition: TopicPartition, topic_id: str) -> PartitionState | None:
-        """Return what was written last; None while nothing has happened to the partition's replicas.
+        """Return a partition's stored leader and ISR; None if they have never changed.
 
         Args:
             topic_partition: which one.
@@ -74,7 +74,10 @@ class PartitionStates:
         return PartitionState(leader, isr, leader_epoch, partition_epoch, dict(unwritten))
 
     def write(self, topic_partition: TopicPartition, state: PartitionState, topic_id: str) -> None:
-        """Write the state, on disk on return. The caller holds the partition's lock."""
+        """Write a partition's leader and ISR to its file, on disk on return.
+
+        The caller holds the partition's lock.
+        """
         path, files = self.paths.partition_file(topic_partition), self._json_files.files
         if not files.exists(path.parent):
             files.make_dir(path.parent)

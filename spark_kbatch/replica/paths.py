@@ -1,4 +1,7 @@
-"""The paths of a cluster's files; `__init__` draws the tree. Nothing here touches a disk."""
+"""The paths of a cluster's files and folders, computed without access to a disk.
+
+`__init__` draws the tree.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from spark_kbatch.options.topic import ensure_valid_topic
 
 
 class ClusterPaths:
-    """The paths below one PATH."""
+    """The paths of the files and folders of one cluster, below its folder PATH."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +36,7 @@ class ClusterPaths:
         return self.topics_dir / f"{ensure_valid_topic(topic)}.json"
 
     def partition_file(self, topic_partition: TopicPartition) -> Path:
-        """Return the path of the file that says who leads a partition; it may not exist."""
+        """Return the path of the file with a partition's leader and ISR, which may not exist."""
         topic, partition = topic_partition
         return self.partitions_dir / ensure_valid_topic(topic) / f"{partition}.json"
 
@@ -48,16 +51,16 @@ def node_dir(folder: Path, node_id: int) -> Path:
 
 
 def staging_of(log_dir: Path) -> Path:
-    """Return staging-N beside the log dir broker-N: what tasks write, on the same file system."""
+    """Return the path of staging-N, the folder that Spark tasks write to, beside the log dir broker-N."""
     return log_dir.with_name(log_dir.name.replace("broker", "staging"))
 
 
 def mirror_of(log_dir: Path) -> Path:
-    """Return mirror-N beside the log dir broker-N."""
+    """Return the path of mirror-N, the folder with copies of JSON files, beside the log dir broker-N."""
     return log_dir.with_name(log_dir.name.replace("broker", "mirror"))
 
 
 def partition_of(directory: str) -> TopicPartition | None:
-    """Return the partition that a directory with this name in a log dir holds; None if none."""
+    """Parse the name of a partition's directory, TOPIC-P, into its partition; None for any other name."""
     found = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,9})", directory)
     return TopicPartition(found[1], int(found[2])) if found else None

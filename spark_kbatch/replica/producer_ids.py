@@ -15,7 +15,10 @@ BLOCK_SIZE = 1000
 
 
 class ProducerIds:
-    """Source of ids that no producer of this cluster has had. Thread-safe; a forked child has its own block."""
+    """A source of producer ids that no producer of this cluster has had.
+
+    It is thread-safe. A forked child has its own block of ids.
+    """
 
     def __init__(self, cluster_file: ClusterFile, locks: Locks) -> None:
         self._cluster_file, self._locks = cluster_file, locks
@@ -24,7 +27,9 @@ class ProducerIds:
         self._process_id = os.getpid()
 
     def next(self, *, deadline: float | None = None) -> int:
-        """Return a new id. The rest of a process's block is never given out once it ends.
+        """Return a producer id that was never given out before.
+
+        The rest of a process's block is never given out once the process ends.
 
         Raises:
             LockTimeoutError: the metadata lock was not free by the deadline, a time of `time.monotonic`.

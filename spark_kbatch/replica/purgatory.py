@@ -1,4 +1,4 @@
-"""Operations that cannot be answered yet: tried, watched, tried again; each is completed once.
+"""A purgatory: operations that wait until they are satisfied or time out; each is completed once.
 
     try    is it satisfied?             no: no one knows of it yet
     watch  under each of its keys       from here on whoever changes one of them tries it
@@ -43,24 +43,30 @@ class DelayedOperation(abc.ABC):
 
     @abc.abstractmethod
     def is_satisfied(self) -> bool:
-        """Return True if it can be completed. Called by one thread at a time; must not raise."""
+        """Return True if the operation can be completed now; must not raise.
+
+        Called by one thread at a time.
+        """
 
     @abc.abstractmethod
     def on_complete(self) -> None:
-        """Answer. Called once, with no lock held."""
+        """Answer the operation; called once, with no lock held."""
 
     def try_complete(self) -> bool:
-        """Complete it if it is satisfied; return True if this call did."""
+        """Complete the operation if it is satisfied; return True if this call completed it."""
         return self.try_complete_if(self.is_satisfied)
 
     def try_complete_if(self, is_satisfied: Callable[[], bool]) -> bool:
-        """Do as `try_complete`, with another way to find out; called by one thread at a time, too."""
+        """Complete the operation if the given check passes; return True if this call completed it.
+
+        Called by one thread at a time, too.
+        """
         with self._trying:
             satisfied = not self.is_completed and is_satisfied()
         return satisfied and self.force_complete()
 
     def force_complete(self) -> bool:
-        """Complete it, unless that was done; return True if this call did."""
+        """Complete the operation unless it is completed; return True if this call completed it."""
         with self._ending:
             if self.is_completed:
                 return False
@@ -92,7 +98,7 @@ class Purgatory(Generic[Key, Waiting]):
         return len(self._waiting)
 
     def try_complete_else_watch(self, operation: Waiting, keys: Iterable[Key]) -> bool:
-        """Complete the operation, or have it wait until one of the keys changes; return True if it is done."""
+        """Complete an operation, or have it wait until one of its keys changes; return True if it is done."""
         if self._process_id != os.getpid():
             self._forget()
         if operation.try_complete():
@@ -131,7 +137,7 @@ class Purgatory(Generic[Key, Waiting]):
         self._remove(late)
 
     def _look_for_changes(self) -> object:
-        """Try what may be satisfied by a change that no one has announced: here, everything."""
+        """Try all waiting operations, since another process may have changed what they wait for."""
         with self._mutex:
             waiting = list(self._waiting)
         return self._try(waiting)
@@ -142,7 +148,7 @@ class Purgatory(Generic[Key, Waiting]):
             return list(dict.fromkeys(one for key in keys for one in self._watchers.get(key, ())))
 
     def _try(self, operations: Sequence[Waiting]) -> int:
-        """Complete what is satisfied of these; return how many this call completed."""
+        """Complete those of these operations that are satisfied; return how many this call completed."""
         return self._try_each(operations, DelayedOperation.try_complete)
 
     def _try_each(
@@ -182,7 +188,7 @@ class Purgatory(Generic[Key, Waiting]):
 
 
 def _guarded(complete: Callable[[], T]) -> T | bool:
-    """Call `complete`, but log what an answer raises: it is not the problem of whoever triggered it."""
+    """Call `complete`, and log an exception that an operation's answer raises instead of passing it on."""
     try:
         return complete()
     except Exception:

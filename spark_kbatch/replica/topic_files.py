@@ -46,7 +46,7 @@ _LEAST = {
 
 
 class _Known(NamedTuple):
-    """A topic, and the file that it was read from."""
+    """A cached topic, with the path and fingerprint of the file that it was read from."""
 
     path: Path
     fingerprint: tuple[int, ...] | None = None  # None if nothing was read
@@ -54,7 +54,9 @@ class _Known(NamedTuple):
 
 
 class TopicFiles:
-    """The topics of one cluster. Thread-safe.
+    """The topics of one cluster, as its files topics/TOPIC.json have them.
+
+    It is thread-safe.
 
     Each call looks at the disk. A topic's file is read again only once it was replaced.
     """
@@ -71,7 +73,7 @@ class TopicFiles:
         self._known: dict[str, _Known] = {}  # by name; each replaced whole
 
     def names(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted; with `internal`, also those of the cluster's own."""
+        """Return the names of all topics, sorted, with the cluster's internal ones if `internal` is set."""
         mirrors, topics_dir = self._json_files.mirrors, self._paths.topics_dir
         own, mirrored = (
             {name.removesuffix(".json") for name in files if name.endswith(".json")}
@@ -82,7 +84,7 @@ class TopicFiles:
         return sorted(name for name in own if internal or not name.startswith(INTERNAL_PREFIX))
 
     def find(self, name: str) -> Topic | None:
-        """Return the topic as the disk has it now; None if it does not exist.
+        """Return the topic with this name, as its file is now; None if it does not exist.
 
         The same object is returned until its file is replaced.
 
@@ -111,7 +113,7 @@ class TopicFiles:
         return topic
 
     def mirrored(self, name: str) -> Topic | None:
-        """Return the topic as its newest copy in a mirror has it; None if there is no sound copy."""
+        """Return a topic as read from the newest copy of its file in a mirror; None if no copy is sound."""
         path = self._paths.topic_file(name)
         found = self._mirrored(path)
         try:
@@ -120,7 +122,7 @@ class TopicFiles:
             return None
 
     def topic(self, name: str) -> Topic:
-        """Return the topic as the disk has it now.
+        """Return the topic with this name, as its file is now; raise an error if it does not exist.
 
         Raises:
             UnknownTopicOrPartitionError: names the topics that exist.
@@ -142,7 +144,10 @@ class TopicFiles:
         return topic
 
     def write(self, topic: Topic) -> None:
-        """Have the topic exist. The caller holds the metadata lock and has made its logs."""
+        """Write a topic's file, which makes the topic exist or changes it.
+
+        The caller holds the metadata lock and has made the topic's logs.
+        """
         replicas = [topic.replicas_of(p) for p in range(topic.partitions)]
         if self._cluster_file.version() == 1:
             assignment = {"replicas": replicas}
@@ -177,14 +182,14 @@ class TopicFiles:
         return True
 
     def write_again(self, topic: Topic) -> None:
-        """Write the file of a topic that has lost it; one that is there is damaged, and copied."""
+        """Write the lost or damaged file of a topic again, keeping a copy of a damaged one."""
         path = self._paths.topic_file(topic.name)
         if self._files.exists(path):
             self._files.replace(path.with_name(f"{path.name}.damaged"), self._files.read(path))
         self.write(topic)
 
     def ensure_may_be_named(self, name: str) -> None:
-        """Check that a new topic of this name gets files of its own.
+        """Check that no other topic's name differs only by case, where the file system ignores case.
 
         Raises:
             ConfigError: another topic's name differs by case only, which is the same name here.
@@ -203,7 +208,7 @@ class TopicFiles:
         return self._files.exists(path.with_name(path.name.upper()))
 
     def why_lost(self, name: str) -> str:
-        """Return why a topic that is not there seems to have lost its file; empty if it does not exist."""
+        """Return an error text if a missing topic still has a log, so has lost its file; else nothing."""
         for log_dir in self._cluster_file.log_dirs():
             directory = log_dir.path / f"{name}-0"
             is_there = self._files.exists(directory) and not self._deleted.owns(directory)
@@ -236,7 +241,7 @@ def _generation(values: Mapping[str, Any], path: Path) -> int:
 
 
 def _stored_config(config: TopicConfig) -> dict[str, Any]:
-    """Return a topic's settings by their keys; newer ones only where they differ from the default.
+    """Return a topic's settings as its file stores them; newer ones only if they are not the default.
 
     A release that does not know one refuses the topic.
     """
@@ -247,7 +252,7 @@ def _stored_config(config: TopicConfig) -> dict[str, Any]:
 
 
 def _config_of(stored: StoredObject) -> TopicConfig:
-    """Return a topic's settings, of the right types and within what the code can handle."""
+    """Parse the settings in a topic's file, checking their types and ranges."""
     defaults: Mapping[str, Any] = asdict(TopicConfig())
     given: dict[str, int | str] = {}
     for key in stored.keys():

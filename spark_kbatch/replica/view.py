@@ -32,7 +32,10 @@ NOTHING_NEWER: Mapping[int, LogState] = {}
 
 
 class ReplicaInfo(NamedTuple):
-    """One replica at one moment; -1 and a reason if it cannot be read."""
+    """A replica's status at one moment: its role, log end and lag, or why it is offline.
+
+    If it cannot be read, numbers are -1.
+    """
 
     node_id: int
     is_leader: bool
@@ -43,7 +46,7 @@ class ReplicaInfo(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """One replica's log, and a state of it."""
+    """A replica of a partition: its node, its log, and the log's state as of one moment."""
 
     node_id: int
     log: PartitionLog
@@ -51,27 +54,27 @@ class Replica(NamedTuple):
 
     @property
     def offsets(self) -> LogOffsets:
-        """The log's offsets."""
+        """The start and end offsets of the replica's log, in this state."""
         return self.state.offsets
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """Look a time up, as `PartitionLog.offset_for_timestamp`."""
+        """Return the first record at or after a timestamp, as `PartitionLog.offset_for_timestamp` does."""
         return self.log.offset_for_timestamp(self.state, timestamp_ms, end_offset=end_offset)
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """Divide a range, as `PartitionLog.split_points`."""
+        """Return offsets that divide a range into pieces, as `PartitionLog.split_points` does."""
         return self.log.split_points(self.state, start_offset, end_offset, piece_bytes=piece_bytes)
 
 
 class Replicas(Protocol):
-    """A reader's look at partitions, with commits that are decided but not yet flipped."""
+    """A function that finds the replicas to read, and shows all commits that are decided."""
 
     def __call__(
         self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = (), /
     ) -> Mapping[TopicPartition, Replica]:
-        """Return the replicas to read, all of one moment, with the states that count.
+        """Return each partition's replica to read, all as of one moment, with decided commits applied.
 
         Args:
             topic_partitions: whose.
@@ -84,7 +87,7 @@ class Replicas(Protocol):
 
 
 class Look(NamedTuple):
-    """A reader's findings about a partition: who leads, and the states of those that can be read.
+    """A reader's findings about a partition: its leader and ISR, and the log states that could be read.
 
     Those are the leader alone, or without it all other members of the ISR.
     """
@@ -94,11 +97,11 @@ class Look(NamedTuple):
 
     @property
     def has_leader(self) -> bool:
-        """Whether the leader was read."""
+        """Whether the leader's log state was read."""
         return self.state.leader in self.found
 
     def is_before(self, newer: Mapping[int, LogState]) -> bool:
-        """Return True if a commit was placed in other replicas than these: others lead by now."""
+        """Return True if a newer commit went to other replicas than those read: others lead by now."""
         return bool(newer) and newer.keys().isdisjoint(self.found)
 
 
@@ -113,7 +116,7 @@ class PartitionView:
         dirs: LogDirs,
         log_of: Callable[[int], PartitionLog],
     ) -> None:
-        """`log_of` returns the log of a node's replica."""
+        """Set up a view; `log_of` returns the log of a node's replica."""
         self.topic_partition, self.log_of = topic_partition, log_of
         self.replicas = topic.replicas_of(topic_partition.partition)
         # With one replica there is nothing to agree on.
@@ -136,7 +139,7 @@ class PartitionView:
         return known
 
     def readable(self) -> Replica:
-        """Return the replica to read, and its state as readers see it, without commits not yet flipped.
+        """Return the replica to read, without commits that are decided but not yet written to its state.
 
         Raises:
             KafkaStorageError: no in-sync replica can be read; says why.
@@ -144,7 +147,7 @@ class PartitionView:
         return self.shown(self.look())
 
     def look(self, avoid: Container[int] = ()) -> Look:
-        """Return what can be read of the partition now, without the nodes to avoid.
+        """Read the partition's leader, or without it the other in-sync replicas, except nodes in `avoid`.
 
         Raises:
             KafkaStorageError: no in-sync replica can be read; says why.
@@ -164,7 +167,7 @@ class PartitionView:
         return Look(state, found)
 
     def shown(self, look: Look, newer: Mapping[int, LogState] = NOTHING_NEWER) -> Replica:
-        """Return the replica to read, and its state as readers see it.
+        """Return the replica to read after a `look`, with the log state that readers see.
 
         Args:
             look: what was read.
@@ -190,7 +193,7 @@ class PartitionView:
         return Replica(node_id, self.log_of(node_id), log_state)
 
     def describe(self) -> list[ReplicaInfo]:
-        """Return all replicas, in order of preference."""
+        """Return the status of all replicas of the partition, in order of preference."""
         state = self.state()
         found = {node_id: self.log_state(node_id, to_write=False) for node_id in self.replicas}
         leader = found[state.leader]
@@ -212,7 +215,7 @@ class PartitionView:
     def reaches(
         self, required_offset: int, leader_epoch: int
     ) -> tuple[bool, KBatchError | OSError | None]:
-        """Return whether an append is decided, and if so what is wrong with it.
+        """Return whether an append with acks=all is decided, and its error if there is one.
 
         Args:
             required_offset: the offset after its last record.
@@ -246,7 +249,7 @@ class PartitionView:
     def alive(
         self, state: PartitionState, *, to_write: bool = True
     ) -> Iterator[tuple[int, LogState]]:
-        """Yield the members of the ISR that can be used, without the leader, with their states."""
+        """Yield the usable members of the ISR besides the leader, with their log states."""
         for node_id in self.replicas:
             is_behind = to_write and node_id in state.unwritten
             if node_id in state.isr and node_id != state.leader and not is_behind:
@@ -255,7 +258,10 @@ class PartitionView:
                     yield node_id, log_state
 
     def log_state(self, node_id: int, *, to_write: bool = True) -> LogState | None:
-        """Return the state of a replica's log; None if it cannot be read, or with `to_write` not used."""
+        """Return the state of a replica's log; None if it cannot be read.
+
+        With `to_write` it is also None if the log dir cannot be written.
+        """
         if not (self._dirs.is_online if to_write else self._dirs.is_readable)(node_id):
             return None
         try:
@@ -265,14 +271,14 @@ class PartitionView:
             return None
 
     def common_end(self, state: PartitionState, alive: Sequence[LogState]) -> int:
-        """Return the high watermark that these members of the ISR can show."""
+        """Return the high watermark that a new leader can show, given these ISR members' log states."""
         known = max(log_state.high_watermark for log_state in alive)
         if len(state.isr) < self.min_isr:
             return known
         return max(known, min(log_state.log_end_offset for log_state in alive))
 
     def failed(self, node_id: int, error: Exception) -> None:
-        """Handle a replica's failure: its log dir is offline, or its own files alone are damaged."""
+        """Note a replica's failure: an OSError takes its log dir offline, any other error is logged."""
         if isinstance(error, OSError) and not isinstance(error, KBatchError):
             self._dirs.failed(node_id, error)
         elif node_id not in self._reported:
@@ -280,7 +286,7 @@ class PartitionView:
             logger.warning("%s on node %d: %s", self.topic_partition, node_id, error)
 
     def recovered(self, nodes: Collection[int]) -> None:
-        """Log the next failure of these nodes again."""
+        """Forget the noted failures of these nodes, so that the next ones are logged again."""
         self._reported.difference_update(nodes)
 
     def no_usable_replica(self, state: PartitionState) -> KafkaStorageError:

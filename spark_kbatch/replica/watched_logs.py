@@ -1,4 +1,4 @@
-"""Which of many partitions may have changed since they were looked at last, found with few reads.
+"""A check, with few reads, which of many partitions may have changed since they were last looked at.
 
 Fetches wait for partitions that other processes may append to, and those notify no one. So all that is
 waited for is looked at again and again, mostly to find that nothing has happened. The bytes of its states
@@ -30,16 +30,19 @@ _COMMITS = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 
 
 class FindPartitions(Protocol):
-    """The partitions of the topics that the disk has now."""
+    """A function that returns the objects for partitions of topics that exist now."""
 
     def __call__(
         self, topic_partitions: Iterable[TopicPartition], /
     ) -> Mapping[TopicPartition, Partition]:
-        """Return them; raise UnknownTopicOrPartitionError if one does not exist."""
+        """Return the object for each partition; raise UnknownTopicOrPartitionError if one does not exist."""
 
 
 class WatchedLogs:
-    """The partitions that someone waits for. Used by one thread at a time."""
+    """A watch for changes in the partitions that fetches wait for.
+
+    It is used by one thread at a time.
+    """
 
     def __init__(self, files: Files, paths: ClusterPaths, find: FindPartitions) -> None:
         self._files, self._paths, self._find = files, paths, find
@@ -50,7 +53,7 @@ class WatchedLogs:
         self._asked: Collection[TopicPartition] = ()
 
     def changed(self, topic_partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return those that may show something else than in the last call, or were not in that.
+        """Return the partitions that may have changed since the last call, or were not in that call.
 
         Each is looked at once. If a commit was decided or completed, all may.
         """
@@ -94,7 +97,7 @@ class WatchedLogs:
 def _by_partition(
     partitions: Mapping[TopicPartition, Partition], data: Sequence[object]
 ) -> dict[TopicPartition, tuple[object, ...]]:
-    """Return each partition with what tells of its changes."""
+    """Return, for each partition, the data read from disk whose change shows that the partition changed."""
     found, start = dict[TopicPartition, tuple[object, ...]](), 0
     rest = iter(data[sum(len(one.directories) for one in partitions.values()) :])
     for tp, one in partitions.items():
