@@ -1,4 +1,7 @@
-"""`python -m spark_kbatch`: the `kbatch` command, where another package's command has that name or none is on PATH."""
+"""Entry point of `python -m spark_kbatch`, which runs the `kbatch` command.
+
+For where another package's command has that name, or none is on PATH.
+"""
 
 from __future__ import annotations
 

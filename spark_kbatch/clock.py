@@ -1,4 +1,4 @@
-"""The two clocks; code that needs one gets it as an argument.
+"""The wall clock and the monotonic clock; code that needs one gets it as an argument.
 
 now_ms         times of records and ages of files, which other machines and processes see too
 monotonic_ms   durations and deadlines: no one can set it back or forward
@@ -15,5 +15,5 @@ def now_ms() -> int:
 
 
 def monotonic_ms() -> int:
-    """Return the ms since some moment that is fixed for the life of the process."""
+    """Return the monotonic clock's time in ms, which counts from an arbitrary moment."""
     return time.monotonic_ns() // 1_000_000

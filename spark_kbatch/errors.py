@@ -110,7 +110,7 @@ class InvalidPartitionsError(ConfigError):
 
 
 class InvalidReplicationFactorError(ConfigError):
-    """More replicas than there are log dirs, or brokers."""
+    """A replication factor above the number of log dirs or brokers."""
 
 
 @dataclass(eq=False, repr=False)
@@ -161,7 +161,7 @@ class DataLossError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class CorruptRecordError(KBatchError):
-    """Bytes that break a rule of the format."""
+    """Bytes of a log or batch that violate Kafka's record format."""
 
     what: str
     path: str = ""  # empty where the bytes were given in a buffer
@@ -262,7 +262,7 @@ class InvalidTimestampError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class InvalidTimestampTypeError(InvalidTimestampError):
-    """A producer's batch says that its times are those of the append."""
+    """A producer's batch with the timestamp type LogAppendTime, which only a log's own clock may set."""
 
     def __str__(self) -> str:
         return (
@@ -368,7 +368,7 @@ class UnknownProducerIdError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class InvalidTxnStateError(KBatchError):
-    """A producer's batch is transactional and its transaction is not open, or the other way round."""
+    """A transactional batch without an open transaction, or a plain batch of a producer within one."""
 
     topic_partition: str
     producer_id: int
@@ -450,7 +450,7 @@ class ProducerForkedError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class ProtocolError(KBatchError):
-    """Bytes of a peer that break a rule of Kafka's protocol."""
+    """Bytes received from a peer that violate Kafka's protocol."""
 
     message: str  # that the bytes are said to be
     field: str
@@ -468,7 +468,7 @@ class ProtocolError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class UnsupportedVersionError(KBatchError):
-    """A request of Kafka's protocol that is not known here, or not in its version."""
+    """A Kafka request of a type or version that is not supported."""
 
     api_key: int
     api_name: str  # empty where it is not known here
@@ -486,7 +486,7 @@ class UnsupportedVersionError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class ApiError(KBatchError):
-    """An error of a Kafka server for which there is no class here; `name` is Kafka's."""
+    """An error code of a Kafka server without an exception class here; `name` is Kafka's."""
 
     code: int
     name: str
@@ -500,7 +500,10 @@ class ApiError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class AuthenticationError(KBatchError):
-    """A connection whose server or client was refused; trying again does not help. Holds no secret."""
+    """A failed authentication between client and server; retrying does not help.
+
+    Holds no secret.
+    """
 
     server: str
     reason: str  # ends with the option to look at
@@ -559,14 +562,14 @@ _PERMANENT = {
 
 
 class RetriableError(KBatchError):
-    """Repeating the same request is safe and may succeed."""
+    """Base of errors after which repeating the same request is safe and may succeed."""
 
     is_transient = True  # whether waiting may help; a producer retries only then
 
 
 @dataclass(eq=False, repr=False)
 class RetriableApiError(ApiError, RetriableError):
-    """An error of a Kafka server for which there is no class here, and that a retry may mend."""
+    """A retriable error code of a Kafka server without an exception class here."""
 
 
 class KafkaStorageError(RetriableError):
@@ -574,7 +577,7 @@ class KafkaStorageError(RetriableError):
 
     @classmethod
     def of(cls, cause: OSError, what: str = "") -> KafkaStorageError:
-        """Return the error to report to a client for `cause`, chained to it."""
+        """Return a KafkaStorageError for an OSError, chained to it, to report to a client."""
         error = cls(f"{what}: {cause}" if what else str(cause))
         error.__cause__ = cause
         error.is_transient = cause.errno not in _PERMANENT
@@ -616,7 +619,7 @@ class LogDirLockedError(RetriableError):
 
 @dataclass(eq=False, repr=False)
 class LockTimeoutError(RetriableError):
-    """A lock was not free in time; nothing is written."""
+    """A lock on a partition or on metadata was not free in time; nothing is written."""
 
     lock: str  # a partition, "commit" or "metadata"
     path: str
@@ -643,7 +646,7 @@ class DisconnectedError(RetriableError):
 
 
 class UnknownHostError(DisconnectedError):
-    """A server's name cannot be looked up."""
+    """The host name of a Kafka server cannot be resolved."""
 
 
 class NotLeaderOrFollowerError(RetriableError):
@@ -670,7 +673,10 @@ class NotEnoughReplicasError(RetriableError):
 
 
 class NotEnoughReplicasAfterAppendError(NotEnoughReplicasError):
-    """The same, but the records are written: retrying with new sequence numbers writes duplicates."""
+    """Records were written, but fewer replicas are in sync than min.insync.replicas asks for.
+
+    Retrying with new sequence numbers writes duplicates.
+    """
 
     _outcome = "the records are written, and may be lost"
 
@@ -681,7 +687,7 @@ class RequestTimedOutError(RetriableError, TimeoutError):
 
 @dataclass(eq=False, repr=False)
 class BufferExhaustedError(RequestTimedOutError):
-    """No memory for a batch became free within max.block.ms."""
+    """No memory in the producer's buffer became free for a batch within max.block.ms."""
 
     size_in_bytes: int
     max_block_ms: int

@@ -144,13 +144,13 @@ class LockFile:
 
 
 class RecordLocks(LockFile):
-    """Locks on single bytes: byte P of TOPIC.lock is partition P's."""
+    """Lock file with a lock for each partition on a byte of its own: byte P of TOPIC.lock."""
 
     __slots__ = ()
 
     @staticmethod
     def location(topic: str, partition: int) -> tuple[str, int]:
-        """Return the file's name and the byte; see `LockFile.location`."""
+        """Return the name of a partition's lock file, and the partition's byte in it."""
         return f"{topic}.lock", partition
 
     def take(self, byte: int | None = None, *, shared: bool = False, wait: bool = True) -> bool:
@@ -175,7 +175,9 @@ def _whole_file(kind: int) -> bytes:
 
 
 class WholeFile(LockFile):
-    """Locks on whole files: each of TOPIC.lock0 to TOPIC.lockf is for a sixteenth of the partitions.
+    """Lock file that is locked as a whole; a topic has 16, each for a sixteenth of its partitions.
+
+    Their names are TOPIC.lock0 to TOPIC.lockf.
 
     A file for each partition would take as many descriptors, of which macOS gives a process 256.
     """
@@ -184,7 +186,7 @@ class WholeFile(LockFile):
 
     @staticmethod
     def location(topic: str, partition: int) -> tuple[str, int]:
-        """Return the file's name and a byte; see `LockFile.location`."""
+        """Return the name of a partition's lock file, and a byte that has no meaning here."""
         # Not a longer name: a topic's may already be as long as names can be.
         return f"{topic}.lock{partition % _WHOLE_FILE_LOCKS_PER_TOPIC:x}", 0
 
@@ -269,7 +271,10 @@ class AppendFile:
 
 
 class _Opened:
-    """A context with an open file. An append opens ten, so this is no generator."""
+    """Context manager that opens a file, and yields its descriptor.
+
+    An append opens ten, so this is no generator.
+    """
 
     __slots__ = ("_descriptor", "_files", "_flags", "_path")
 
@@ -297,7 +302,10 @@ class _Opened:
 
 
 class Files:
-    """The disk. A crash may come between any two of its changes, or within one."""
+    """The file system: all operations on files and directories that the package uses.
+
+    A crash may come between any two of its changes, or within one.
+    """
 
     # The kind of partition locks.
     _lock_file: type[LockFile] = RecordLocks if sys.platform == "linux" else WholeFile
@@ -329,7 +337,10 @@ class Files:
             return []
 
     def version(self, directory: Path) -> tuple[int, int]:
-        """Return a value that changes when a name is added or removed, to the clock's resolution."""
+        """Return a value that changes when an entry is added to `directory` or removed.
+
+        It is as precise as the file system's clock.
+        """
         found = directory.stat()
         return found.st_ino, found.st_mtime_ns
 
@@ -427,7 +438,7 @@ class Files:
             return self.pread_into(descriptor, position, buffer)
 
     def pread_into(self, descriptor: int, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` as `read_into` does, from an open file."""
+        """Fill `buffer` with bytes of an open file from a position on; return how many there were."""
         filled = 0
         while filled < len(buffer):
             rest = buffer[filled : filled + _CALL_BYTES_MAX]
@@ -476,7 +487,7 @@ class Files:
         source.replace(target)
 
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
-        """Set what `modified_ms` returns; for another user's file, to the system's time now."""
+        """Set a file's time of last modification; to now if it belongs to another user."""
         try:
             os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
         except PermissionError:
@@ -489,7 +500,7 @@ class Files:
         os.utime(descriptor, ns=(time_ns, time_ns))
 
     def link(self, source: Path, target: Path) -> bool:
-        """Give the file a second name; return False if `target` exists."""
+        """Create a hard link to a file; return False if `target` exists."""
         try:
             target.hardlink_to(source)
         except FileExistsError:
@@ -577,11 +588,14 @@ class Files:
             file.release()
 
     def open_for_locks(self, path: Path) -> LockFile:
-        """Open a lock file for the next three methods. Two openings exclude each other in any threads."""
+        """Open a lock file for `lock_byte`, `share_lock` or `take_lock`.
+
+        Two openings exclude each other in any threads.
+        """
         return self._lock_file(path)
 
     def lock_byte(self, file: LockFile, position: int, *, wait: bool = True) -> bool:
-        """Lock one byte exclusively; return False if it is held elsewhere and `wait` is false."""
+        """Lock one byte of a lock file; return False if it is held elsewhere and `wait` is false."""
         return file.take(position, wait=wait)
 
     def share_lock(self, file: LockFile) -> bool:

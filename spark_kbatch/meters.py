@@ -1,4 +1,4 @@
-"""Counts of what goes on in this process, with the attributes of Kafka's meters.
+"""Counters of this process's appends, fetches and requests, with the rates of Kafka's meters.
 
 Appends, fetches and requests are counted, never a record by itself: one lock and one look at the clock for each.
 
@@ -19,10 +19,13 @@ _TICKS_MAX = 1000  # after which nothing is left of a rate
 
 
 class Meters:
-    """Counts and rates per second of a few things that are counted together. Thread-safe."""
+    """A group of counters that are updated together, with their rates per second.
+
+    Thread-safe.
+    """
 
     def __init__(self, *names: str) -> None:
-        """Start at 0; names are those of Kafka's meters."""
+        """Start all counters at 0; their names are those of Kafka's meters."""
         self._names = names
         self._lock: threading.Lock  # guards the rest; innermost
         mutexes.make(self, "_lock")
@@ -32,7 +35,7 @@ class Meters:
         self._started_s = self._ticked_s = time.monotonic()
 
     def add(self, *counts: int) -> None:
-        """Count so many more of each, in the order of the names."""
+        """Add a number to each counter, in the order of their names."""
         now_s = time.monotonic()
         with self._lock:
             if now_s - self._ticked_s >= _TICK_S:
@@ -41,7 +44,7 @@ class Meters:
                 self._counts[index] += count
 
     def as_dict(self) -> dict[str, dict[str, int | float]]:
-        """Return by name the count, and its mean and latest rates per second."""
+        """Return each counter's count, mean rate and one-minute rate, by name."""
         now_s = time.monotonic()
         with self._lock:
             if now_s - self._ticked_s >= _TICK_S:
@@ -53,7 +56,10 @@ class Meters:
             }
 
     def _tick_locked(self, now_s: float) -> None:
-        """Bring the rates up to date, in steps of five seconds; all that was counted was in the first."""
+        """Update the one-minute rates, in steps of five seconds.
+
+        All that was counted since the last update counts for the first step.
+        """
         ticks = int((now_s - self._ticked_s) / _TICK_S)
         for index, count in enumerate(self._counts):
             now = (count - self._at_tick[index]) / _TICK_S
@@ -81,13 +87,13 @@ class BrokerTopicMetrics:
         self._fetches = Meters("BytesOutPerSec", "TotalFetchRequestsPerSec")
 
     def appended(self, messages: int, size_in_bytes: int, *, batches: int, failed: int) -> None:
-        """Count batches, some of which failed, with the records and bytes of the others."""
+        """Count appended records, bytes and batches, and the batches that failed."""
         self._appends.add(messages, size_in_bytes, batches, failed)
 
     def fetched(self, size_in_bytes: int) -> None:
-        """Count a look into one partition."""
+        """Count one read of a partition, with its bytes."""
         self._fetches.add(size_in_bytes, 1)
 
     def as_dict(self) -> dict[str, dict[str, int | float]]:
-        """Return all, by Kafka's names."""
+        """Return all counts and rates by the names of Kafka's broker topic metrics."""
         return self._appends.as_dict() | self._fetches.as_dict()

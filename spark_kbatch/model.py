@@ -1,4 +1,4 @@
-"""Values that cross modules."""
+"""Value types that many modules share, such as partitions, offset ranges and log offsets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _RANGES_SHOWN = 8
 
 
 def ranges_shown(offsets: Mapping[TopicPartition, tuple[int, int]]) -> str:
-    """Return a line of first and last offsets, given from which to which, exclusive; of many the first few."""
+    """Return the given offset ranges by partition as one line of text, with only the first few of many."""
     shown = [
         f"{tp} {start} to {end - 1}" for tp, (start, end) in sorted(offsets.items())[:_RANGES_SHOWN]
     ]
@@ -65,7 +65,7 @@ class OffsetRange(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The range that one task reads, the range it was split from, and the id of its topic."""
+    """The offset range that one task reads, the range it was split from, and the topic's id."""
 
     wanted: OffsetRange
     whole: OffsetRange
@@ -73,14 +73,14 @@ class Piece(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record found by time; the timestamp is -1 where the start or the end was asked for."""
+    """A record's offset and timestamp, found by time; -1 as the timestamp of a log's start or end."""
 
     offset: int
     timestamp: int  #: ms
 
 
 class IsolationLevel(Enum):
-    """Which records of transactions a reader gets."""
+    """Isolation level of a read, which decides what records of transactions it returns."""
 
     READ_UNCOMMITTED = "read_uncommitted"  # all, up to the high watermark
     READ_COMMITTED = "read_committed"  # those not aborted, up to the last stable offset
@@ -97,7 +97,7 @@ class ReadRange(NamedTuple):
 
 
 class LogOffsets(NamedTuple):
-    """The start of a log and its ends (exclusive): of what is committed, decided and written."""
+    """A log's start offset, high watermark, last stable offset and log end offset."""
 
     log_start_offset: int
     high_watermark: int
@@ -105,7 +105,10 @@ class LogOffsets(NamedTuple):
     log_end_offset: int
 
     def end_offset(self, isolation: IsolationLevel) -> int:
-        """Return the exclusive end for a reader of this isolation level: what `latest` means to it."""
+        """Return the log's end for an isolation level: its high watermark or last stable offset.
+
+        That is what `latest` means.
+        """
         committed = isolation is IsolationLevel.READ_COMMITTED
         return self.last_stable_offset if committed else self.high_watermark
 
@@ -120,7 +123,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """One partition at one moment."""
+    """A partition's offsets and size in bytes at one moment."""
 
     topic_partition: TopicPartition
     offsets: LogOffsets
@@ -137,7 +140,7 @@ class Deletion(NamedTuple):
 
 
 class AppendOrigin(Enum):
-    """The origin of an append, which decides what is checked."""
+    """Who appends a batch (a client, follower or coordinator), which decides what is checked."""
 
     CLIENT = "client"  # a producer of ours: its header is checked, and its sequence numbers
     NETWORK = "network"  # any client of Kafka's protocol: all records are checked as well
@@ -146,7 +149,7 @@ class AppendOrigin(Enum):
 
     @property
     def is_client(self) -> bool:
-        """Whether a producer appends, whose sequence numbers must follow each other."""
+        """Whether the append is a producer's, with sequence numbers to check."""
         return self in (AppendOrigin.CLIENT, AppendOrigin.NETWORK)
 
 
@@ -163,7 +166,7 @@ OnAppended: TypeAlias = Callable[[Mapping[TopicPartition, AppendResult]], object
 
 
 class DeletedTopic(NamedTuple):
-    """A topic that no longer exists, while something of it is left."""
+    """A deleted topic of which names or files are still left in log dirs."""
 
     topic: str
     topic_id: str
@@ -173,7 +176,7 @@ class DeletedTopic(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """A member of a group."""
+    """A member of a consumer group."""
 
     member_id: str
     instance_id: str | None  # of a static member
@@ -183,7 +186,7 @@ class GroupMember(NamedTuple):
 
 
 class GroupOffset(NamedTuple):
-    """A group's committed offset and lag in a partition."""
+    """A consumer group's committed offset and lag in a partition."""
 
     committed_offset: int | None  # of the next record that the group reads; None without a commit
     log_end_offset: (

@@ -1,4 +1,4 @@
-"""Mutexes of objects that a forked child continues to use.
+"""Mutexes that a forked child process replaces, so that none stays locked for ever.
 
 A thread that holds a mutex when its process is forked does not exist in the child, where the mutex would
 stay locked for ever. So the child replaces all of them. What they guard is changed in single steps of the
@@ -15,7 +15,7 @@ _owners: weakref.WeakKeyDictionary[object, tuple[str, ...]] = weakref.WeakKeyDic
 
 
 def make(owner: object, *names: str) -> None:
-    """Set these attributes of an object to mutexes, here and in forked children."""
+    """Set these attributes of an object to mutexes, and to new ones in each forked child."""
     for name in names:
         setattr(owner, name, threading.Lock())
     _owners[owner] = names

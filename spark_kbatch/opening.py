@@ -1,4 +1,4 @@
-"""Opening what lies at a path, a cluster or what a Kafka broker wrote, or a real cluster."""
+"""Opening of a cluster, a Kafka broker's logs or a real cluster for reading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_kbatch.replica.metadata import Metadata
 def open_for_reading(
     path: StrPath, *, foreign_end: str = "log", files: Files | None = None
 ) -> Cluster | BrokerLogs:
-    """Open what lies at PATH, as users have it.
+    """Open the cluster or the Kafka broker's logs at a path, as the object that users get.
 
     Args:
         path: a cluster's folder; or a broker's log dir, the directory of a partition in one, or a
@@ -46,19 +46,25 @@ def open_for_reading(
 def open_reader(
     path: StrPath, *, foreign_end: str = "log", files: Files | None = None
 ) -> TopicReader:
-    """Open what lies at PATH, to plan and run reads; arguments and errors as of `open_for_reading`."""
+    """Return a reader of the topics at a path, to plan and run reads.
+
+    Arguments and errors are those of `open_for_reading`.
+    """
     return TopicReader(_open_source(path, foreign_end, files or Files()))
 
 
 def open_topics(options: ReadOptions) -> TopicReader:
-    """Open what Spark reads from; raises as `open_for_reading`, or if the real cluster cannot be reached."""
+    """Return a reader of the topics at the path or real cluster that Spark's read options name.
+
+    Raises the errors of `open_for_reading`, or if the real cluster cannot be reached.
+    """
     if options.cluster is None:
         return open_reader(options.path, foreign_end=options.foreign_end)
     return _remote_reader(options.cluster, options.patience)
 
 
 def open_remote_reader(config: Mapping[str, Any]) -> TopicReader:
-    """Open a real cluster, to plan and run reads.
+    """Return a reader of a real cluster's topics, to plan and run reads.
 
     Args:
         config: all options of the client, by Kafka's keys.
@@ -77,7 +83,10 @@ def _remote_reader(cluster: ClusterOptions, patience: Patience) -> TopicReader:
 
 
 def placed(options: ReadOptions) -> ReadOptions:
-    """Return options that mean the same in every process; raises as `open_for_reading`."""
+    """Return read options with an absolute path, so that they mean the same in every process.
+
+    Raises the errors of `open_for_reading`.
+    """
     if options.cluster is not None:
         return options
     source = _open_source(options.path, options.foreign_end, Files())
@@ -93,7 +102,7 @@ def _open_source(path: StrPath, foreign_end: str, files: Files) -> SourceAtPath:
 
 
 def _broker_logs(path: StrPath, foreign_end: str, files: Files) -> ForeignSource | None:
-    """Return a broker's logs at PATH, or None if there is a cluster, or neither.
+    """Return a Kafka broker's logs at a path; None if a cluster, or neither, is there.
 
     Raises:
         ConfigError: PATH cannot be read, or lies inside a cluster.

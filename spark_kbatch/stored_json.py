@@ -1,4 +1,4 @@
-"""JSON read from disk, which is not trusted: anyone may have written it.
+"""Parsing of stored JSON with checks of each value, as anyone may have written the file.
 
     found = parse(files.read(path), path)
     found.integer("partitions", 1, 100_000)
@@ -43,14 +43,17 @@ def parse(
 
 
 def as_bytes(value: Mapping[str, Any]) -> bytes:
-    """Return the content of a file that holds this object."""
+    """Return a JSON object as the content of the file that stores it."""
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def parse_rows(
     data: bytes | str, where: Path | str, *types: type[Any], damaged: Damaged = KafkaStorageError
 ) -> list[tuple[Any, ...]]:
-    """Parse `data` as a JSON list of lists, each with values of these types; raises as `parse`."""
+    """Parse `data` as a JSON list of lists, each with values of these types.
+
+    Raises the errors of `parse`.
+    """
     rows = _parsed(data, str(where), damaged)
     expected = f"a list of lists of {', '.join(one.__name__ for one in types)}"
     if not isinstance(rows, list):
@@ -71,7 +74,7 @@ def _parsed(data: bytes | str, where: str, damaged: Damaged) -> Any:
 
 
 class StoredObject:
-    """A JSON object whose values are checked as they are taken."""
+    """A JSON object read from disk, whose values are checked as they are taken."""
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class StoredObject:
     def integers(
         self, key: str, lowest: int = 0, highest: int = LONG_MAX, *, count_max: int, least: int = 1
     ) -> tuple[int, ...]:
-        """Return the integers in the list at a key: `least` to `count_max`, none of them twice."""
+        """Return the list of distinct integers at a key, which has `least` to `count_max` of them."""
         if least == 0 and self._value(key) == []:
             return ()
         return self._numbers(key, self._value(key), lowest, highest, count_max)
@@ -133,7 +136,7 @@ class StoredObject:
     def lists_of_integers(
         self, key: str, lowest: int, highest: int, *, counts_max: tuple[int, int]
     ) -> list[tuple[int, ...]]:
-        """Return the lists of integers in the list at a key, at least one; each as for `integers`.
+        """Return the lists of integers in the list at a key, each checked as by `integers`.
 
         Args:
             counts_max: of lists, and of integers in each.
@@ -145,7 +148,7 @@ class StoredObject:
         ]
 
     def text(self, key: str, pattern: re.Pattern[str] | None = None) -> str:
-        """Return the text at a key; the pattern must match all of it."""
+        """Return the text at a key, checked to match a pattern as a whole."""
         value = self._value(key)
         if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
             raise self.damaged(
@@ -175,7 +178,7 @@ class StoredObject:
             yield int(key), read(self, key)
 
     def damaged(self, key: str, found: Any, expected: str) -> KBatchError:
-        """Return the error for a value at a key that is not as expected."""
+        """Return the error to raise for an unexpected value at a key."""
         return self._error(
             f"{self._where} is damaged: {self._at(key)} is {_shown(found)}; expected {expected}"
         )

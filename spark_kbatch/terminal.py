@@ -1,4 +1,4 @@
-r"""Text of records, names and paths, made safe to print.
+r"""Escaping of text from records, names and paths, to make it safe to print.
 
 Data may hold escape sequences, line ends and characters that reorder a line. Printed as it is, it could
 move the cursor, set a window's title, forge a record's line, or be lost on the way. So the command line
@@ -36,12 +36,12 @@ _BYTE_IN_TEXT = range(0xDC80, 0xDD00)  # what "surrogateescape" makes of a byte 
 
 
 def visible(text: str) -> str:
-    """Return `text` with everything escaped that is not printable."""
+    """Return `text` with all characters that are not printable escaped."""
     return text if _is_shown(text) else "".join(map(_visible, text))
 
 
 def field(data: bytes | str | None, separators: str = "") -> str:
-    """Return a field of a record, escaped so that no two values look alike.
+    """Return a record's key, value or other field as text, escaped so that no two look alike.
 
     Args:
         separators: further characters to escape, those that separate fields.
@@ -56,7 +56,7 @@ def field(data: bytes | str | None, separators: str = "") -> str:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Return `text` for a table of rich: escaped, and never markup."""
+    """Return `text` as a table cell for the library rich, escaped, and never read as markup."""
     from rich.text import Text  # noqa: PLC0415  Spark's processes log with this module, and need no rich
 
     return Text(visible(text), style)
@@ -69,14 +69,17 @@ def to_json(value: Any) -> str:
 
 
 def shown_characters() -> bytes:
-    """Return for each character, by its number, 1 if it is printed as it is, else 0. Takes 0.1 s."""
+    """Return a table with 1 for each character that is printed as it is, and 0 for others.
+
+    It is indexed by the character's number. Takes 0.1 s.
+    """
     if not _prints_unicode():
         return bytes(map(_is_shown, map(chr, range(0x80)))).ljust(sys.maxunicode + 1, b"\0")
     return bytes(map(str.isprintable, map(chr, range(sys.maxunicode + 1))))
 
 
 def log_level() -> str:
-    """Return the level from which on the log is shown: of the environment, or WARNING."""
+    """Return the lowest log level to show: that in KBATCH_LOG_LEVEL, or WARNING."""
     level = os.environ.get(LOG_LEVEL, "").upper()
     return level if level in logging.getLevelNamesMapping() else "WARNING"
 
@@ -88,11 +91,11 @@ class LogFormatter(logging.Formatter):
         super().__init__("%(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        """Return the first line."""
+        """Return the log record's first line, with level and logger, escaped."""
         return visible(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  logging's name
-        """Return the traceback, line by line."""
+        """Return the log record's traceback, each line escaped."""
         return "\n".join(map(visible, super().formatException(ei).split("\n")))
 
 
@@ -119,7 +122,7 @@ def _in_json(found: re.Match[str]) -> str:
 
 
 def _is_shown(text: str) -> bool:
-    """Return True if all of it can be printed as it is."""
+    """Return True if all of a text can be printed as it is."""
     return text.isprintable() and (text.isascii() or _prints_unicode())
 
 

@@ -1,4 +1,4 @@
-"""Print records: of several topics, from and to offsets or times, and on as they come."""
+"""`kbatch consume`: prints records of topics, between offsets or times, and new ones as they come."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _BOUND = re.compile(
 
 
 class _Bounds(NamedTuple):
-    """Offsets, or "earliest" or "latest": for all partitions, and for some of them."""
+    """The start or end offsets that a command names: one for all partitions, others for single ones."""
 
     of_all: int | str
     of_some: Mapping[tuple[str | None, int], int | str]
 
     def of(self, tp: TopicPartition, edges: LogOffsets, isolation: IsolationLevel) -> int:
-        """Return the offset in one partition."""
+        """Return a partition's start or end offset, with "earliest" and "latest" resolved."""
         word = self.of_some.get((tp.topic, tp.partition))
         if word is None:
             word = self.of_some.get((None, tp.partition), self.of_all)
@@ -55,7 +55,10 @@ class _Bounds(NamedTuple):
 def _bounds(
     default: str,
 ) -> Callable[[click.Context, click.Parameter, Sequence[str]], _Bounds | None]:
-    """Return a callback that parses the bounds given to an option; None if there are none."""
+    """Return a click callback that parses the offsets given to an option, by partition or for all.
+
+    The callback returns None if none are given.
+    """
 
     def convert(
         _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
@@ -185,7 +188,7 @@ def consume(
 
 
 class _Printer:
-    """Prints ranges, until so many records were printed."""
+    """Printer of record ranges to stdout, which stops after a maximum number of records."""
 
     def __init__(
         self,
@@ -202,11 +205,11 @@ class _Printer:
 
     @property
     def is_done(self) -> bool:
-        """Whether no more records are to be printed."""
+        """Whether the maximum number of records has been printed."""
         return self._left == 0
 
     def print(self, wanted: OffsetRange, topic_id: str = "") -> None:
-        """Print the records of a range; each piece is flushed."""
+        """Print the records in a range of offsets, flushing stdout after each batch."""
         if wanted.start == wanted.end or self.is_done:
             return
         lines = Lines(self._layout, wanted.topic_partition)
@@ -228,7 +231,7 @@ class _Printer:
 
 
 class _Chosen:
-    """The partitions to print, and where each starts and ends."""
+    """The partitions that `kbatch consume` prints, and the offset where each starts and ends."""
 
     def __init__(
         self,
@@ -251,7 +254,7 @@ class _Chosen:
         self.isolation = isolation
 
     def topics(self, *, may_be_none: bool = False) -> list[str]:
-        """Return the names of the topics that there are now."""
+        """Return the names of the topics to print, with patterns matched against the existing topics."""
         found = list(dict.fromkeys(self._names))
         if self._patterns:
             every = self.source.topic_names()
@@ -265,7 +268,7 @@ class _Chosen:
         return found
 
     def ranges(self, *, may_be_none: bool = False) -> list[OffsetRange]:
-        """Return what to print, as of now.
+        """Return the range of offsets to print in each chosen partition, as of now.
 
         Raises:
             UnknownTopicOrPartitionError: a topic or a partition does not exist.
@@ -298,7 +301,7 @@ class _Chosen:
         return found
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return those partitions of a topic that were asked for."""
+        """Return the partitions of a topic to print: those of the given numbers, or all."""
         if self._numbers:
             return [TopicPartition(topic, number) for number in dict.fromkeys(self._numbers)]
         found: list[TopicPartition] = self.source.partitions(topic)
@@ -318,7 +321,7 @@ def _offset_of(view: Any, timestamp_ms: int, log_end: int) -> int:
 
 
 def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -> None:
-    """Print ranges, and then what comes after them, in partitions and topics that come later too."""
+    """Print ranges of records, then new ones as they come, including those of new partitions and topics."""
     stop = asked_to_stop()
     positions = {}
     ids = {tp.topic: chosen.source.topic(tp.topic).topic_id for tp, _, _ in ranges}

@@ -1,4 +1,4 @@
-"""Deleting: topics, and the first records of partitions; each asks first."""
+"""Commands that delete topics, or the first records of partitions, after asking for confirmation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what w
 
 
 def _ask(lines: Iterable[str]) -> None:
-    """Ask whether to delete what the lines say; end the command unless the answer is yes.
+    """Print what would be deleted, and ask for confirmation; end the command unless the answer is yes.
 
     Raises:
         ConfigError: stdin is no terminal, so no one can answer: what it holds is not meant as an answer.
@@ -89,7 +89,10 @@ def delete_topic(
 
 
 def _contents(cluster: Cluster | RemoteCluster, name: str) -> dict[str, int | None]:
-    """Return what a topic holds; None for what its logs, if unreadable, do not tell. Refuse internal topics."""
+    """Return a topic's numbers of partitions, records and bytes; None where its logs cannot be read.
+
+    Internal topics are refused.
+    """
     if not isinstance(cluster, Cluster):
         return _contents_remotely(cluster, name)
     ensure_not_internal(name)
@@ -189,7 +192,7 @@ def delete_records(
 def _records_below(
     cluster: Cluster | RemoteCluster, topic: str, offsets: Mapping[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return where each partition would start, and how many offsets with records would go.
+    """Return each partition's new log start offset, and how many of its offsets would be deleted.
 
     Raises:
         OffsetOutOfRangeError: an offset is above the high watermark.

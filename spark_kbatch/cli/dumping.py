@@ -1,4 +1,4 @@
-"""Files of logs, shown as they are on disk."""
+"""`kbatch dump`: shows the contents of log segments, indexes and checkpoints as they are on disk."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _dump(path: Path, shown: _Json | _Tree) -> None:
 
 
 def _facts(header: BatchHeader) -> dict[str, Any]:
-    """Return what a header says, in its fields' names."""
+    """Return the fields of a batch's header by name, as `kbatch dump --json` shows them."""
     facts: dict[str, Any] = {
         "base_offset": None if header.records_count == UNKNOWN_COUNT else header.base_offset,
         "last_offset": header.last_offset,
@@ -108,7 +108,7 @@ def _facts(header: BatchHeader) -> dict[str, Any]:
 
 
 class _Json:
-    """A line of JSON for each batch, gap and entry."""
+    """Output of `kbatch dump` as JSON: a line for each batch, gap between batches, and index entry."""
 
     def __init__(self, with_records: bool) -> None:
         self._with_records, self._path = with_records, ""
@@ -154,7 +154,7 @@ def _record_as_json(record: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Tree:
-    """Files, with their batches below them, and their records below those."""
+    """Output of `kbatch dump` as a tree of files, their batches, and the batches' records."""
 
     def __init__(self, with_records: bool) -> None:
         self._with_records = with_records
@@ -255,7 +255,7 @@ class _Tree:
 
 
 def _words(header: BatchHeader) -> list[str]:
-    """Return what is to be said of a batch beside its offsets and sizes."""
+    """Return a batch's codec, times, leader epoch, producer and whether it is transactional, as words."""
     words = [CODEC_NAMES.get(header.codec, f"unknown compression {header.codec}")]
     words[0] = "not compressed" if words[0] == "none" else words[0]
     if header.max_timestamp != NO_TIMESTAMP:

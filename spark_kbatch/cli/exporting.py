@@ -1,4 +1,4 @@
-"""A topic, copied into a file for other tools, or into a broker's log dir."""
+"""`kbatch export`: copies a topic into a file for other tools, or into a broker's log dir."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def export(
 
 @contextlib.contextmanager
 def _made(file: Path) -> Iterator[Path]:
-    """Yield another name to write to; once that is whole, give it the file's name."""
+    """Yield a temporary path to write to, and rename that to `file` once it is complete."""
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
@@ -206,7 +206,7 @@ def _schema_with_strings(schema: pa.Schema) -> pa.Schema:
 
 
 def _with_strings(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose keys and values are strings.
+    """Return an Arrow batch of records with its keys and values as strings instead of bytes.
 
     Raises:
         ConfigError: bytes that are not UTF-8; says which record has them.

@@ -1,4 +1,4 @@
-r"""How `consume` writes a record: fields, JSON, values alone, or a format of the user's, as kcat has it.
+r"""Output formats of `kbatch consume`: fields, JSON, values alone, or a format string as in kcat.
 
     %t topic    %p partition    %o offset    %T time in ms, -1 for none
     %k key      %v or %s value  %h headers   %K size of the key, %S of the value, -1 for null
@@ -38,7 +38,7 @@ _PIECE = re.compile(
 def parse_format(
     _context: click.Context, _parameter: click.Parameter, text: str | None
 ) -> list[bytes | Kind] | None:
-    """Return the parts of a format."""
+    """Parse the format string that a user gives for records into its literal bytes and fields."""
     if text is None:
         return None
     parts: list[bytes | Kind] = []
@@ -70,7 +70,7 @@ def layout_of(
     with_topic: bool,
     to_terminal: bool,
 ) -> Layout:
-    """Return the layout that the options ask for.
+    """Return the layout of printed records that --json, --raw or --format asks for.
 
     Raises:
         click.UsageError: several of them are given.

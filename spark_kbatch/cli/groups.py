@@ -1,4 +1,4 @@
-"""Consumer groups: their members, offsets and lag."""
+"""`kbatch groups`: shows consumer groups, with their members, offsets and lag."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _served_at(cluster: Cluster | RemoteCluster) -> str | None:
 
 
 def find_group(cluster: Cluster | RemoteCluster, group_id: str) -> ConsumerGroup:
-    """Return a group by its id.
+    """Return the consumer group with this id, or raise an error that names the existing ones.
 
     Raises:
         ConfigError: there is no such group; names the existing ones.

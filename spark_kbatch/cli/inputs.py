@@ -60,7 +60,7 @@ _TIMES = "milliseconds since 1970 or an ISO 8601 time, such as 2024-10-25T08:00:
 
 
 class Reading(NamedTuple):
-    """The format of an input, and what it leaves open."""
+    """How to parse an input of `kbatch produce`: its format, key separator, null marker and columns."""
 
     format: str
     key_separator: bytes | None = None  # in lines
@@ -72,7 +72,10 @@ class Reading(NamedTuple):
 
 @dataclass
 class Input:
-    """An open file, or stdin, and how much of it was read, in bytes or, of Parquet, in rows."""
+    """An input file of `kbatch produce`, or stdin, and how much of it has been read.
+
+    That is counted in bytes or, of Parquet, in rows.
+    """
 
     name: str
     stream: BinaryIO
@@ -82,7 +85,7 @@ class Input:
 
     @property
     def size(self) -> int | None:
-        """How much there is to read; None if that is not known."""
+        """The input's size in bytes, or in rows of Parquet; None if it is not known."""
         if self.rows_count is not None:
             return self.rows_count
         with contextlib.suppress(OSError):  # it is no file of the system
@@ -92,17 +95,17 @@ class Input:
 
     @property
     def position(self) -> int:
-        """How much was read, where the size is known."""
+        """The number of bytes, or rows of Parquet, read from the input so far."""
         return self.stream.tell() if self.rows_read is None else self.rows_read
 
 
 def format_of(name: str) -> str:
-    """Return the format that a file's name tells; lines if it tells none."""
+    """Return the input format that a file name's suffix stands for, by default "lines"."""
     return FORMAT_OF_SUFFIX.get(PurePath(name).suffix.lower(), "lines")
 
 
 def read_records(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """Yield the records of an input as rows for `send_arrow`.
+    """Yield the records of an input as Arrow batches, with the columns that `send_arrow` takes.
 
     Raises:
         ConfigError: a line or a column cannot be used; names it. The rows before it were yielded.
@@ -145,7 +148,7 @@ def _read_lines(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
 
 
 def _without(marker: bytes, column: pa.Array) -> pa.Array:
-    """Return a column with null where it has the marker."""
+    """Return a column with null in place of the text that stands for null (--null-marker)."""
     from pyarrow import compute  # noqa: PLC0415  takes long to import
 
     is_null = compute.equal(column, pa.scalar(marker, column.type))
@@ -153,7 +156,10 @@ def _without(marker: bytes, column: pa.Array) -> pa.Array:
 
 
 def _blocks(source: Input) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of whole lines, each with the number of its first line; lines of a pipe as they come."""
+    """Yield blocks of whole lines from an input, each with the number of its first line.
+
+    Lines of a pipe come as soon as they are there.
+    """
     first_line, parts = 1, list[bytes]()
     while data := _read_some(source.stream):
         end = data.rfind(b"\n") + 1
@@ -169,7 +175,7 @@ def _blocks(source: Input) -> Iterator[tuple[int, bytes]]:
 
 
 def _read_some(stream: BinaryIO) -> bytes:
-    """Return what can be read without waiting, up to a block, but at least something; empty at the end."""
+    """Read up to a block of bytes from a stream, waiting only for the first; empty at the end."""
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     parts = [read(_BLOCK)]
     size = len(parts[0])
@@ -187,7 +193,7 @@ def _has_more(stream: BinaryIO) -> bool:
 
 
 def _split(block: bytes) -> pa.Array:
-    r"""Return the lines of a block, all of which end in \n or \r\n, without these."""
+    r"""Return the lines in a block of bytes as an Arrow array, without their \n or \r\n."""
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data == _LINE_FEED)
     is_kept = data != _LINE_FEED
@@ -233,7 +239,7 @@ def _rows(records: list[dict[str, Any]], names: Mapping[str, str]) -> pa.RecordB
 
 
 def _parsed(block: bytes, names: Mapping[str, str], *, is_strict: bool) -> pa.RecordBatch | None:
-    """Return the records of a block; None if Arrow cannot tell what one of its lines means."""
+    """Parse a block of JSON lines into records; return None if Arrow cannot parse one of the lines."""
     from pyarrow import compute  # noqa: PLC0415  takes long to import
 
     if b'"base64"' not in block:
@@ -285,7 +291,10 @@ def _parsed_by_arrow(
 
 
 def _usable(name: str, column: pa.Array) -> pa.Array:
-    """Return a column as `send_arrow` takes it; raise ArrowInvalid where that needs a closer look."""
+    """Convert a parsed JSON column to the type that `send_arrow` takes.
+
+    Raises ArrowInvalid where that needs a closer look.
+    """
     if name == "headers":
         return _headers_of_pairs(column)
     if name == "partition":
@@ -322,7 +331,7 @@ def _headers_of_pairs(column: pa.ListArray) -> pa.Array:
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
-    """Turn times as text into ms; raise ArrowInvalid if one is no time."""
+    """Convert a column of times as text to ms; raise ArrowInvalid if one is not a time."""
     from pyarrow import compute  # noqa: PLC0415  takes long to import
 
     def of_zone(texts: pa.Array) -> pa.Array:
@@ -343,7 +352,7 @@ def _milliseconds(column: pa.Array) -> pa.Array:
 
 
 def _record(line: bytes, names: Mapping[str, str], *, is_strict: bool) -> dict[str, Any]:
-    """Return a line's record, by columns; raise ValueError that says what is wrong with it."""
+    """Parse a JSON line into a record's columns; raise ValueError that says what is wrong with it."""
     try:
         found = json.loads(line)
     except UnicodeDecodeError as error:
@@ -490,7 +499,7 @@ def _read_csv(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
 
 
 def _first_row(source: Input) -> bytes:
-    """Return the start of a file with its first line, which has at least the names of columns."""
+    """Read the start of a CSV file, at least the first line, which names the columns."""
     parts = []
     while data := _read_some(source.stream):
         parts.append(data)
@@ -504,7 +513,7 @@ def _first_row(source: Input) -> bytes:
 
 
 class _Resumed(io.RawIOBase):
-    """A stream whose start was read already."""
+    """A stream that returns bytes already read from another stream, and then the rest of that one."""
 
     def __init__(self, start: bytes, stream: BinaryIO) -> None:
         self._start, self._stream = start, stream
@@ -522,7 +531,7 @@ class _Resumed(io.RawIOBase):
 def _columns_of(
     source: Input, header: Sequence[str], reading: Reading, what_has: str
 ) -> dict[str, str]:
-    """Return which columns to take, and where from; note those that are left out.
+    """Return the input's column for each field of a record, and note the columns left out.
 
     Raises:
         ConfigError: one is not there, or there twice.
@@ -544,7 +553,7 @@ def _columns_of(
 
 
 def _converted(names: Mapping[str, str], batch: pa.RecordBatch) -> tuple[pa.RecordBatch, str]:
-    """Return rows with the types of records, up to the first bad one, and what is wrong with that."""
+    """Convert CSV columns to the types of records, up to the first bad row; return its error too."""
     arrays, count, why = {}, len(batch), ""
     for name, source in names.items():
         texts = batch.column(source)
@@ -581,7 +590,7 @@ def _of_texts(name: str, texts: pa.Array) -> pa.Array:
 
 
 def _from_text(name: str, text: Any) -> Any:
-    """Return the value that a cell of a CSV file has in JSON."""
+    """Return the value of a CSV cell, parsed as JSON in the columns `headers` and `partition`."""
     if text is None or name not in ("headers", "partition"):
         return text
     try:

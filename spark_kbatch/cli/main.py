@@ -1,4 +1,4 @@
-"""The `kbatch` command: its parts come from the other modules; here are its help, errors and exit codes.
+"""Entry point of the `kbatch` command, with its help, error messages and exit codes.
 
 With --json, stdout has nothing but JSON objects, one per line. Exit codes:
 
@@ -37,7 +37,7 @@ from spark_kbatch.terminal import LogFormatter, log_level, visible
 
 
 class _Commands(click.Group):
-    """Commands whose usage errors show the user's arguments escaped."""
+    """Click group of all `kbatch` commands, which escapes the user's arguments in usage errors."""
 
     def make_context(self, *words: Any, **settings: Any) -> click.Context:
         """Parse the options of `kbatch` itself."""
@@ -47,7 +47,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command, and add PATH to its arguments where it is left out."""
+        """Find the command to run, and add a default PATH to its arguments where PATH is left out."""
         name, command, words = super().resolve_command(ctx, args)
         return name, command, words if command is None else with_path(ctx, command, words)
 

@@ -1,4 +1,4 @@
-"""Mirrors of topics."""
+"""`kbatch mirror`: copies topics to another cluster."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
 
 @contextlib.contextmanager
 def _progress_bar(topics: list[str], *, hidden: bool) -> Iterator[OnProgress | None]:
-    """Show a bar of the offsets that are left; yield what updates it, or None if none is shown."""
+    """Show a progress bar of the offsets left to mirror; yield its update function, or None if hidden."""
     with progress_bar(", ".join(topics), hidden=hidden) as show:
         if show is None:
             yield None

@@ -34,7 +34,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def iso_time(timestamp_ms: int) -> str | None:
-    """Return ISO 8601 in UTC with milliseconds; the number itself past year 9999; None for no time."""
+    """Return a time in ms as ISO 8601 in UTC; as a number past year 9999, None for no time."""
     if timestamp_ms == -1:
         return None
     try:
@@ -45,7 +45,7 @@ def iso_time(timestamp_ms: int) -> str | None:
 
 
 def iso_time_ms(text: str) -> int | None:
-    """Return the time in ms that ISO 8601 says, in UTC unless it has a zone; None if `text` is not a time."""
+    """Parse an ISO 8601 time, in UTC unless it has a zone, into ms; None if `text` is not a time."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -65,7 +65,7 @@ def text_of(value: Any) -> str:
 
 
 def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
-    """Return a key or value as JSON has it: text, or base64 of what is not UTF-8."""
+    """Return a record's key or value for JSON: text, or {"base64": ...} if it is not UTF-8."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:
@@ -84,7 +84,10 @@ class _Column(NamedTuple):
 
 
 class Table:
-    """Rows below headings. Values are texts, whole numbers, lists, or None, which is shown as "-"."""
+    """A table for the terminal, printed as lines with tabs where stdout is not a terminal.
+
+    Values are texts, whole numbers, lists, or None, which is shown as "-".
+    """
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -92,11 +95,11 @@ class Table:
         self._rows: list[tuple[Any, ...]] = []
 
     def add_texts(self, *headings: str) -> None:
-        """Add columns of texts, which may be folded."""
+        """Add table columns of text that may be wrapped."""
         self._columns += [_Column(heading, is_number=False, folds=True) for heading in headings]
 
     def add_words(self, *headings: str) -> None:
-        """Add columns of texts that stay whole, such as times."""
+        """Add table columns of text that is never wrapped, such as times."""
         self._columns += [_Column(heading, is_number=False, folds=False) for heading in headings]
 
     def add_numbers(self, *headings: str) -> None:
@@ -109,7 +112,10 @@ class Table:
         self._rows.append(values)
 
     def print(self, *, if_empty: str = "") -> None:
-        """Print it; without rows a sentence in its place, on stderr if stdout is not a terminal."""
+        """Print the table, or a sentence in its place if it has no rows.
+
+        The sentence goes to stderr if stdout is not a terminal.
+        """
         console = Console()
         if not console.is_terminal:
             print_line("\t".join(column.heading for column in self._columns))
@@ -150,7 +156,7 @@ class Table:
         console.print(drawn)
 
     def _draw_row_by_row(self, console: Console, rows: Sequence[Sequence[str]]) -> None:
-        """Print each row as lines of a heading and a value; the terminal wraps what is longer."""
+        """Print each row vertically, with a line for each column's heading and value."""
         console.print(cell(self._title, "table.title"), soft_wrap=True)
         width = max(len(column.heading) for column in self._columns)
         for row in rows:
@@ -161,7 +167,7 @@ class Table:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as it is shown on a terminal; numbers have commas between thousands."""
+    """Return a value as text for a terminal, escaped, and with commas in numbers."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return visible(text_of(value))
@@ -173,13 +179,13 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print a line whose parts went through `terminal`."""
+    """Print a line whose parts were already escaped with `terminal`."""
     click.echo(line)
 
 
 @contextlib.contextmanager
 def whole_pipe() -> Iterator[None]:
-    """End quietly where the reader of a pipe, such as `head`, has seen enough."""
+    """Ignore the broken pipe in a `with` block when a reader of stdout, such as `head`, has ended."""
     try:
         yield
     except BrokenPipeError:

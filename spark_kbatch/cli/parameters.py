@@ -59,7 +59,7 @@ def properties_of(
 
 
 def time_ms(text: str) -> int | None:
-    """Return the time that `text` says, in ms or ISO 8601 (UTC unless it has a zone); None if it is none."""
+    """Parse a time in ms or ISO 8601 (UTC unless it has a zone) into ms; return None if it is neither."""
     if text.isascii() and text.isdigit():
         return int(text)
     return iso_time_ms(text)

@@ -1,4 +1,4 @@
-"""The places that commands work on: a cluster's folder, a broker's logs, or a real cluster over the network.
+"""The argument PATH of commands: a cluster's folder, a broker's logs, or a real cluster's address.
 
 PATH may be HOST:PORT of a real cluster, or several of these with commas between them, for commands that go with one.
 The options of its client come from `--config` and `-X`, and stay out of everything that is printed.
@@ -36,14 +36,14 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _PathArgument(click.Argument):
-    """PATH, for which KBATCH_PATH stands in."""
+    """The argument PATH of a command, which defaults to the environment variable KBATCH_PATH."""
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """Return how usage shows it."""
+        """Return how the usage text shows the argument PATH."""
         return "[PATH]"
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Return how errors call it."""
+        """Return what error messages call the argument PATH."""
         return "'PATH'"
 
 
@@ -70,7 +70,7 @@ def with_path(context: click.Context, command: click.Command, words: list[str]) 
 
 
 def _first_argument(context: click.Context, command: click.Command, words: list[str]) -> str | None:
-    """Return the first word that is no option nor belongs to one; None if there is none, or an error."""
+    """Return a command's first positional argument; None if there is none, or on a usage error."""
     options = [one for one in command.params if isinstance(one, click.Option)]
     without = click.Command(command.name, params=list(options))
     parser = without.make_parser(click.Context(without, parent=context))
@@ -100,7 +100,7 @@ def _client_options(
 
 
 def client_options(command: _Command) -> Callable[..., Any]:
-    """Give a command the options `--config` and `-X`, which arrive together as the argument `client`."""
+    """Add the options `--config` and `-X` to a command, which gets both as its argument `client`."""
 
     @click.option("--config", "from_file", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
     @click.option("-X", "single", metavar="KEY=VALUE", multiple=True, callback=_client_options, help="Set one of these properties, over those in the file; may be repeated.")  # fmt: skip
@@ -114,7 +114,7 @@ def client_options(command: _Command) -> Callable[..., Any]:
 
 
 def ensure_folder(context: click.Context, _parameter: click.Parameter, path: Any) -> Any:
-    """Return a path that is not the address of a real cluster."""
+    """Return a PATH unchanged, refusing the address of a real cluster."""
     if path is not None and is_address(path):
         raise click.BadParameter(
             f"{path!r} is the address of a real cluster; `{context.command_path}` works on a folder"
@@ -146,7 +146,7 @@ topic_argument = click.argument("topic", shell_complete=complete_topic)
 def open_readable(
     path: str, client: Mapping[str, str], foreign_end: str
 ) -> Cluster | BrokerLogs | RemoteCluster:
-    """Open what PATH names, to read."""
+    """Open the cluster, real cluster or broker's logs at PATH, for reading."""
     ensure_goes_with(path, client)
     if is_address(path):
         return _connect(path, client)
@@ -162,7 +162,7 @@ def open_cluster(
 
 
 def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) -> Any:
-    """Open what PATH names, to read ranges of records."""
+    """Return a reader of record ranges for the topics at PATH."""
     ensure_goes_with(path, client)
     if is_address(path):
         return open_remote_reader({"bootstrap.servers": path, **client})
@@ -170,12 +170,12 @@ def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) ->
 
 
 def is_remote(cluster: Cluster | BrokerLogs | RemoteCluster) -> bool:
-    """Return True for a real cluster."""
+    """Return True if a cluster is a real one over the network, and not a folder."""
     return not isinstance(cluster, (Cluster, BrokerLogs))
 
 
 def name_of(cluster: Cluster | BrokerLogs | RemoteCluster) -> str:
-    """Return what a cluster is called in output."""
+    """Return a cluster's path or bootstrap servers, as output names it."""
     if isinstance(cluster, (Cluster, BrokerLogs)):
         return str(cluster.path)
     return cluster.bootstrap_servers
@@ -189,7 +189,7 @@ def _connect(address: str, client: Mapping[str, str]) -> RemoteCluster:
 
 
 def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
-    """Check that the command's options are for what PATH names.
+    """Refuse command options that do not fit PATH, such as client settings with a folder.
 
     Raises:
         click.UsageError: names the option.

@@ -43,7 +43,7 @@ _DEFAULTS = {
 def _separator(
     _context: click.Context, _parameter: click.Parameter, text: str | None
 ) -> bytes | None:
-    r"""Return the bytes of a separator, in which \t, \0, \x1f and \\ are escapes."""
+    r"""Parse a key separator, in which \t, \0, \x1f and \\ are escapes, into bytes."""
     if text is None:
         return None
     try:
@@ -168,7 +168,10 @@ def produce(
 
 
 class _Written:
-    """Counts the records that are written, and keeps the first error; called in the producer's thread."""
+    """A producer's callback that counts written records and keeps the first error.
+
+    Called in the producer's thread.
+    """
 
     def __init__(self) -> None:
         self.records_count = 0
@@ -179,7 +182,7 @@ class _Written:
         self._error = self._error or error
 
     def ensure_no_error(self) -> None:
-        """Raise the first error."""
+        """Raise the first error that the producer has reported, if there is one."""
         if self._error is not None:
             raise self._error
 
@@ -223,7 +226,7 @@ def _reading(
 def _rows_of(
     readings: Sequence[tuple[str, Reading]], topic: str, records_count: Callable[[], int]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all inputs, with a progress bar."""
+    """Yield the rows of all input files of `kbatch produce`, with a progress bar."""
     for name, reading in readings:
         with contextlib.ExitStack() as stack:
             stream: BinaryIO = sys.stdin.buffer
@@ -255,7 +258,7 @@ def _shown_name(name: str) -> str:
 def _completed(
     rows: pa.RecordBatch, headers: list[dict[str, Any]], partition: int | None
 ) -> pa.RecordBatch:
-    """Return rows with the headers and the partition that the command gives."""
+    """Return rows of input with the headers and the partition given as options of the command."""
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     if partition is not None:
         columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), len(rows))
@@ -272,7 +275,7 @@ def _completed(
 def _print_outcome(
     topic: str, records_count: int, seconds: float, metrics: Mapping[str, float | None] | None
 ) -> None:
-    """Print what was written; as JSON if there are metrics of the producer to print."""
+    """Print how many records were written, or JSON with the producer's metrics if they are given."""
     to = None if topic == _COLUMN_TOPIC else topic
     if metrics is not None:
         told = {"topic": to, "records": records_count, "seconds": round(seconds, 3)}

@@ -12,15 +12,15 @@ from spark_kbatch.terminal import visible
 
 
 class OnProgress(Protocol):
-    """A callback for how far the work is."""
+    """Callback that reports how much of a long task is done."""
 
     def __call__(self, completed: float, total: float | None, text: str) -> None:
-        """Show the share that is done, if the total is known, and a text beside it."""
+        """Show how much is completed, as a share if the total is known, and a text beside it."""
 
 
 @contextlib.contextmanager
 def progress_bar(what: str, *, hidden: bool = False) -> Iterator[OnProgress | None]:
-    """Show a bar with the time left; yield what updates it, or None if none is shown."""
+    """Show a progress bar with the time left; yield its update function, or None if none is shown."""
     console = Console(stderr=True)
     if hidden or not console.is_terminal or console.is_dumb_terminal:
         yield None

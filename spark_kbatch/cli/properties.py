@@ -27,7 +27,7 @@ _KEY = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
 
 
 def read_properties(path: str) -> dict[str, str]:
-    r"""Return what a file sets; of a key that is set twice, the last value.
+    r"""Return the settings in a properties file; of a key that is set twice, the last value.
 
     Raises:
         OSError: the file cannot be read.
@@ -37,7 +37,10 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:
-    """Yield keys and values; raises as `read_properties`."""
+    """Yield the keys and values in the text of a properties file.
+
+    Raises the errors of `read_properties`.
+    """
     for number, line in _lines(text):
         found = _KEY.match(line)
         assert found is not None
@@ -45,7 +48,7 @@ def parse_properties(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines that set something, continued ones joined, with the number of the first."""
+    """Yield a properties file's logical lines, continuations joined, with their line numbers."""
     joined, first = "", 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = natural.lstrip(_SPACE)

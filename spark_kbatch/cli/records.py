@@ -1,4 +1,4 @@
-"""Records: find their offsets."""
+"""`kbatch offsets`: finds offsets by time, or those of a consumer group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_kbatch.cli.places import client_options, open_readable, path_argument
 
 
 def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
-    """Parse a time in ms or ISO 8601 (UTC unless it has a zone), or a word in place of one."""
+    """Parse a time in ms or ISO 8601, or "earliest", "latest" or "max-timestamp" in place of one."""
     if text in ("earliest", "latest", "max-timestamp"):
         return text.replace("-", "_")
     found = time_ms(text)

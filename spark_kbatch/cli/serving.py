@@ -1,4 +1,4 @@
-"""The server of a cluster."""
+"""`kbatch serve`: serves a cluster in a folder to Kafka clients."""
 
 from __future__ import annotations
 

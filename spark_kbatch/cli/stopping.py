@@ -1,4 +1,4 @@
-"""The end of commands that run until SIGINT or SIGTERM."""
+"""Signal handling of commands that run until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 

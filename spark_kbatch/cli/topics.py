@@ -1,4 +1,4 @@
-"""Topics: list, describe, create, add partitions, change settings."""
+"""Commands on topics: list, describe, create, add partitions, change settings."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def topics(
 
 
 class _Row(NamedTuple):
-    """One partition of a listing."""
+    """One partition in the list of `kbatch topics`: its offsets, size, replicas and groups."""
 
     topic_partition: TopicPartition
     offsets: LogOffsets | None  # None if they cannot be asked for
@@ -111,7 +111,7 @@ class _Row(NamedTuple):
 
 
 class _Listing(NamedTuple):
-    """The topics that `kbatch topics` shows."""
+    """The topics and partitions that `kbatch topics` shows, and damaged topics that it leaves out."""
 
     topics: Sequence[Topic | RemoteTopic]
     rows: Sequence[_Row]
@@ -181,7 +181,7 @@ def partitions_of(topic: RemoteTopic) -> list[TopicPartition]:
 def led_offsets(
     cluster: RemoteCluster, topics: Iterable[RemoteTopic]
 ) -> dict[TopicPartition, LogOffsets]:
-    """Return the edges of partitions that have leaders: no one else could be asked, now."""
+    """Return the start and end offsets of those partitions that have a leader to ask."""
     led = [tp for one in topics for tp in partitions_of(one) if one.leaders[tp.partition] >= 0]
 
     def found(edge: str, level: str) -> dict[TopicPartition, int]:
@@ -225,7 +225,7 @@ def _print_topics(found: _Listing, where: str) -> None:
 
 
 def _raise_first(damaged: Mapping[str, KafkaStorageError]) -> None:
-    """Raise an error for topics that were left out, if there are any."""
+    """Raise the error of the first damaged topic that was left out, if there is any."""
     for error in damaged.values():
         raise error
 
@@ -233,14 +233,14 @@ def _raise_first(damaged: Mapping[str, KafkaStorageError]) -> None:
 def _replicas(
     cluster: Cluster | BrokerLogs, topics: Iterable[Topic]
 ) -> dict[TopicPartition, list[ReplicaInfo]]:
-    """Return the replicas of topics that have several."""
+    """Return the replicas of each partition of those topics that have several replicas."""
     if isinstance(cluster, BrokerLogs):
         return {}
     return cluster.replicas([topic.name for topic in topics if topic.replication_factor > 1])
 
 
 def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:
-    """Return which replica leads and which are in sync; nothing if there is only one."""
+    """Return a partition's leader, replicas, ISR, lag and offline replicas; empty if it has one replica."""
     if replicas is None:
         return {}
     return {
@@ -255,7 +255,7 @@ def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:
 def _groups_by_partition(
     cluster: Cluster | BrokerLogs,
 ) -> dict[TopicPartition, dict[str, GroupOffset]]:
-    """Return offsets of groups, by group id, for each partition; an error is only logged."""
+    """Return consumer groups' offsets, by partition and group id; errors are only logged."""
     found: dict[TopicPartition, dict[str, GroupOffset]] = {}
     if isinstance(cluster, BrokerLogs):
         return found
@@ -313,7 +313,7 @@ def describe_topic(
 
 
 def _settings(config: TopicConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by Kafka's keys."""
+    """Return a topic's settings by Kafka's keys, such as retention.ms."""
     settings = asdict(config) if isinstance(config, TopicConfig) else config
     return {topic_key(name): value for name, value in settings.items()}
 

@@ -1,4 +1,4 @@
-"""Upkeep of a cluster: garbage, history, checks, repair, log dirs."""
+"""Commands for the upkeep of a cluster: gc, history, verify, repair, log-dirs."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _with_progress(
     *,
     hidden: bool,
 ) -> list[RepairReport]:
-    """Take all reports; on a terminal, show how many of the partitions are done."""
+    """Collect the reports of a verify or repair, with a progress bar of partitions on a terminal."""
     found = []
     with progress_bar(f"{what} {cluster.path}", hidden=hidden) as on_progress:
         total = None
@@ -244,7 +244,7 @@ def _print_report(report: RepairReport, state: str, *, as_json: bool) -> None:
 
 
 def _partitions_named(cluster: Cluster | BrokerLogs, name: str) -> list[TopicPartition]:
-    """Return the partitions of a topic, or the one that is called `name`."""
+    """Return a topic's partitions for its name, or one partition for a name such as "events-0"."""
     topic, _, number = name.rpartition("-")
     if name not in cluster.topic_names(internal=True) and topic and number.isdecimal():
         partitions = cluster.partitions(topic)

@@ -1,4 +1,4 @@
-"""Wires the rooms below into a cluster, or a broker's logs, and their Python faces.
+"""The cluster in a folder, and a broker's logs, as users and Spark jobs have them, wired from their parts.
 
 cluster       a cluster, as users have it in Python
 parts         the parts of a cluster, wired together

@@ -42,14 +42,17 @@ _read_last: dict[Path, tuple[tuple[int, ...], Answer]] = {}
 
 
 class Agreements:
-    """The answers of one cluster. Thread-safe."""
+    """Store of the offsets that the first task of a Spark action resolved, for its other tasks.
+
+    Thread-safe.
+    """
 
     def __init__(self, files: Files, directory: Path, now_ms: Callable[[], int]) -> None:
         self._files, self._directory, self._now_ms = files, directory, now_ms
         self._by_name, self._by_time = directory / "by-name", directory / "by-time"
 
     def agree(self, name: str, resolve: Callable[[], Answer]) -> Answer:
-        """Return what the first caller under this name looked up; the same for all later callers.
+        """Return the offsets stored under a name, after resolving and storing them if there are none.
 
         If PATH cannot be written, each caller looks up for itself. Callers must not change the result.
         """
@@ -100,7 +103,7 @@ class Agreements:
         return self._by_time / str(self._now_ms() // _FOLDER_MS)
 
     def _remove_old(self) -> None:
-        """Remove answers that no one asked for in a while; a bounded number of them."""
+        """Remove stored offsets that no task has asked for in hours, a bounded number at a time."""
         files, oldest_ms = self._files, self._now_ms() - KEPT_MS
         left = _REMOVED_AT_ONCE
         for name in files.list(self._by_time):

@@ -1,4 +1,4 @@
-"""A PATH that a real broker wrote: the same questions as of a cluster, and nothing is ever written.
+"""Read-only access to the logs of a real Kafka broker at a path, with the interface of a cluster.
 
 Its partitions are not read as of one moment: each is read to the last valid batch that it had when it
 was looked at, and tasks that look for themselves may find different ends. With `foreign_end` set to
@@ -43,7 +43,7 @@ _INTERNAL = {
 
 
 def _refused(what: str) -> Callable[..., NoReturn]:
-    """Return a method that raises ConfigError, because `what`."""
+    """Return a method for writing to a broker's logs that raises ConfigError, with the reason `what`."""
 
     def refuse_to_write(self: BrokerLogs, *_given: Any, **_named: Any) -> NoReturn:
         """Raise ConfigError: a broker's logs are only read."""
@@ -56,13 +56,13 @@ def _refused(what: str) -> Callable[..., NoReturn]:
 
 
 class ForeignSource:
-    """The logs in a broker's log dir, in one partition's directory, or in one .log file.
+    """Read access to the logs in a broker's log dir, in a partition's directory, or in one .log file.
 
     A `consumer.source.Source`.
     """
 
     def __init__(self, path: Path, log_dir: ForeignLogDir, *, foreign_end: str = "log") -> None:
-        """Set up for what `ForeignLogDir.find` found at `path`.
+        """Set up to read the broker's log dir that `ForeignLogDir.find` found at `path`.
 
         Raises:
             ConfigError: `foreign_end` is neither "log" nor "checkpoint".
@@ -77,16 +77,16 @@ class ForeignSource:
         setattr(self, "_log_dir", Closed(self.path))  # noqa: B010  of another type
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted; of Kafka's internal ones only if asked."""
+        """Return the sorted names of all topics, with internal ones only if `internal` is true."""
         return sorted(name for name in self._by_topic() if internal or name not in _INTERNAL)
 
     def topic(self, name: str) -> Topic:
-        """Return a topic with the partitions that are here; its id is empty if none was written."""
+        """Return a topic's id, empty if the broker wrote none, and the count of partitions found here."""
         partitions = self.partitions(name)
         return Topic(name, self._log_dir.topic_id(partitions[0]), len(partitions), TopicConfig())
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions that are here; a cluster of several brokers has others elsewhere.
+        """Return a topic's partitions in this log dir; the cluster's other brokers may have more.
 
         Raises:
             UnknownTopicOrPartitionError: no such topic; names the nearest.
@@ -102,11 +102,11 @@ class ForeignSource:
         return found
 
     def found(self, names: Iterable[str]) -> dict[str, planning.FoundTopic]:
-        """Return those of the named topics that exist."""
+        """Return the ids and partitions of those named topics that exist."""
         return found_singly(self, names)
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ForeignLogView]:
-        """Return views of these logs, each as of when it is looked at."""
+        """Return a view of each partition's log, as of the moment when that partition is looked at."""
         wanted = list(partitions)
         for topic in {tp.topic for tp in wanted}:
             held = self.partitions(topic)
@@ -119,7 +119,7 @@ class ForeignSource:
         return self._log_dir.views(wanted, with_high_watermark=self._to_high_watermark)
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
-        """Return offsets and sizes of all partitions of these topics that are here."""
+        """Return offsets and sizes of the partitions of these topics that are in this log dir."""
         views = self.views(tp for topic in topics for tp in self.partitions(topic))
         return [
             PartitionInfo(tp, view.offsets, self._log_dir.log(tp).size_in_bytes())
@@ -129,25 +129,28 @@ class ForeignSource:
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Do as `reading.Fetcher.fetch`."""
+        """Return batches of a partition's log from an offset on, as `reading.Fetcher.fetch` does."""
         return self._log_dir.read(
             topic_partition, asked, with_high_watermark=self._to_high_watermark
         )
 
     def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[OneTopic]:
-        """Return what fetches from the topic with this id."""
+        """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
         del wanted
         return OneTopic.of(self, topic_id)
 
     def check(self, topic_partition: TopicPartition) -> RepairReport:
-        """Return what is wrong with one partition's files."""
+        """Check the files of one partition, and return a report of what is wrong."""
         self.views([topic_partition])
         return self._log_dir.check(topic_partition)
 
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str
     ) -> tuple[int, int]:
-        """Look a partition up; each caller does so for itself, as nothing may be written here."""
+        """Return a partition's start and end offset, which each Spark task looks up for itself.
+
+        Nothing may be written here for the other tasks of an action.
+        """
         del action
         offsets = self.views([topic_partition])[topic_partition].offsets
         return offsets.log_start_offset, offsets.end_offset(options.isolation_level)
@@ -160,7 +163,7 @@ class ForeignSource:
 
 
 class BrokerLogs(TopicsAtPath):
-    """The topics of a Kafka broker's log dir, of one partition's directory, or of one .log file.
+    """Read-only topics of a Kafka broker's log dir, a partition's directory, or one .log file.
 
     They are only read; methods that would write raise ConfigError.
     """
@@ -170,7 +173,10 @@ class BrokerLogs(TopicsAtPath):
         self._source = source
 
     def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
-        """Check these partitions, by default all; see `log/foreign/check.py`. Reports come as they are done."""
+        """Check the files of these partitions, by default all, and yield each report once it is done.
+
+        See `log/foreign/check.py`.
+        """
         if partitions is None:
             chosen = [
                 tp for name in self.topic_names(internal=True) for tp in self.partitions(name)

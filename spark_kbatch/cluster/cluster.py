@@ -1,4 +1,4 @@
-"""A cluster, as users have it in Python.
+"""`Cluster`, the Python API of a cluster in a folder.
 
     with spark_kbatch.open("PATH", create=True) as cluster:
         cluster.create_topic("events", partitions=4)
@@ -81,7 +81,9 @@ class Garbage(NamedTuple):
 
 
 class Cluster(TopicsAtPath):
-    """Topics with all their records, in a folder. Thread-safe; keeps no file open.
+    """A cluster in a folder, without a broker: topics with all their records.
+
+    Thread-safe; keeps no file open.
 
         with spark_kbatch.open("my-cluster", create=True) as cluster:
             cluster.create_topic("events", partitions=4)
@@ -131,12 +133,12 @@ class Cluster(TopicsAtPath):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an error, producers give up at once what they have not sent."""
+        """Close the cluster and its producers; after an error, producers give up unsent records at once."""
         self._close_producers(timeout=None if error is None else 0)
         self.close()
 
     def close(self) -> None:
-        """Close its producers, once they have sent what they were given, its server, and the cluster.
+        """Close the cluster with its servers, and its producers once they have sent all their records.
 
         Every later call raises ClosedError, and so do reads in progress.
         """
@@ -207,7 +209,7 @@ class Cluster(TopicsAtPath):
         return found
 
     def delete_topic(self, name: str) -> Topic:
-        """Delete a topic with all its records, and return what it was.
+        """Delete a topic with all its records, and return the topic as it was before.
 
         From then on, reading from it or writing to it raises UnknownTopicOrPartitionError. Its files
         are removed by the first commit or `collect_garbage` after file.delete.delay.ms.
@@ -266,7 +268,7 @@ class Cluster(TopicsAtPath):
     # Commits.
 
     def history(self, topic: str | None = None) -> Iterator[Commit]:
-        """Yield the commits of Spark jobs, newest first; of one topic, those that touched it."""
+        """Yield the commits of Spark jobs, newest first, or only those that touched `topic`."""
         if topic is not None:
             arguments.text("topic", topic)
         return self._parts.history.read(self._parts.snapshots.replicas, topic)
@@ -276,7 +278,7 @@ class Cluster(TopicsAtPath):
         return self._parts.history.first_number(self._parts.snapshots.replicas)
 
     def find_commit(self, number: int) -> Commit:
-        """Return the commit with a number that `history` shows.
+        """Return the commit of a Spark job that has this number in `history`.
 
         Raises:
             ConfigError: there is no such commit, or the history does not have it any more.
@@ -301,7 +303,7 @@ class Cluster(TopicsAtPath):
         )
 
     def metrics(self) -> dict[str, Any]:
-        """Return what topics, replicas, logs and log dirs look like now, by the names of a broker's metrics.
+        """Return the state of topics, replicas, logs and log dirs, by the names of a Kafka broker's metrics.
 
         "ReplicaManager", "KafkaController" and "LogManager" count partitions, replicas and log dirs, and those
         that need attention, internal topics included. "Log" has offsets, segments and bytes by partition, None
@@ -315,7 +317,9 @@ class Cluster(TopicsAtPath):
         )
 
     def replicate(self, topics: str | Iterable[str] | None = None) -> list[TopicPartition]:
-        """Bring lagging replicas up to date, as appends do for the partitions they append to.
+        """Bring lagging replicas of these topics up to date.
+
+        Appends do so for the partitions they append to.
 
         Args:
             topics: all by default, internal ones too.
@@ -376,7 +380,9 @@ class Cluster(TopicsAtPath):
     # Deleting.
 
     def delete_records(self, offsets: Mapping[PartitionKey, int]) -> dict[TopicPartition, int]:
-        """Delete the records below an offset of each partition, (topic, number); -1 deletes all.
+        """Delete the records below a given offset in each partition; offset -1 deletes all of them.
+
+        The keys are (topic, partition) pairs.
 
         When this returns they cannot be read any more. Disk space is freed by whole segments.
 
@@ -603,7 +609,7 @@ class Cluster(TopicsAtPath):
         return server
 
     def running_server(self) -> ServerAddress | None:
-        """Return where this cluster is served now, by whatever process; None if it is not."""
+        """Return the address at which some process serves this cluster now; None if no one does."""
         from spark_kbatch.server.ownership import running_server  # noqa: PLC0415  above
 
         return running_server(self._parts.metadata)

@@ -81,7 +81,7 @@ _TOPIC_LENGTH_MAX = 200  # in names that also hold a topic id; a file's name has
 
 
 class ExportedPartition(NamedTuple):
-    """An exported partition, as the broker's topic now has it."""
+    """A partition exported into a broker's log dir: its offsets, segments and size."""
 
     topic_partition: TopicPartition
     log_start_offset: int
@@ -131,7 +131,10 @@ def export_topic(
 
 
 class _Target:
-    """A topic in a broker's log dir. All but `ensure_log_dir` need the log dir's lock."""
+    """A topic in a broker's log dir into which an export writes.
+
+    All but `ensure_log_dir` need the log dir's lock.
+    """
 
     def __init__(self, files: Files, log_dir: Path, topic: str, partitions_count: int) -> None:
         self._files, self._log_dir, self._topic = files, log_dir, topic
@@ -139,7 +142,7 @@ class _Target:
         self._topic_id = ""
 
     def ensure_log_dir(self) -> None:
-        """Check that this is a broker's log dir.
+        """Check that the folder to export into is a broker's log dir.
 
         Raises:
             ConfigError: it is not.
@@ -188,7 +191,7 @@ class _Target:
         self.remove_aside()
 
     def _ensure_partition_empty(self, directory: Path) -> str:
-        """Check that a partition has no records, and return its topic's id."""
+        """Check that a partition of the broker has no records, and return its topic's id."""
         names = self._files.list(directory)
         full = [n for n in names if n.endswith(".log") and self._files.size(directory / n)]
         if full or STATE_FILE in names:
@@ -206,14 +209,14 @@ class _Target:
             ) from None
 
     def new(self, partition: int) -> Path:
-        """Create the directory where a partition is staged, with all but its records."""
+        """Create the directory in which a partition is staged, with its topic id but no segments yet."""
         directory = self._aside(partition, "new")
         self._files.make_dir(directory)
         write_partition_metadata(self._files, directory, self._topic_id)
         return directory
 
     def write_checkpoints(self, exported: Sequence[ExportedPartition]) -> None:
-        """Update the log dir's checkpoints to what will be there."""
+        """Update the checkpoint files of the broker's log dir for the exported partitions."""
         checkpoints = {
             name: read_offset_checkpoint(self._files, self._log_dir, name)
             for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS)
@@ -228,19 +231,22 @@ class _Target:
                 write_offset_checkpoint(self._files, self._log_dir, name, after)
 
     def swap(self) -> None:
-        """Replace the empty directories by the staged ones."""
+        """Replace the broker's empty partition directories by the staged ones."""
         for p in self._partitions:
             self._files.rename(self._directory(p), self._aside(p, "old"))
             self._files.rename(self._aside(p, "new"), self._directory(p))
         self._files.flush([self._log_dir])
 
     def clean_up(self) -> None:
-        """Do as `remove_aside`; what cannot be removed is left to a broker, or the next export."""
+        """Remove the export's temporary directories, ignoring errors.
+
+        What cannot be removed is left to a broker, or the next export.
+        """
         with contextlib.suppress(OSError):
             self.remove_aside()
 
     def remove_aside(self) -> None:
-        """Remove what this export, or an interrupted one, has beside the partitions."""
+        """Remove the temporary directories of this export, or of an interrupted one."""
         for p in self._partitions:
             for what in ("new", "old"):
                 self._files.remove_dir(self._aside(p, what))
@@ -254,7 +260,7 @@ class _Target:
 
 
 def _stage(log: PartitionLog, state: LogState, directory: Path) -> ExportedPartition:
-    """Copy what is committed into segments in `directory`."""
+    """Copy a partition's committed batches into segments in `directory`."""
     files, interval_bytes = log.files, log.config.index_interval_bytes
     offset, end_offset, source = state.log_start_offset, state.high_watermark, ""
     segments: list[_Segment] = []
@@ -281,7 +287,7 @@ def _stage(log: PartitionLog, state: LogState, directory: Path) -> ExportedParti
 
 
 class _Segment:
-    """A segment for the broker; its indexes are made from its batches."""
+    """A log segment written for the broker, with indexes built from its batches."""
 
     def __init__(
         self, files: Files, directory: Path, base_offset: int, interval_bytes: int
@@ -293,7 +299,10 @@ class _Segment:
             files.write(path, 0, b"")
 
     def append(self, read: LogRead, end_offset: int) -> int:
-        """Append the batches below `end_offset`, changed in place; return the next offset."""
+        """Append the batches below `end_offset` to the segment, and return the next offset.
+
+        They are changed in place.
+        """
         size, next_offset = 0, end_offset
         for position, header in read.batches:
             if header.base_offset >= end_offset:
@@ -324,7 +333,7 @@ class _Segment:
 
 
 def _base_offset(read: LogRead) -> int:
-    """Return the base offset of the first batch; a wrapper has to be opened for it."""
+    """Return the base offset of the first batch read, unwrapping a compressed batch of an old format."""
     position, header = read.batches[0]
     if header.records_count == UNKNOWN_COUNT:
         header = unwrap(read.data, position, header).header

@@ -16,7 +16,10 @@ from spark_kbatch.wire import assignment
 
 
 def groups_of(parts: ClusterParts) -> list[ConsumerGroup]:
-    """Return all groups, sorted by id; raise the errors of `read_groups`."""
+    """Return all consumer groups of the cluster, sorted by id.
+
+    Raises the errors of `read_groups`.
+    """
     stored = read_groups(parts)
     members = {one.group_id: _members(one) for one in stored}
     wanted = {tp for one in stored for tp in one.offsets}
@@ -52,7 +55,7 @@ def _members(group: StoredGroup) -> tuple[GroupMember, ...]:
 def _ends(
     parts: ClusterParts, topic_partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the ends of these partitions, without those that are gone or cannot be read."""
+    """Return the high watermarks of these partitions, without those that are gone or cannot be read."""
     try:
         return {
             tp: view.offsets.high_watermark for tp, view in parts.views(topic_partitions).items()

@@ -1,4 +1,6 @@
-"""One Spark job's data: begin, stage, commit, abort. Knows nothing of Spark.
+"""A Spark job's write to a cluster in a folder: begin on the driver, stage in tasks, commit or abort.
+
+Nothing here knows of Spark.
 
 job = Job.begin(options)                # driver: creates cluster and topic if they do not exist
 staged = job.stage(rows)                # each task; the job may have been pickled on the way
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
 
 
 class Staged(NamedTuple):
-    """The extents that one task staged, and their job: the driver may commit with another `Job` object."""
+    """The file extents that one task staged, and the ids of its job and query.
+
+    The driver may commit with another `Job` object.
+    """
 
     extents: list[Extent]
     transaction: str
@@ -44,7 +49,7 @@ class Staged(NamedTuple):
 
 
 class Job:
-    """State that a job's tasks and its commit share. `begin` makes it on the driver; the others get copies."""
+    """A Spark job that writes to a cluster in a folder: its state, made on the driver and copied to tasks."""
 
     def __init__(
         self,
@@ -54,7 +59,7 @@ class Job:
         overwrite: Overwrite | None,
         topic_id: str,
     ) -> None:
-        """Share what `begin` found out; see there.
+        """Store what `begin` has checked and created for the job.
 
         Args:
             topic_id: of the topic that the options name; empty if each row names its own.
@@ -102,7 +107,7 @@ class Job:
         application_id: str | None = None,
         query_id: str | None = None,
     ) -> Staged:
-        """Stage all rows of one task. If anything fails, what was staged is removed.
+        """Write all rows of one task to staging files, and remove these if anything fails.
 
         Args:
             application_id: of Spark, for the history.
@@ -131,7 +136,9 @@ class Job:
         transactional_id: str | None = None,
         sequence: int = NO_TRANSACTION_SEQUENCE,
     ) -> bool:
-        """Publish what the tasks staged, in the order of tasks; raises as `Coordinator.commit`.
+        """Publish the rows that all tasks staged, in the order of tasks, as one commit.
+
+        Raises the errors of `Coordinator.commit`.
 
         Args:
             transactional_id: with `sequence`, identifies a job that may be retried, so that it is
@@ -152,7 +159,7 @@ class Job:
         return is_new
 
     def commit_batch(self, staged: Sequence[Staged]) -> None:
-        """Publish a batch job, unless the options say that it is a version that is committed already."""
+        """Publish a batch job's rows, unless its `txnVersion` is committed already for its `txnAppId`."""
         options = self.options
         if options.txn_app_id is None or options.txn_version is None:
             self.commit(staged)
@@ -179,7 +186,7 @@ class Job:
         self.commit(staged, transactional_id=query_id, sequence=number)
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Remove what finished tasks staged; others may still be writing."""
+        """Remove the files that finished tasks of a failed job staged; others may still be writing."""
         self._discard(coordinator_for(ClusterParts(self.options.path), self.options), staged)
 
     def _discard(self, coordinator: Coordinator, staged: Sequence[Staged]) -> None:
@@ -209,7 +216,7 @@ def find_or_create_topic(parts: ClusterParts, name: str, options: WriteOptions) 
 
 
 def coordinator_for(parts: ClusterParts, options: WriteOptions) -> Coordinator:
-    """Return the coordinator that publishes what tasks stage with these options."""
+    """Return the coordinator that commits a job's staged rows, with the options of the write."""
     return Coordinator(
         parts.manager,
         now_ms,
@@ -261,7 +268,10 @@ def task_producer(
 def new_staging(
     parts: ClusterParts, transaction: str, *, shared_bytes_max: int, flush: bool
 ) -> ReplicatedStaging:
-    """Return the staging of one task of a job; arguments as of `Staging`."""
+    """Return the staging files of one task of a job.
+
+    The arguments are those of `Staging`.
+    """
     open_files = OpenFiles()
 
     def on_node(node_id: int, attempt: str) -> Staging:
@@ -280,7 +290,7 @@ def new_staging(
 
 
 def _staging_dir(parts: ClusterParts) -> Path:
-    """Return the first staging directory that is online, for what all tasks must see.
+    """Return the first staging directory on an online log dir, for a file that all tasks must see.
 
     Raises:
         KafkaStorageError: all log dirs are offline.
@@ -296,7 +306,7 @@ def _extents(staged: Iterable[Staged]) -> list[Extent]:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Turn an error of the disk into one that says what it means for the job."""
+    """Turn an OSError while a task stages rows into one that says what it means for the job."""
     try:
         yield
     except OSError as error:
@@ -315,7 +325,7 @@ def _author(staged: Sequence[Staged]) -> Author:
 
 
 def user_name() -> str:
-    """Return who runs this process, for the history."""
+    """Return the name of the user who runs this process, for the history of commits."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user may have no name

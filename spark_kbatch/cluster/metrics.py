@@ -18,7 +18,10 @@ from spark_kbatch.replica import administration
 
 
 def metrics_of(parts: ClusterParts, topics: Sequence[str]) -> dict[str, Any]:
-    """Return the metrics of these topics; raises as `administration.replicas_of`."""
+    """Return the metrics of these topics by the names of a Kafka broker's metrics.
+
+    Raises the errors of `administration.replicas_of`.
+    """
     manager = parts.manager
     manager.dirs.look_again()
     replicas = administration.replicas_of(manager, topics)
@@ -57,7 +60,10 @@ def metrics_of(parts: ClusterParts, topics: Sequence[str]) -> dict[str, Any]:
 
 
 def _log(parts: ClusterParts, topic_partition: Any) -> dict[str, int | None]:
-    """Return the metrics of a partition's log; None where no replica can be read."""
+    """Return a partition log's offsets, segment count and size by Kafka's metric names.
+
+    None where no replica can be read.
+    """
     names = ("LogStartOffset", "LogEndOffset", "NumLogSegments", "Size")
     try:
         _, log, state = parts.snapshots.replicas([topic_partition])[topic_partition]

@@ -1,4 +1,4 @@
-"""The parts of one cluster, wired together: what `Cluster` and Spark jobs delegate to.
+"""The parts of a cluster in a folder, wired together, for `Cluster` and Spark jobs to delegate to.
 
 Other processes may change a cluster at any time, so the disk is looked at on every call.
 """
@@ -62,7 +62,10 @@ _ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
 
 
 class ClusterParts:
-    """One open cluster; a `consumer.source.Source`. Thread-safe; keeps no file open."""
+    """An open cluster in a folder: its metadata, replica manager, history and commit coordinators.
+
+    A `consumer.source.Source`. Thread-safe; keeps no file open.
+    """
 
     def __init__(
         self,
@@ -72,7 +75,10 @@ class ClusterParts:
         log_dirs: str | Sequence[StrPath] = (),
         files: Files | None = None,
     ) -> None:
-        """Open the cluster at `path`; arguments and errors as of `Cluster`."""
+        """Open the cluster at `path`, or create it there with `create`.
+
+        Arguments and errors are those of `Cluster`.
+        """
         files = files or Files()
         folders = _folders(log_dirs)
         self.metadata = Metadata(files, absolute_path(path))
@@ -113,15 +119,18 @@ class ClusterParts:
     # Topics.
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted; of internal ones only if asked."""
+        """Return the sorted names of all topics, with internal ones only if `internal` is true."""
         return self.metadata.topics.names(internal=internal)
 
     def topic(self, name: str) -> Topic:
-        """Return a topic; raises as `TopicFiles.topic`."""
+        """Return the topic of this name, or raise an error if it does not exist.
+
+        Raises the errors of `TopicFiles.topic`.
+        """
         return self.metadata.topics.topic(name)
 
     def topic_to_write(self, name: str) -> Topic:
-        """Return a topic that exists and is not internal.
+        """Return the topic of this name for writing; refuse an internal one.
 
         Raises:
             ConfigError: it is internal.
@@ -131,7 +140,7 @@ class ClusterParts:
         return self.metadata.topics.topic(name)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Do as `ReplicaManager.partitions`."""
+        """Return all partitions of a topic, in order."""
         return self.manager.partitions(topic)
 
     def make_topic(
@@ -144,7 +153,7 @@ class ClusterParts:
         exist_ok: bool = True,
         deadline: float | None = None,
     ) -> Topic:
-        """Do as `administration.create_topic`; warns if the replicas lie on one disk."""
+        """Create a topic (`administration.create_topic`); warn if its replicas lie on one disk."""
         topic = administration.create_topic(
             self.manager, name, partitions=partitions, config=config,
             replication_factor=replication_factor, exist_ok=exist_ok, deadline=deadline,
@@ -184,17 +193,20 @@ class ClusterParts:
     # Reading.
 
     def found(self, names: Iterable[str]) -> dict[str, planning.FoundTopic]:
-        """Return those of the named topics that exist."""
+        """Return the ids and partitions of those named topics that exist."""
         return found_singly(self, names)
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Replica]:
-        """Return these logs, all as of one moment."""
+        """Return a snapshot of each of these partitions' logs, all as of one moment."""
         return self.snapshots.replicas(partitions)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Do as `reading.Fetcher.fetch`; also reads ranges overwritten since they were resolved."""
+        """Read batches from a partition's log, also in a range overwritten since it was resolved.
+
+        Otherwise as `reading.Fetcher.fetch`.
+        """
         replicas = self.snapshots.replicas
         try:
             return self.manager.fetch(topic_partition, asked, replicas=replicas)
@@ -204,7 +216,7 @@ class ClusterParts:
         return self.manager.fetch_overwritten(topic_partition, asked, replicas=replicas)
 
     def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[OneTopic]:
-        """Return what fetches from the topic with this id."""
+        """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
         del wanted
         return OneTopic.of(self, topic_id)
 
@@ -222,7 +234,10 @@ class ClusterParts:
         room: Room | None = None,
         replicas: Replicas | None = None,
     ) -> None:
-        """Do as `ReplicaManager.fetch_messages`, with the defaults of Kafka's consumer."""
+        """Read from several partitions for one Fetch request, with the defaults of Kafka's consumer.
+
+        Arguments are those of `ReplicaManager.fetch_messages`.
+        """
         self.manager.fetch_messages(
             max_wait_ms=max_wait_ms,
             replica_id=replica_id,
@@ -239,7 +254,10 @@ class ClusterParts:
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str
     ) -> tuple[int, int]:
-        """Let the first caller of an action look up all partitions, and others take its answer."""
+        """Return a partition's start and end offset, on which all tasks of a Spark action agree.
+
+        The first caller looks up all partitions, and others take its answer.
+        """
 
         def look_up() -> dict[TopicPartition, tuple[int, int]]:
             views = self.views(planning.selected(options.selection, self))
@@ -274,7 +292,10 @@ class ClusterParts:
         lock_timeout_ms: int | None = None,
         topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> None:
-        """Do as `ReplicaManager.append_records`, finishing a commit that a dead committer left."""
+        """Append batches to partitions, first finishing a commit that a dead process left unfinished.
+
+        Arguments are those of `ReplicaManager.append_records`.
+        """
         self.manager.append_records(
             timeout_ms=timeout_ms,
             required_acks=required_acks,
@@ -289,7 +310,7 @@ class ClusterParts:
         )
 
     def coordinator(self, *, flush: bool) -> Coordinator:
-        """Return the coordinator that finishes commits left by dead committers."""
+        """Return the commit coordinator, which finishes commits that dead processes left unfinished."""
         known = self._committers.get(flush)
         if known is None:
             known = Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush)
@@ -297,7 +318,7 @@ class ClusterParts:
         return known
 
     def new_producer_id(self, *, deadline: float | None = None) -> int:
-        """Return an id that no producer of this cluster has had, in any process.
+        """Return a producer id that no other producer of this cluster has had, in any process.
 
         Raises:
             KafkaStorageError: the cluster's folder cannot be written.
@@ -308,7 +329,7 @@ class ClusterParts:
             raise KafkaStorageError.of(error, "no producer id can be had") from error
 
     def _elect(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Elect other leaders where the current ones cannot be read; failures are logged."""
+        """Elect new leaders for partitions whose current leaders cannot be read; only log failures."""
         commits = self.coordinator(flush=True)
         others = [tp for tp in topic_partitions if tp != TRANSACTION_STATE]
         try:
@@ -319,7 +340,7 @@ class ClusterParts:
         self.manager.replicate(others, commits, flush=True)
 
     def _elect_soon(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Do as `_elect`, unless others hold a lock for longer than a moment, as a commit may.
+        """Elect new leaders as `_elect` does, unless a partition's lock is held for longer than a moment.
 
         Raises:
             NotLeaderOrFollowerError: they do.
@@ -346,7 +367,7 @@ class ClusterParts:
 
 
 def _folders(log_dirs: Any) -> list[Path]:
-    """Return the folders that `log_dirs` names.
+    """Return the paths of the log dirs that the argument `log_dirs` lists.
 
     Raises:
         ConfigError: it names none, or one twice.

@@ -1,4 +1,4 @@
-"""Topics as users read them, whatever lies at PATH: a cluster, or what a real broker wrote."""
+"""Python API to read the topics at a path, whether a cluster or a real broker's logs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ _Result = TypeVar("_Result")
 
 
 class TopicsAtPath(ReadableTopics):
-    """The topics at one PATH, to read. Thread-safe; keeps no file open."""
+    """The topics of the cluster or the real broker's logs at one path, for reading.
+
+    Thread-safe; keeps no file open.
+    """
 
     def __init__(self, source: SourceAtPath) -> None:
         super().__init__(source, str(source.path))
         self.path: Path = source.path
 
     def topics(self) -> list[Topic]:
-        """Return all topics but internal ones, by name."""
+        """Return all topics except internal ones, sorted by name."""
         return existing(self, self.topic_names())
 
     def topic(self, name: str) -> Topic:
@@ -64,7 +67,7 @@ def damaged_topics(topics: TopicsAtPath, names: Iterable[str]) -> dict[str, Kafk
 def skipping_deleted(
     topics: TopicsAtPath, names: Sequence[str], work: Callable[[list[str]], _Result]
 ) -> _Result:
-    """Return the result of `work` for those of the named topics that exist.
+    """Call `work` with the named topics that exist, again if one is deleted meanwhile; return its result.
 
     If a topic is deleted while it runs, it is called again without that topic.
     """

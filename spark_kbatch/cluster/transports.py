@@ -1,4 +1,4 @@
-"""Transports of producers: batches go into the logs at once, or to staging until the job commits.
+"""Transports of producers, which append batches to logs at once, or stage them until a job commits.
 
     LocalLog      for plain Python: appends before it answers
     StagedFiles   for a Spark task: stages before it answers; offsets come with the commit
@@ -35,7 +35,7 @@ _LOCK_TIMEOUT_MS = 100
 
 
 class LocalLog:
-    """Takes the batches of a producer in plain Python: appends them to the logs before it answers.
+    """Transport of a producer in plain Python, which appends its batches to the cluster's logs at once.
 
     It takes runs.
     """
@@ -43,7 +43,7 @@ class LocalLog:
     def __init__(
         self, append_records: Callable[..., None], *, flush: bool, level: int | None = None
     ) -> None:
-        """Send to the logs of one cluster.
+        """Set up to append batches to the logs of one cluster.
 
         Args:
             append_records: `ClusterParts.append_records`.
@@ -53,7 +53,10 @@ class LocalLog:
         self._append_records, self._flush, self._level = append_records, flush, level
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        """Append every batch or run; each partition gets an answer of its own."""
+        """Append every batch of a produce request; each partition gets an answer of its own.
+
+        A run of batches is appended as one.
+        """
         entries: dict[TopicPartition, list[Buffer]] = {}
         for batch in request.batches:
             entries.setdefault(batch.topic_partition, []).append(
@@ -75,14 +78,14 @@ class LocalLog:
 
 
 class StagedFiles:
-    """The transport of a task: batches are staged before it answers."""
+    """Transport of a Spark task's producer, which writes batches to staging files."""
 
     def __init__(self, staging: ReplicatedStaging, *, level: int | None = None) -> None:
-        """Set up; `level` is the codec's, for topics of an older format."""
+        """Set up to stage batches; `level` is the compression level for topics of an older format."""
         self._staging, self._level = staging, level
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        """Stage every batch."""
+        """Write every batch of a produce request to staging files."""
         answer: dict[TopicPartition, AppendResult] = {}
         for batch in request.batches:
             topic, topic_partition, _, records_count = batch
@@ -105,7 +108,7 @@ class StagedFiles:
 
 
 def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:
-    """Return a batch in the format of its topic."""
+    """Return a batch, down-converted if its topic's message format is V0 or V1."""
     magic = batch.topic.config.message_magic
     if magic == MAGIC:
         return MessageSet(batch.data, len(batch.data))
@@ -113,7 +116,7 @@ def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:
 
 
 class TaskProducer:
-    """The producer of one task, whose transport is staging."""
+    """The producer of one Spark task, which writes its batches to staging files."""
 
     def __init__(
         self,
@@ -155,7 +158,7 @@ class TaskProducer:
         )
 
     def append(self, rows: pa.RecordBatch) -> None:
-        """Stage rows, whose columns the driver has checked.
+        """Add rows, whose columns the driver has checked, to the batches that the task stages.
 
         Raises:
             KBatchError, OSError: a row cannot be written, or an earlier batch failed.
@@ -164,13 +167,13 @@ class TaskProducer:
         self._producer.ensure_delivered()
 
     def finish(self) -> list[Extent]:
-        """Stage what is left, and return everything that was staged."""
+        """Stage the rows still buffered, and return all file extents that the task staged."""
         self._producer.flush()
         self._producer.ensure_delivered()
         self._producer.close()
         return self._staging.finish()
 
     def abandon(self) -> None:
-        """Remove what was staged, because the task failed."""
+        """Remove the files that the task staged, because it failed."""
         self._producer.close(timeout=0)
         self._staging.abandon()

@@ -1,4 +1,4 @@
-"""Mirrors: topics copied from one place to another, exactly once, with their batches as they are.
+"""Mirrors: topics copied to another cluster, exactly once, with most batches copied without re-encoding.
 
     source   an embedded cluster, a broker's log dir, or a real cluster       consumer.source.Source
     target   an embedded cluster or a real one                                target.Target

@@ -1,4 +1,4 @@
-"""Batches of a source's log -> batches for a target: as they are where possible, encoded again where not.
+"""Conversion of a mirror's source batches for its target: copied where possible, else encoded again.
 
 A batch is kept if its bytes mean the same in any log: its compressed records are copied, and only its
 header is rewritten, with a CRC of that. It is encoded again, with the codec that it had, where
@@ -55,7 +55,7 @@ _PIECE_BYTES = 4 * 1024 * 1024
 
 
 class Batch(NamedTuple):
-    """A batch for the target: base offset 0, no leader epoch; of no producer until it is stamped."""
+    """A record batch for a mirror's target, with base offset 0 and no producer id until it is stamped."""
 
     data: bytearray
     attributes: int
@@ -63,7 +63,7 @@ class Batch(NamedTuple):
     is_kept: bool  # its records are the bytes of the source
 
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Make it a transactional batch of this producer."""
+        """Set the batch's producer id, epoch and sequence number, and mark it as transactional."""
         rewrite(
             self.data,
             producer_id=producer_id,
@@ -81,7 +81,7 @@ def batches(
     max_bytes: int,
     max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> Iterator[Batch]:
-    """Yield what a fetched piece of a log is in the target, in order.
+    """Yield the batches to write to a mirror's target for a fetched part of a source log, in order.
 
     Args:
         topic_partition: where it is from, for errors.
@@ -110,7 +110,7 @@ def batches(
 
 
 def _means_the_same_anywhere(header: BatchHeader, max_bytes: int) -> bool:
-    """Return True if the batch can be kept: see the module's docstring."""
+    """Return True if a source batch can be copied to the target without encoding it again."""
     return (
         header.magic == MAGIC
         and not header.attributes & ~(CODEC_MASK | TRANSACTIONAL)
@@ -121,7 +121,7 @@ def _means_the_same_anywhere(header: BatchHeader, max_bytes: int) -> bool:
 
 
 def _kept(source: memoryview, position: int, header: BatchHeader) -> Batch:
-    """Return a copy of the batch without its producer."""
+    """Return a copy of a source batch with base offset 0 and without its producer id."""
     ensure_valid(source, position, header)
     data = bytearray(source[position : position + header.size_in_bytes])
     attributes = header.attributes & CODEC_MASK
@@ -161,7 +161,7 @@ def _encoded_again(
 def _encoded(
     topic_partition: TopicPartition, rows: pa.RecordBatch, codec_id: int, max_bytes: int
 ) -> Iterator[Batch]:
-    """Yield the rows as one batch, or halved until each batch is small enough."""
+    """Yield records as one batch, or halve them until each batch fits the target's size limit."""
     if not rows.num_rows:
         return
     batch = _one_batch(rows, codec_id)

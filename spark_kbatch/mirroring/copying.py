@@ -1,4 +1,4 @@
-"""The loop of a mirror: fetch from the source, send to the target, commit a unit at a time.
+"""The loop of a mirror: fetch from the source, send to the target, commit batches with the progress.
 
     1. take over     what the target has stored of the mirror's progress; end what a dead process began
     2. compare       topics, ids, partition counts; make topics that are missing
@@ -51,7 +51,7 @@ _ISOLATION = IsolationLevel.READ_COMMITTED
 
 
 class MirrorProgress(NamedTuple):
-    """The work of a mirror since it was started."""
+    """What a mirror has copied since it was started, and how much is left."""
 
     records_count: int  #: sent, in units that are committed or not
     size_in_bytes: int
@@ -66,7 +66,7 @@ OnProgress = Callable[[MirrorProgress], object]
 
 
 class Settings(NamedTuple):
-    """Settings of one mirror."""
+    """Settings of one mirror, such as its name and how often it commits."""
 
     mirror: str  # its name
     source: str  # for people
@@ -77,7 +77,10 @@ class Settings(NamedTuple):
 
 
 class Mirror:
-    """One run of a mirror. Not thread-safe, but for `stop`."""
+    """One run of a mirror, which copies topics from a source to a target.
+
+    Not thread-safe, but for `stop`.
+    """
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class Mirror:
         *,
         stop: threading.Event | None = None,
     ) -> None:
-        """Set up.
+        """Set up a run, without reading or writing anything yet.
 
         Args:
             source: to read from.
@@ -111,7 +114,7 @@ class Mirror:
         self._buffer = bytearray(FETCH_BYTES)
 
     def run(self, topics: Iterable[str]) -> MirrorProgress:
-        """Mirror these topics to their ends, or until stopped; return what was done.
+        """Copy these topics up to their ends, or until stopped; return how much was copied.
 
         Raises:
             ConfigError: the target has records of which no progress is known, another number of
@@ -168,7 +171,7 @@ class Mirror:
         ]
 
     def _ensure_whole(self, topic: Topic) -> None:
-        """Check that the source has all partitions; a broker's log dir may have some of them."""
+        """Check that the source has all partitions of a topic, as a broker's log dir may have only some."""
         found = [tp.partition for tp in self._source.partitions(topic.name)]
         if found != list(range(len(found))):
             raise ConfigError(
@@ -223,7 +226,7 @@ class Mirror:
     # Copying.
 
     def _look_up_ends(self) -> None:
-        """Look up where the source ends now; its topics must still be those that they were."""
+        """Look up the source's end offsets, and check that its topics were not recreated or extended."""
         views = self._source.views(self._offsets)
         for name, topic in self._topics.items():
             self._ensure_same(name)
@@ -245,7 +248,7 @@ class Mirror:
                 )  # fmt: skip
 
     def _copy(self) -> None:
-        """Copy up to the known ends, or until stopped."""
+        """Copy all partitions up to the end offsets last looked up, or until stopped."""
         left = deque(tp for tp, end in self._ends.items() if self._offsets[tp] < end)
         while left and not self._stop.is_set():
             topic_partition = left.popleft()
@@ -258,7 +261,7 @@ class Mirror:
                 left.append(topic_partition)
 
     def _copy_turn(self, tp: TopicPartition) -> None:
-        """Copy from a partition until it is the next one's turn."""
+        """Copy one partition up to its end offset, or until it is another partition's turn."""
         wanted = OffsetRange(tp, self._offsets[tp], self._ends[tp])
         stop_at = self._done.size_in_bytes + _TURN_BYTES
         with self._source.fetcher(wanted, self._topics[tp.topic].topic_id) as fetcher:
@@ -305,7 +308,7 @@ class Mirror:
         )
 
     def _skip_lost(self, topic_partition: TopicPartition, error: OffsetOutOfRangeError) -> None:
-        """Go on after records that the source deleted before they were copied, if that is accepted."""
+        """Skip offsets that the source deleted before they were copied, or raise DataLossError."""
         offset = self._offsets[topic_partition]
         if offset >= error.log_start_offset:
             raise error
@@ -334,7 +337,7 @@ class Mirror:
     # Units.
 
     def _progress(self) -> Progress:
-        """Return the progress of all topics that the mirror ever had."""
+        """Return the next offsets and topic ids of all topics that this mirror has ever copied."""
         return Progress(
             {**self._stored.ids, **self._ids}, {**self._stored.offsets, **self._offsets}
         )

@@ -1,4 +1,4 @@
-"""A mirror into a real cluster: a unit is a transaction, in which the mirror's group commits the progress.
+"""A mirror into a real cluster: transactions of batches, with progress as offsets of a consumer group.
 
     take over   InitProducerId, which aborts what a dead process began; OffsetFetch, once offsets are stable
     start       a transaction of offsets alone: from then on progress is there, whatever happens to a unit
@@ -50,10 +50,13 @@ _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588  # of a cluster that does not tell its ow
 
 
 class ClusterTarget:
-    """A real cluster as the target of a mirror; a `target.Target`."""
+    """A real Kafka cluster as the target of a mirror, which writes to it in transactions.
+
+    A `target.Target`.
+    """
 
     def __init__(self, options: ClusterOptions, mirror: str) -> None:
-        """Set up for the mirror of this name."""
+        """Set up for the mirror of this name, which is the transactional id and the group's id."""
         self._mirror = mirror
         self._client = Client(options)
         self._transactions = Transactions(self._client, mirror, timeout_ms=TRANSACTION_TIMEOUT_MS)
@@ -67,16 +70,16 @@ class ClusterTarget:
 
     @property
     def name(self) -> str:
-        """The bootstrap servers."""
+        """The target cluster's bootstrap servers."""
         return str(self._client.options)
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id."""
+        """The target cluster's id."""
         return self._client.metadata([]).cluster_id
 
     def take_over(self) -> Progress:
-        """Fence an earlier process, and return the offsets of the mirror's group.
+        """Fence an earlier process of the mirror, and return its progress from the group's offsets.
 
         Raises:
             ConfigError: the group has offsets that no mirror committed.
@@ -95,7 +98,7 @@ class ClusterTarget:
         return Progress(ids, {tp: one.offset for tp, one in found.items()})
 
     def topic(self, name: str) -> TargetTopic | None:
-        """Return a topic; None if it does not exist."""
+        """Return a topic of the target cluster; None if it does not exist."""
         found = self._client.metadata([name], fresh=True).topics.get(name)
         if found is None:
             return None
@@ -122,21 +125,24 @@ class ClusterTarget:
         return int(values[0]) if values else _DEFAULT_MAX_MESSAGE_BYTES
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
-        """Return the end of each partition, open transactions included."""
+        """Return the log end offset of each partition of a topic, open transactions included."""
         count = len(self._client.topic(topic).partitions)
         latest = {TopicPartition(topic, number): LATEST for number in range(count)}
         found = list_offsets(self._client, latest)
         return {tp.partition: 0 if end is None else end.offset for tp, end in found.items()}
 
     def start(self, progress: Progress) -> None:
-        """Commit all progress: so it is there before the first record, and does not expire."""
+        """Commit all of the mirror's progress as group offsets, before the first record is written.
+
+        Offsets that are committed again do not expire.
+        """
         with self._fenced():
             self._commit_offsets(progress, progress.offsets)
             self._transactions.end(commit=True)
         self._all_committed_ms = monotonic_ms()
 
     def send(self, topic_partition: TopicPartition, batches: Iterable[Batch]) -> None:
-        """Produce batches in the unit's transaction."""
+        """Produce a partition's batches in the mirror's current transaction."""
         transactions = self._transactions
         with self._fenced():
             transactions.add_partitions([topic_partition])
@@ -148,11 +154,11 @@ class ClusterTarget:
                 self._pipeline.send(topic_partition, batch.data)
 
     def is_due(self) -> bool:
-        """Return True once a day."""
+        """Return True if the group's offsets must be committed again so as not to expire: once a day."""
         return monotonic_ms() - self._all_committed_ms >= _COMMIT_ALL_AGAIN_MS
 
     def commit(self, progress: Progress) -> None:
-        """Commit the transaction with the progress; nothing without records, but once a day."""
+        """Commit the transaction with the mirror's progress; without records do so only once a day."""
         is_due = self.is_due()
         if not self._transactions.is_open and not is_due:
             return
@@ -180,14 +186,17 @@ class ClusterTarget:
             self._committed.update({tp: one.offset for tp, one in found.items()})
 
     def abandon(self) -> None:
-        """Abort the transaction, so that readers need not wait for its time-out; if it fails, they wait."""
+        """Abort the transaction after an error, so that readers need not wait until it times out.
+
+        If that fails, they wait.
+        """
         self._client.connections.disconnect_busy("the mirror failed")
         self._pipeline = self._new_pipeline()
         with contextlib.suppress(KBatchError):
             self._transactions.end(commit=False, timeout_ms=_ABORT_TIMEOUT_MS)
 
     def close(self) -> None:
-        """Abort what was not committed, and close all connections."""
+        """Abort the transaction if it is open, and close all connections."""
         self.abandon()
         self._client.close()
 

@@ -1,4 +1,4 @@
-"""A mirror into an embedded cluster: a unit is a commit, and its record holds the progress.
+"""A mirror into an embedded cluster, whose commits publish batches together with the mirror's progress.
 
 A unit's batches are staged and committed like those of a Spark job with one task: after a crash all of
 it is there or nothing. The commit's record in `__transaction_state` has the source's offsets; it stays when
@@ -39,10 +39,13 @@ APPLICATION = "kbatch mirror"  # in the history of commits
 
 
 class PathTarget:
-    """An embedded cluster as the target of a mirror; a `target.Target`."""
+    """An embedded cluster as the target of a mirror, which stages batches and then commits them.
+
+    A `target.Target`.
+    """
 
     def __init__(self, parts: ClusterParts, mirror: str) -> None:
-        """Set up for the mirror of this name."""
+        """Set up for the mirror of this name, which is its transactional id in the target."""
         self._parts, self._mirror = parts, mirror
         # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.
         self._options = parse_write_options({"path": str(parts.path)})
@@ -55,28 +58,28 @@ class PathTarget:
 
     @property
     def name(self) -> str:
-        """PATH."""
+        """The path of the target cluster."""
         return str(self._parts.path)
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id."""
+        """The target cluster's id."""
         return self._parts.metadata.cluster_file.cluster_id()
 
     def take_over(self) -> Progress:
-        """Return the progress that was committed; remove what an earlier process staged."""
+        """Return the mirror's committed progress, and remove files that an earlier process staged."""
         self._sequence, progress = self._coordinator.take_over(self._mirror, self._transaction)
         return mirror_progress.unpack(progress)
 
     def topic(self, name: str) -> TargetTopic | None:
-        """Return a topic; None if it does not exist."""
+        """Return a topic of the target cluster; None if it does not exist."""
         try:
             return self._known(self._parts.topic_to_write(name))
         except UnknownTopicOrPartitionError:
             return None
 
     def create_topic(self, name: str, partitions: int) -> TargetTopic:
-        """Create a topic with one replica."""
+        """Create a topic with one replica in the target cluster."""
         return self._known(
             self._parts.make_topic(name, TopicConfig(), partitions=partitions, replication_factor=1)
         )
@@ -87,17 +90,17 @@ class PathTarget:
         return TargetTopic(topic.topic_id, topic.partitions, largest)
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
-        """Return the log end offset of each partition."""
+        """Return the log end offset of each partition of a topic of the target."""
         return {
             info.topic_partition.partition: info.offsets.log_end_offset
             for info in self._parts.describe([topic])
         }
 
     def start(self, progress: Progress) -> None:
-        """Do nothing: the first unit has the progress."""
+        """Do nothing, as the first commit stores the mirror's progress."""
 
     def send(self, topic_partition: TopicPartition, batches: Iterable[Batch]) -> None:
-        """Stage batches."""
+        """Write a partition's batches to staging files, for the next commit."""
         if self._staging is None:
             self._staging = new_staging(
                 self._parts,
@@ -113,11 +116,11 @@ class PathTarget:
                 transport.send(ProduceRequest(-1, 0, [one]), _ensure_staged)
 
     def is_due(self) -> bool:
-        """Return False: a commit's record stays."""
+        """Return False, as progress stored in a commit's record does not expire."""
         return False
 
     def commit(self, progress: Progress) -> None:
-        """Commit what was staged; without batches nothing is committed."""
+        """Commit the staged batches with the mirror's progress; without batches do nothing."""
         if self._staging is None:
             return
         with self._fenced():
@@ -136,7 +139,7 @@ class PathTarget:
 
     @contextlib.contextmanager
     def _fenced(self) -> Iterator[None]:
-        """Say that another process took over, if staged files are gone: it has removed them."""
+        """Raise MirrorFencedError if staged files are gone, because another process took over."""
         try:
             yield
         except (StagedFilesGoneError, CommitError) as error:
@@ -146,14 +149,14 @@ class PathTarget:
             raise
 
     def abandon(self) -> None:
-        """Remove what was staged."""
+        """Remove the batches staged since the last commit, after an error."""
         if self._staging is not None:
             self._staging.abandon()
             self._staging = None
             self._coordinator.discard([], self._transaction)
 
     def close(self) -> None:
-        """Remove what was staged and not committed."""
+        """Remove batches that were staged and not committed."""
         self.abandon()
 
 

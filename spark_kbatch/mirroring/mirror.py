@@ -1,4 +1,4 @@
-"""`spark_kbatch.mirror`: from what lies at a path, or a real cluster, to an embedded cluster or a real one."""
+"""`spark_kbatch.mirror`: opens the source and the target, at paths or real clusters, and runs a mirror."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAME_MAX = 200
 
 
 class _Place(NamedTuple):
-    """An opened source."""
+    """The opened source of a mirror, with its name and cluster id."""
 
     source: Source
     name: str  # PATH or the bootstrap servers
@@ -63,7 +63,7 @@ def mirror(
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
 ) -> MirrorProgress:
-    """Do as `spark_kbatch.mirror`."""
+    """Copy topics from a source to a target, exactly once, as `spark_kbatch.mirror` describes."""
     names = arguments.topic_names("topics", topics)
     if not names:
         arguments.refuse("topics", topics, "topic names")
@@ -97,14 +97,14 @@ def mirror(
 
 
 def _of_path(path: str) -> str:
-    """Return what tells apart folders that have no cluster id."""
+    """Return a hash of a source's path, to name a mirror whose source has no cluster id."""
     return hashlib.sha256(path.encode()).hexdigest()[:22]
 
 
 def _cluster_options(
     what: str, place: StrPath, config: Mapping[str, Any] | None
 ) -> ClusterOptions | None:
-    """Return the options of a real cluster; None for a path."""
+    """Return the client options if a mirror's source or target is a real cluster; None for a path."""
     if isinstance(place, str) and is_address(place):
         return parse_cluster_options({**(config or {}), "bootstrap.servers": place}, alone=True)
     if config:
@@ -133,7 +133,7 @@ def _open_source(place: StrPath, config: Mapping[str, Any] | None, foreign_end: 
 
 
 def _cluster_id_of_logs(path: Path) -> str:
-    """Return the id of the cluster that wrote these logs, as far as meta.properties says it."""
+    """Return the cluster id in the meta.properties of a broker's log dir; empty if it has none."""
     with contextlib.suppress(OSError, KafkaStorageError):
         return read_meta_properties(Files(), path).cluster_id or ""
     return ""

@@ -1,4 +1,4 @@
-"""How far a mirror has read its source: by topic, its two ids and the next offset of each partition.
+"""A mirror's progress: by topic, its ids in source and target and the next offset of each partition.
 
     {"topics": {"events": {"source_topic_id": "...", "target_topic_id": "...", "offsets": {"0": 12}}}}
 
@@ -22,13 +22,13 @@ _IDS = ("source_topic_id", "target_topic_id")
 
 
 class TopicIds(NamedTuple):
-    """The ids of a topic in both places; empty where none is known."""
+    """A mirrored topic's ids in the source and in the target; empty where none is known."""
 
     source_topic_id: str
     target_topic_id: str
 
     def differ_from(self, others: TopicIds) -> str:
-        """Return where the topic is another one now, "source" or "target"; empty if nothing says so."""
+        """Return the place, "source" or "target", where the topic has another id now; empty for none."""
         for place, mine, other in zip(("source", "target"), self, others, strict=True):
             if mine and other and mine != other:
                 return place
@@ -36,7 +36,7 @@ class TopicIds(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The next offset to read of each partition of the source, and the ids of the topics."""
+    """A mirror's progress: the next offset to read of each source partition, and the topics' ids."""
 
     ids: Mapping[str, TopicIds]
     offsets: Mapping[TopicPartition, int]
@@ -46,7 +46,7 @@ NOTHING = Progress({}, {})
 
 
 def pack(progress: Progress) -> bytes:
-    """Return the bytes that an embedded cluster stores."""
+    """Return a mirror's progress as JSON, in bytes, as an embedded cluster stores it."""
     topics = {
         name: {**ids._asdict(), "offsets": _offsets(progress, name)}
         for name, ids in progress.ids.items()
@@ -60,7 +60,7 @@ def _offsets(progress: Progress, topic: str) -> dict[str, int]:
 
 
 def unpack(data: bytes) -> Progress:
-    """Return what these bytes say; nothing if there are none.
+    """Return the mirror's progress that `pack` has written; an empty one for empty bytes.
 
     Raises:
         CorruptRecordError: `pack` has not written them.
@@ -80,12 +80,12 @@ def unpack(data: bytes) -> Progress:
 
 
 def pack_ids(ids: TopicIds) -> str:
-    """Return the metadata of an offset that the mirror's group commits."""
+    """Return a mirrored topic's ids as JSON, for the metadata of the offsets that the mirror commits."""
     return json.dumps(ids._asdict(), separators=(",", ":"))
 
 
 def unpack_ids(metadata: str) -> TopicIds:
-    """Return the ids in the metadata of a committed offset.
+    """Return a mirrored topic's ids from the metadata of a committed offset.
 
     Raises:
         CorruptRecordError: `pack_ids` has not written it.

@@ -1,4 +1,4 @@
-"""The target of a mirror, an embedded cluster or a real one: takes batches and progress in units."""
+"""Interface of a mirror's target, an embedded or a real cluster, which takes batches and progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_kbatch.model import TopicPartition
 
 
 class TargetTopic(NamedTuple):
-    """A topic in the target."""
+    """A topic in a mirror's target: its id, partition count and largest batch size."""
 
     topic_id: str  # empty if the cluster tells none
     partitions: int
@@ -19,53 +19,55 @@ class TargetTopic(NamedTuple):
 
 
 class Target(Protocol):
-    """The target of one mirror. Not thread-safe.
+    """Interface of a mirror's target, which commits batches and the mirror's progress together.
+
+    Not thread-safe.
 
     A unit is what is sent between two commits: all of it is visible and its progress stored, or none.
     """
 
     @property
     def name(self) -> str:
-        """PATH or the bootstrap servers, for people."""
+        """The target's path or bootstrap servers, for messages."""
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id; empty if it tells none."""
+        """The target cluster's id; empty if it tells none."""
 
     def take_over(self) -> Progress:
-        """Return the progress that is stored; end a unit that an earlier process began.
+        """Return the mirror's stored progress, and end a unit that an earlier process began.
 
         From here on an earlier process with the mirror's name cannot commit any more, or, if it did
         so since, this one cannot.
         """
 
     def topic(self, name: str) -> TargetTopic | None:
-        """Return a topic; None if it does not exist."""
+        """Return a topic of the target; None if it does not exist."""
 
     def create_topic(self, name: str, partitions: int) -> TargetTopic:
-        """Create a topic with the target's default settings."""
+        """Create a topic in the target, with the target's default settings."""
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
-        """Return the offset after the last record of each partition, 0 if it never had one."""
+        """Return the log end offset of each partition of a topic, 0 if it never had a record."""
 
     def start(self, progress: Progress) -> None:
-        """Store the progress with which a mirror starts, where it must be there before the first unit."""
+        """Store the mirror's initial progress, if it must be there before the first commit."""
 
     def send(self, topic_partition: TopicPartition, batches: Iterable[Batch]) -> None:
-        """Add batches to the unit, after those of the partition that it has."""
+        """Write a partition's batches, invisible until `commit`, after those already sent."""
 
     def is_due(self) -> bool:
-        """Return True if the progress has to be stored again, even without a unit, so that it is kept."""
+        """Return True if progress must be stored again so as not to expire, even without new batches."""
 
     def commit(self, progress: Progress) -> None:
-        """Make the unit visible, and store the progress with it.
+        """Make the batches sent since the last commit visible, and store the mirror's progress with them.
 
         Raises:
             MirrorFencedError: another process mirrors under the same name.
         """
 
     def abandon(self) -> None:
-        """Drop the unit, after an error."""
+        """Discard the batches sent since the last commit, after an error."""
 
     def close(self) -> None:
-        """Close; a unit that was not committed is dropped."""
+        """Close the target, and discard batches that were not committed."""

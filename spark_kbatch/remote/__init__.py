@@ -1,4 +1,4 @@
-"""A real cluster: brokers over the network, with no JAR and no Java.
+"""Client code for real Kafka clusters: brokers over the network, with no JAR and no Java.
 
 Everything here is about one cluster, named by its bootstrap servers. It is loaded only where such a cluster is
 named, so that an embedded one pays nothing for it.

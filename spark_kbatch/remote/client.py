@@ -1,4 +1,4 @@
-"""Requests to the brokers of a cluster: to any, to the controller, to the leaders of partitions; retried.
+"""A Kafka client that sends requests to any broker, the controller or partition leaders, and retries them.
 
     with leased(options) as client:
         client.metadata(["events"]).topics["events"].partitions
@@ -63,7 +63,7 @@ _TOPICS_NAMED = 20  # in an error
 
 
 def bootstrap_nodes(options: ClusterOptions) -> list[Node]:
-    """Return the servers to ask first; their ids are negative, as the real ones are not known."""
+    """Return the bootstrap servers as nodes, with negative ids because their broker ids are not known."""
     return [
         Node(-1 - number, *host_and_port(server))
         for number, server in enumerate(options.bootstrap_servers)
@@ -71,7 +71,10 @@ def bootstrap_nodes(options: ClusterOptions) -> list[Node]:
 
 
 class Client:
-    """A client of one cluster. Not thread-safe."""
+    """A client of one Kafka cluster, with its connections, cached metadata and retries.
+
+    Not thread-safe.
+    """
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class Client:
         monotonic_ms: Callable[[], int] = clock_monotonic_ms,
         random: Callable[[], float] = random_numbers.random,
     ) -> None:
-        """Start without any connection; `leased` gives one that may have some.
+        """Create a client without connections; `leased` yields a pooled one that may have some.
 
         Args:
             options: of the cluster and the client.
@@ -128,7 +131,9 @@ class Client:
     def metadata(
         self, topics: Iterable[str] | None = None, *, fresh: bool = False
     ) -> ClusterMetadata:
-        """Return brokers, controller and topics; of the topics those that exist. It never creates one.
+        """Return the cluster's brokers, controller and topics, from the cache or by a Metadata request.
+
+        Topics that do not exist are left out, and none is ever created by this.
 
         Args:
             topics: the topics asked for, None for all.
@@ -143,7 +148,7 @@ class Client:
         return known or self._read_metadata(names, self._retries("METADATA"))
 
     def topic(self, name: str) -> TopicMetadata:
-        """Return a topic.
+        """Return the metadata of a topic, asking several times if it is unknown, as it may be new.
 
         Raises:
             UnknownTopicOrPartitionError: names the topics that exist.
@@ -151,7 +156,7 @@ class Client:
         return self._topics([name], self._retries("METADATA")).topics[name]
 
     def leader(self, topic_partition: TopicPartition) -> tuple[Node, int]:
-        """Return a partition's leader and its epoch, -1 if the cluster does not tell; wait until there is one.
+        """Return a partition's leader and its epoch (-1 if unknown), waiting until there is a leader.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such partition.
@@ -171,16 +176,16 @@ class Client:
 
     @property
     def has_lost_a_connection(self) -> bool:
-        """Whether the last connection to a broker was lost, and there is none since."""
+        """Whether the last connection to some known broker failed or was lost, and was not made again."""
         nodes = [*self._cache.nodes.values(), *self._bootstrap]
         return any(self.connections.last_error(node) is not None for node in nodes)
 
     def invalidate(self) -> None:
-        """Read metadata again at its next use."""
+        """Mark the cached metadata as stale, so that its next use asks a broker again."""
         self._cache.invalidate()
 
     def _topics(self, names: Sequence[str], retries: _Retries) -> ClusterMetadata:
-        """Return metadata of topics, all of which exist."""
+        """Return the metadata of the named topics, or raise an error if one of them does not exist."""
         found = self._cache.find(names, self.monotonic_ms())
         for _ in range(_ASKED_FOR_AN_UNKNOWN_TOPIC):
             if found is None:
@@ -277,7 +282,9 @@ class Client:
         last_version: int | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
-        """Send a request to the controller; arguments and errors as of `request`.
+        """Send a request to the cluster's controller and return its answer.
+
+        Arguments and errors are those of `request`.
 
         It is sent again if the broker that was asked is no longer the controller.
         """
@@ -309,7 +316,7 @@ class Client:
         last_version: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, Result]:
-        """Ask the leader of each partition, all leaders at the same time; return the result of each partition.
+        """Send requests to the leaders of these partitions in parallel; return each partition's result.
 
         Args:
             api_key: the kind of request.
@@ -375,7 +382,7 @@ class Client:
         return by_leader
 
     def _controller(self, retries: _Retries) -> Node:
-        """Return the controller; any broker if the cluster names none, which then passes requests on."""
+        """Return the controller's node, or any broker, which forwards requests, if none is named."""
         metadata = self._cache.find((), self.monotonic_ms())
         metadata = metadata or self._read_metadata(frozenset(), retries)
         found = metadata.nodes.get(metadata.controller)
@@ -459,7 +466,7 @@ class Client:
             retries.pause()
 
     def _any_node(self, retries: _Retries) -> Node:
-        """Return the node with the fewest requests in flight, of those that can be sent one; connect first.
+        """Return the connected broker with the fewest requests in flight, connecting to one if needed.
 
         As in Kafka, one connection is made at a time.
         """
@@ -492,7 +499,10 @@ class Client:
             retries.ensure_time_left()
 
     def _ensure_a_name_is_known(self, nodes: Sequence[Node]) -> None:
-        """Refuse bootstrap servers none of whose names is known, as Kafka does, instead of retrying."""
+        """Raise ConfigError if no bootstrap server's host name can be resolved, instead of retrying.
+
+        Kafka does so, too.
+        """
         errors = [self.connections.last_error(node) for node in nodes]
         if self._has_metadata or not all(isinstance(one, UnknownHostError) for one in errors):
             return
@@ -502,7 +512,7 @@ class Client:
         )
 
     def _next_to_connect(self, nodes: Sequence[Node], tried: set[Node]) -> Node | None:
-        """Return the node to connect to next, one after another from a random one; None if all were tried."""
+        """Return an untried broker to connect to; None if all were tried or are in back-off."""
         first = int(self._random() * len(nodes))
         untried = [one for one in [*nodes[first:], *nodes[:first]] if one not in tried]
         untried.sort(key=self.connections.connection_delay_ms)
@@ -523,7 +533,7 @@ class Client:
         retries: _Retries,
         last_version: int | None = None,
     ) -> dict[Node, Any]:
-        """Send one request to each node, all at the same time; return each one's answer or error.
+        """Send a request to each of these brokers in parallel; return each one's answer or error.
 
         A connection is attempted once, after its back-off.
         """
@@ -582,12 +592,12 @@ class Client:
         )
 
     def _poll(self, retries: _Retries, *unsent: Node) -> None:
-        """Wait for an event, for the next attempt to connect, for the end of throttling, or of all time."""
+        """Wait for network events, until a broker can be connected to or sent a request, or time is up."""
         delays = [delay for delay in map(self.connections.delay_ms, unsent) if delay]
         self.connections.poll(max(0, min([*delays, retries.left_ms()])))
 
     def wait(self, pause_ms: int, retries: _Retries | None = None) -> None:
-        """Go on with other requests for a while."""
+        """Wait for some milliseconds while the client's connections go on sending and receiving."""
         if retries is not None:
             pause_ms = min(pause_ms, max(0, retries.left_ms()))
         until_ms = self.monotonic_ms() + pause_ms
@@ -596,7 +606,7 @@ class Client:
 
 
 class _Retries:
-    """The attempts of one call: how long they may take, and why those before failed."""
+    """The retries of one client call: its deadline, and how many attempts failed and why."""
 
     def __init__(self, client: Client, what: str, timeout_ms: int) -> None:
         self._client = client
@@ -607,11 +617,11 @@ class _Retries:
         self._failures: dict[str, str] = {}
 
     def left_ms(self) -> int:
-        """Return the ms that are left; not above 0 if time is over."""
+        """Return the milliseconds until the call's deadline, 0 or less once it has passed."""
         return self._deadline_ms - self._client.monotonic_ms()
 
     def failed(self, where: str, why: KBatchError | str) -> None:
-        """Note a failure, if an error is one that a retry may mend; otherwise raise it."""
+        """Note why an attempt failed if its error is retriable; otherwise raise the error."""
         if isinstance(why, KBatchError) and not _is_retriable(why):
             raise why
         reason = why.reason if isinstance(why, DisconnectedError) else str(why)
@@ -620,7 +630,7 @@ class _Retries:
         self._failures[where] = reason
 
     def pause(self) -> None:
-        """Wait before the next attempt.
+        """Wait for the retry back-off before the next attempt.
 
         Raises:
             RequestTimedOutError: no time is left for one.
@@ -631,7 +641,7 @@ class _Retries:
         self.ensure_time_left()
 
     def ensure_time_left(self) -> None:
-        """Raise RequestTimedOutError if none is left."""
+        """Raise RequestTimedOutError if the call's deadline has passed."""
         if self.left_ms() <= 0:
             failures = "; ".join(f"{where}: {why}" for where, why in self._failures.items())
             raise RequestTimedOutError(
@@ -666,7 +676,7 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def leased(options: ClusterOptions) -> Iterator[Client]:
-    """Yield a client from the pool of this process, or a new one; it goes back to the pool afterwards.
+    """Yield a client from the process's pool, or a new one, and put it into the pool afterwards.
 
     Connections with requests in flight at the end are closed. If anything but an error of this package
     ends the block, the client is closed.
@@ -685,7 +695,7 @@ def leased(options: ClusterOptions) -> Iterator[Client]:
 
 
 def close_idle_clients(options: ClusterOptions | None = None) -> None:
-    """Close the clients of the pool with these options; all of them without options."""
+    """Close the pool's idle clients that have these options, or all idle clients without options."""
     with _lock:
         chosen = list(_idle) if options is None else [options]
         clients = [one.client for each in chosen for one in _idle.pop(each, [])]

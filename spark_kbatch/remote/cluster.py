@@ -1,4 +1,4 @@
-"""A real cluster, as users have it in Python.
+"""`RemoteCluster`, the Python API of a real Kafka cluster, as `spark_kbatch.connect` returns it.
 
     with spark_kbatch.connect("host:9092", security_protocol="SSL") as cluster:
         for arrow_batch in cluster.read("events"):
@@ -57,7 +57,9 @@ _OF_BOTH = ("request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
 
 
 class RemoteCluster(ReadableTopics):
-    """The topics of a real cluster, over the network. Thread-safe.
+    """A real Kafka cluster over the network: its topics, their records, and its consumer groups.
+
+    Thread-safe.
 
         with spark_kbatch.connect("host:9092") as cluster:
             cluster.create_topic("events", partitions=4, replication_factor=3)
@@ -74,7 +76,7 @@ class RemoteCluster(ReadableTopics):
     """
 
     def __init__(self, options: ClusterOptions) -> None:
-        """Reach the cluster.
+        """Connect to the cluster, and ask for its cluster id.
 
         Raises:
             RequestTimedOutError: none of its brokers answered in time; says why.
@@ -88,7 +90,7 @@ class RemoteCluster(ReadableTopics):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The servers that were asked first, separated by commas."""
+        """The cluster's bootstrap servers, separated by commas."""
         return str(self.options)
 
     def __exit__(
@@ -97,12 +99,12 @@ class RemoteCluster(ReadableTopics):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an error, producers give up at once what they have not sent."""
+        """Close the cluster and its producers; after an error, producers give up unsent records at once."""
         self._close_producers(timeout=None if error is None else 0)
         self.close()
 
     def close(self) -> None:
-        """Close its producers, once they have sent what they were given, and its idle connections.
+        """Close this object's producers, once they have sent all their records, and idle connections.
 
         Every later call raises ClosedError, and so do reads in progress.
         """
@@ -128,7 +130,7 @@ class RemoteCluster(ReadableTopics):
     # Topics.
 
     def topics(self) -> list[RemoteTopic]:
-        """Return all topics but internal ones, by name."""
+        """Return all topics except internal ones, sorted by name."""
         with self._client() as client:
             return topics.all_topics(client)
 
@@ -143,7 +145,7 @@ class RemoteCluster(ReadableTopics):
             return topics.find_topic(client, name)
 
     def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
-        """Return offsets of all partitions of these topics; a size is -1: a cluster does not tell it.
+        """Return start and end offsets of all partitions of these topics, with the size unknown (-1).
 
         Partitions are looked at one leader after another, not at one moment.
         """
@@ -191,7 +193,7 @@ class RemoteCluster(ReadableTopics):
             )
 
     def delete_topic(self, name: str) -> RemoteTopic:
-        """Delete a topic with all its records, and return what it was.
+        """Delete a topic with all its records, and return the topic as it was before.
 
         Brokers learn of it one after another: for a moment some may still answer for it.
 
@@ -247,7 +249,9 @@ class RemoteCluster(ReadableTopics):
             return offsets.list_offsets(client, times, isolation) if times else {}
 
     def delete_records(self, offsets: Mapping[PartitionKey, int]) -> dict[TopicPartition, int]:
-        """Delete the records below an offset of each partition, (topic, number); -1 deletes all.
+        """Delete the records below a given offset in each partition; offset -1 deletes all of them.
+
+        The keys are (topic, partition) pairs.
 
         Returns:
             The log start offset of each partition: the given offset, or the old one if higher.
@@ -312,7 +316,7 @@ class RemoteCluster(ReadableTopics):
 
 
 def connect_to(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> RemoteCluster:
-    """Return a cluster for the arguments of `spark_kbatch.connect`."""
+    """Connect to a real Kafka cluster with the arguments of `spark_kbatch.connect`."""
     if config is not None and (
         not isinstance(config, Mapping) or any(not isinstance(key, str) for key in config)
     ):
@@ -333,7 +337,7 @@ def connect_to(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) 
 
 
 def _settings(config: Any) -> dict[str, object]:
-    """Return settings by Kafka's keys, which the cluster checks."""
+    """Return a topic's settings by Kafka's keys, such as retention.ms; the cluster checks the values."""
     if not isinstance(config, Mapping) or any(not isinstance(key, str) for key in config):
         arguments.refuse("config", config, 'a dict of settings, such as {"retention.ms": 86400000}')
     found: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""The batches of one range of offsets over the network, with the next request out before the last answer is read.
+"""Fetching of a partition's offset range from a broker, with the next request sent ahead of decoding.
 
     reader   fetch(0)            decode 0      fetch(500)        decode 500        fetch(900) ...
     socket   ask 0 -> answer 0, ask 500 ------> answer 500, ask 900 ----------> answer 900
@@ -66,7 +66,7 @@ _CONSUMER = -1  # in place of a follower's id
 
 
 class _Coming:
-    """A request that is out, and its answer once it is there."""
+    """A Fetch request in flight, and its response once that has arrived."""
 
     __slots__ = ("answer", "asked", "error", "is_here", "node")
 
@@ -81,7 +81,10 @@ class _Coming:
 
 
 class PartitionFetcher:
-    """Fetches one range, from its start on; a `reading.Fetcher`. Not thread-safe."""
+    """Fetcher of the record batches in one offset range of a partition, in order, over the network.
+
+    A `reading.Fetcher`. Not thread-safe.
+    """
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class PartitionFetcher:
         monotonic_ms: Callable[[], int] = clock_monotonic_ms,
         random: Callable[[], float] = random_numbers.random,
     ) -> None:
-        """Start without a request.
+        """Set up to fetch a range of offsets, without sending a request yet.
 
         Args:
             client: leased for as long as this is used.
@@ -123,7 +126,9 @@ class PartitionFetcher:
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Do as `reading.Fetcher.fetch`, for the range's partition; the size asked for is not looked at.
+        """Return batches of the range from the asked offset on, as `reading.Fetcher.fetch` does.
+
+        The size asked for is ignored.
 
         Raises:
             OffsetOutOfRangeError: the log does not hold the offset; or it was truncated below it.
@@ -149,7 +154,7 @@ class PartitionFetcher:
             self._ensure_time_left(asked.offset, deadline_ms, why)
 
     def _try(self, asked: ReadRange, deadline_ms: int) -> tuple[LogRead, LogOffsets] | None:
-        """Return what one request finds; None if it is to be repeated at once."""
+        """Return the batches that one Fetch request brings, or None if it is to be repeated at once."""
         coming, self._coming = self._coming, None
         if coming is None or coming.asked.offset != asked.offset:
             coming = self._ask(asked, self._place(asked.offset), deadline_ms)
@@ -197,7 +202,7 @@ class PartitionFetcher:
     # Requests.
 
     def _place(self, offset: int) -> Node:
-        """Return the node to read from; check that the log still is what it was if the leader is another."""
+        """Return the broker to fetch from, after a check for truncation if the leader epoch changed."""
         leader, epoch = self._client.leader(self._topic_partition)
         if epoch != self._leader_epoch != NO_LEADER_EPOCH and self._batch_epoch >= 0:
             self._ensure_not_truncated(offset)
@@ -207,7 +212,7 @@ class PartitionFetcher:
         return self._replica or leader
 
     def _ask(self, asked: ReadRange, node: Node, deadline_ms: int) -> _Coming:
-        """Send a request, as soon as the node can be sent one."""
+        """Send a Fetch request, as soon as the broker is connected and can take one."""
         connections = self._connections
         while not connections.ready(node):
             left_ms = deadline_ms - self._monotonic_ms()
@@ -220,7 +225,7 @@ class PartitionFetcher:
         return self._send(asked, node)
 
     def _ask_ahead(self, asked: ReadRange, node: Node) -> None:
-        """Send the next request, if that is possible now; otherwise it is sent when it is needed."""
+        """Send the Fetch request for the next offset in advance, if the broker can take it now."""
         is_believed = node != self._replica or self._monotonic_ms() < self._replica_until_ms
         if is_believed and self._connections.can_send(node):
             self._coming = self._send(asked, node)
@@ -244,7 +249,10 @@ class PartitionFetcher:
         return coming
 
     def _answer_of(self, coming: _Coming, deadline_ms: int) -> Any:
-        """Wait for an answer, within request.timeout.ms of when the waiting starts."""
+        """Wait for the response to a Fetch request, up to request.timeout.ms, and return it.
+
+        The time counts from the call on, not from when the request was sent.
+        """
         start_ms = self._monotonic_ms()
         timeout_ms = min(self._client.options.request_timeout_ms, max(deadline_ms - start_ms, 0))
         until_ms = start_ms + timeout_ms
@@ -260,7 +268,7 @@ class PartitionFetcher:
         return coming.answer
 
     def _part_of(self, coming: _Coming, answer: Any) -> FetchPartitionResponse | None:
-        """Return what an answer says of the partition; None if it is empty, because of throttling."""
+        """Return the partition's part of a Fetch response; None if throttling left the response empty."""
         if answer.error_code != ErrorCode.NONE:
             raise _passing(answer.error_code, f"asked {coming.node} for {self._topic_partition}")
         if not answer.topics and answer.throttle_time_ms > 0:
@@ -288,7 +296,10 @@ class PartitionFetcher:
             raise _passing(part.error_code, f"asked {coming.node} for {self._topic_partition}")
 
     def _move_to(self, replica: int) -> None:
-        """Read from the replica that the leader names, until metadata is too old to believe that."""
+        """Fetch from the leader's preferred read replica (KIP-392), for metadata.max.age.ms.
+
+        For a second at least, so that the replica is asked at all.
+        """
         nodes = self._client.metadata([self._topic_partition.topic]).nodes
         if replica not in nodes:
             raise _PassingError(
@@ -299,7 +310,7 @@ class PartitionFetcher:
         self._replica_until_ms = self._monotonic_ms() + believed_ms
 
     def _out_of_range(self, coming: _Coming) -> None:
-        """Return if the offset is to be asked for again; raise if the log does not hold it."""
+        """Handle OFFSET_OUT_OF_RANGE: retry at the leader, or raise if its log lacks the offset."""
         offset = coming.asked.offset
         if coming.node == self._replica:
             self._replica = None  # the leader decides
@@ -319,7 +330,7 @@ class PartitionFetcher:
         )
 
     def _settled(self, asked: ReadRange) -> LogOffsets | None:
-        """Return the leader's edges if its log ends before the range; None if the range is to be asked for again.
+        """Return the leader's log offsets if its log ends before the range does; None to fetch again.
 
         A replica, and a new leader, may not know yet how far the log is committed.
         """
@@ -331,7 +342,7 @@ class PartitionFetcher:
         return offsets.edges(self._client, [self._topic_partition])[self._topic_partition]
 
     def _ensure_not_truncated(self, offset: int) -> None:
-        """Check that the leader has the records that were read before `offset`.
+        """Raise OffsetOutOfRangeError if the leader's log lacks records already read before `offset`.
 
         Source: OffsetFetcherUtils, SubscriptionState.maybeCompleteValidation.
         """
@@ -340,7 +351,7 @@ class PartitionFetcher:
             raise self._truncated(offset, found)
 
     def _end_of_epoch(self) -> int:
-        """Return where the epoch of the last batch ends in the leader's log; -1 if it has no such epoch."""
+        """Return the leader's end offset of the last read batch's epoch; -1 if it has no such epoch."""
         topic, partition = self._topic_partition
         wanted = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
@@ -381,7 +392,7 @@ class PartitionFetcher:
         )
 
     def _forget(self) -> None:
-        """Read metadata again, and ask the leader, after an error."""
+        """Drop the request in flight and the read replica, and refresh the metadata, after an error."""
         self._coming = None
         self._replica = None
         self._client.invalidate()
@@ -401,7 +412,7 @@ class PartitionFetcher:
 
 
 class _PassingError(Exception):
-    """An error of an answer that may pass."""
+    """A transient error in a Fetch response, after which the fetch is retried."""
 
     def __init__(self, cause: KBatchError) -> None:
         super().__init__(str(cause))
@@ -409,7 +420,7 @@ class _PassingError(Exception):
 
 
 def _passing(code: int, text: str) -> Exception:
-    """Return the exception for an error code: a `_PassingError`, or one that `fetch` raises.
+    """Return the exception for a Fetch error code: a `_PassingError` to retry, or one for `fetch` to raise.
 
     As Kafka's consumers do, it goes on after an unknown error, and not after a batch that the broker
     finds damaged on its disk, though producers may send one again.
@@ -424,7 +435,10 @@ def _passing(code: int, text: str) -> Exception:
 
 
 def _edges(part: FetchPartitionResponse) -> LogOffsets:
-    """Return the offsets that an answer tells; it has the last stable one only for READ_COMMITTED."""
+    """Return the log start offset, high watermark and last stable offset that a Fetch response has.
+
+    The last stable offset is there only for READ_COMMITTED; otherwise it is the high watermark.
+    """
     end, stable = part.high_watermark, part.last_stable_offset
     return LogOffsets(max(part.log_start_offset, 0), end, stable if stable >= 0 else end, end)
 
@@ -432,7 +446,7 @@ def _edges(part: FetchPartitionResponse) -> LogOffsets:
 def _whole_batches(
     data: memoryview, offset: int, end: int, path: str
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the batches of an answer up to `end`; the last one may be cut off, and is left out then.
+    """Yield the complete batches of a Fetch response up to `end`, without a last one that is cut off.
 
     Nothing after `end` is looked at, so that a range can end before a damaged batch.
 

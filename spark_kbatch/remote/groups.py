@@ -35,7 +35,7 @@ _NONE_COMMITTED = -1
 
 
 class _Listed(NamedTuple):
-    """A group as its coordinator lists it."""
+    """A consumer group as its coordinator returns it for ListGroups."""
 
     group_id: str
     protocol_type: str
@@ -44,7 +44,7 @@ class _Listed(NamedTuple):
 
 
 class _Described(NamedTuple):
-    """A group as its coordinator describes it."""
+    """A consumer group's state, protocol and members, as its coordinator returns them for DescribeGroups."""
 
     state: str
     protocol: str
@@ -52,7 +52,7 @@ class _Described(NamedTuple):
 
 
 class _Committed(NamedTuple):
-    """An offset that a group committed."""
+    """An offset that a consumer group has committed for a partition, with its metadata."""
 
     offset: int
     metadata: str
@@ -148,7 +148,7 @@ def _committed(client: Client, group: _Listed) -> dict[TopicPartition, _Committe
 
 
 def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the ends of partitions, without those that are gone or have no leader."""
+    """Return the log end offsets of these partitions, without those that are gone or have no leader."""
     wanted = sorted(partitions)
     if not wanted:
         return {}

@@ -1,4 +1,6 @@
-"""One Spark job's rows to a real cluster: begin, stage, commit, abort. Knows nothing of Spark.
+"""A Spark job's write to a real Kafka cluster: begin on the driver, send in tasks, commit or abort.
+
+Nothing here knows of Spark.
 
     job = RemoteJob.begin(options)          # driver: checks the options; creates the topic if it may
     sent = job.stage(rows)                  # each task: sends all rows, and waits until each is written
@@ -63,7 +65,7 @@ _BATCH_SIZE_MIN = 16 * 1024
 
 
 class Sent(NamedTuple):
-    """What one task wrote, in how many seconds."""
+    """What one task wrote to the cluster: records and offsets by partition, and the seconds it took."""
 
     records_count: int
     written: Mapping[TopicPartition, Written]
@@ -71,15 +73,15 @@ class Sent(NamedTuple):
 
 
 class RemoteJob:
-    """State that a job's tasks share. `begin` makes it on the driver; the tasks get copies."""
+    """A Spark job that writes to a real cluster: options, checked on the driver and copied to tasks."""
 
     def __init__(self, options: WriteOptions, config: ProducerConfig) -> None:
-        """Share what `begin` found out; see there."""
+        """Store the options and the producer's configuration that `begin` has checked."""
         self.options, self._config = options, config
 
     @classmethod
     def begin(cls, options: WriteOptions, *, overwrite: bool = False) -> RemoteJob:
-        """Check the options, and the topic if they name it; create it if they name `num.partitions`.
+        """Check a write's options on the driver; create a missing topic if `num.partitions` is given.
 
         Raises:
             ConfigError: save mode "overwrite"; options that contradict each other, or the topic.
@@ -111,7 +113,7 @@ class RemoteJob:
         application_id: str | None = None,
         query_id: str | None = None,
     ) -> Sent:
-        """Send all rows of one task, and wait until each is written.
+        """Send all rows of one Spark task to the cluster, and wait until each is written.
 
         Raises:
             KBatchError: the first row that could not be written; others may be.
@@ -138,15 +140,15 @@ class RemoteJob:
         return Sent(count, producer.written(), time.monotonic() - began_s)
 
     def commit_batch(self, staged: Sequence[Sent]) -> None:
-        """Log what was written; it is visible already."""
+        """Log how much a batch job wrote, which is visible in the cluster already."""
         self._report("a batch job", staged)
 
     def commit_micro_batch(self, staged: Sequence[Sent], number: int) -> None:
-        """Log what was written; it is visible already."""
+        """Log how much a micro-batch wrote, which is visible in the cluster already."""
         self._report(f"micro-batch {number}", staged)
 
     def abort(self, staged: Sequence[Sent]) -> None:
-        """Say how many records of a failed job stay."""
+        """Warn how many records of a failed job stay in the cluster, as they cannot be taken back."""
         count = sum(one.records_count for one in staged)
         if count:
             logger.warning(
@@ -169,7 +171,7 @@ class RemoteJob:
 
 
 def _ranges(staged: Sequence[Sent]) -> dict[TopicPartition, tuple[int, int]]:
-    """Return between which offsets the tasks wrote: from, and to but not including."""
+    """Return the range of offsets that a job's tasks wrote in each partition, with an exclusive end."""
     found: dict[TopicPartition, tuple[int, int]] = {}
     for tp, part in (pair for one in staged for pair in one.written.items()):
         if part.first_offset >= 0:
@@ -179,7 +181,7 @@ def _ranges(staged: Sequence[Sent]) -> dict[TopicPartition, tuple[int, int]]:
 
 
 def producer_config(options: WriteOptions) -> ProducerConfig:
-    """Return the options of the tasks' producers.
+    """Return the producer configuration for a job's tasks, from the options of the write.
 
     Raises:
         ConfigError: an option has a bad value, or they contradict each other.
@@ -201,7 +203,7 @@ def producer_config(options: WriteOptions) -> ProducerConfig:
 
 
 def ensure_topic(options: WriteOptions, client: Client, name: str) -> TopicMetadata:
-    """Return a topic as options ask for it; created if it does not exist and they name `num.partitions`.
+    """Return a write's topic, checked against the options, or create it if `num.partitions` is given.
 
     Raises:
         ConfigError: it exists with other settings than the options name.
@@ -238,7 +240,7 @@ def _create(options: WriteOptions, client: Client, name: str, partitions: int) -
 
 
 def _settings(client: Client, name: str) -> dict[str, str]:
-    """Return a topic's settings, by Kafka's keys."""
+    """Return a topic's settings by Kafka's keys, from a DescribeConfigs request."""
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
     )

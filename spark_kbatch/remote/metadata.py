@@ -1,4 +1,4 @@
-"""A cluster's brokers, topics, partitions and leaders, as its brokers tell them; and a cache of them.
+"""Metadata of a Kafka cluster (brokers, topics, partitions, leaders), and a cache of it.
 
 Brokers learn of a new leader one after another. So the cache does not go back: of a partition whose leader epoch
 it knows, it refuses an older one, unless the topic was recreated, which its id tells.
@@ -23,7 +23,7 @@ _TRANSIENT = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class PartitionMetadata(NamedTuple):
-    """One partition of a topic."""
+    """A partition's leader, leader epoch, replicas and ISR, from a Metadata response."""
 
     partition: int
     leader: int  # a node's id; -1 if there is none
@@ -33,7 +33,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """One topic, its partitions in order."""
+    """A topic's id and partitions, in order, from a Metadata response."""
 
     name: str
     topic_id: str  # base64url, as an embedded cluster writes it; empty if the cluster does not tell
@@ -42,7 +42,7 @@ class TopicMetadata(NamedTuple):
 
 
 class ClusterMetadata(NamedTuple):
-    """A cluster as its brokers tell it; of topics only those that were asked for and exist."""
+    """A cluster's id, brokers and controller, and the requested topics that exist, from its metadata."""
 
     cluster_id: str
     nodes: Mapping[int, Node]
@@ -50,7 +50,7 @@ class ClusterMetadata(NamedTuple):
     topics: Mapping[str, TopicMetadata]
 
     def leader_of(self, topic: str, partition: int) -> tuple[Node, int] | None:
-        """Return the leader and its epoch, or None if there is none, or its address is not known."""
+        """Return a partition's leader and leader epoch; None if it has no leader or none that is known."""
         found = self.topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             return None
@@ -60,7 +60,7 @@ class ClusterMetadata(NamedTuple):
 
 
 class TopicErrors(NamedTuple):
-    """What an answer says of topics that it does not describe."""
+    """Errors of topics in a Metadata response: unknown topics, and others by error code."""
 
     unknown: frozenset[str]
     transient: Mapping[str, int]  # error codes; the same question may be answered later
@@ -68,10 +68,13 @@ class TopicErrors(NamedTuple):
 
 
 class MetadataCache:
-    """The last answers about a cluster. Not thread-safe."""
+    """Cache of a cluster's metadata, which keeps a known leader over one of an older epoch.
+
+    Not thread-safe.
+    """
 
     def __init__(self, max_age_ms: int) -> None:
-        """Start without any answer; one is believed for `max_age_ms`."""
+        """Start with an empty cache, whose entries expire after `max_age_ms`."""
         self._max_age_ms = max_age_ms
         self._cluster = ClusterMetadata("", {}, NO_CONTROLLER, {})
         self._topics: dict[str, TopicMetadata] = {}
@@ -81,11 +84,11 @@ class MetadataCache:
 
     @property
     def nodes(self) -> Mapping[int, Node]:
-        """The brokers, by id; empty before the first answer."""
+        """The cluster's brokers by id; empty before the first Metadata response."""
         return self._cluster.nodes
 
     def find(self, topics: Iterable[str] | None, now_ms: int) -> ClusterMetadata | None:
-        """Return what was asked for, None for all topics; None if part of it is not known, or too old."""
+        """Return the cached metadata of topics, None for all; None if any is missing or expired."""
         if not self._is_fresh(self._nodes_read_ms, now_ms):
             return None
         if topics is None:
@@ -99,7 +102,7 @@ class MetadataCache:
     def update(
         self, topics: frozenset[str] | None, body: Any, now_ms: int
     ) -> tuple[ClusterMetadata, TopicErrors]:
-        """Take in an answer.
+        """Store a Metadata response in the cache; return its contents and its topics' errors.
 
         Args:
             topics: that were asked for; None for all.
@@ -139,7 +142,10 @@ class MetadataCache:
         leader: CurrentLeader,
         endpoints: Iterable[NodeEndpoint] = (),
     ) -> bool:
-        """Take in a new leader that a broker named in another answer; return False if it is not newer."""
+        """Store a partition's new leader, named in a response other than Metadata, if it is newer.
+
+        Returns False if it is not.
+        """
         found = self._topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions) or leader.leader_id < 0:
             return False
@@ -157,12 +163,12 @@ class MetadataCache:
         return True
 
     def invalidate(self) -> None:
-        """Believe no answer from here on; leader epochs stay known."""
+        """Expire everything in the cache, but keep the known leader epochs."""
         self._read_ms.clear()
         self._all_read_ms = self._nodes_read_ms = None
 
     def forget_nodes(self) -> None:
-        """Forget the brokers, none of which can be reached."""
+        """Remove the cluster's brokers from the cache, as none of them can be reached."""
         self.invalidate()
         self._cluster = self._cluster._replace(nodes={})
 
@@ -170,7 +176,7 @@ class MetadataCache:
         return read_ms is not None and now_ms - read_ms < self._max_age_ms
 
     def _newer(self, topic: TopicMetadata) -> TopicMetadata:
-        """Return the topic, with what is known of each partition that the answer is behind on."""
+        """Return the topic, with cached partitions in place of those with an older leader epoch."""
         known = self._topics.get(topic.name)
         if known is None or known.topic_id != topic.topic_id:
             return topic
@@ -208,7 +214,7 @@ def _topic(body: Any) -> TopicMetadata:
 
 
 def text_of_uuid(value: bytes) -> str:
-    """Return a topic's id as Kafka's tools print it: 22 characters of base64url."""
+    """Return a topic id's 16 bytes as text, in the base64url form that Kafka's tools print."""
     return base64.urlsafe_b64encode(value).decode().rstrip("=")
 
 

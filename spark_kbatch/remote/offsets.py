@@ -1,4 +1,4 @@
-"""Where partitions start and end, and the offsets of times: ListOffsets, asked of each partition's leader.
+"""ListOffsets requests to partition leaders: log start and end offsets, and offsets by timestamp.
 
 Source: Kafka clients/.../consumer/internals/OffsetFetcherUtils.java; ListOffsetsRequest.json.
 """
@@ -32,7 +32,7 @@ def list_offsets(
     times: Mapping[TopicPartition, int],
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the first record with a time or a later one, for each partition; None where there is none.
+    """Return the first record at or after a timestamp in each partition; None where there is none.
 
     Args:
         client: asks.
@@ -69,7 +69,9 @@ def list_offsets(
 
 
 def edges(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogOffsets]:
-    """Return where these logs start and end; raises as `list_offsets`.
+    """Return the log start offset, high watermark and last stable offset of each partition.
+
+    Raises the errors of `list_offsets`.
 
     They are asked in the order in which they grow, so that none is past the next one.
     """
@@ -90,19 +92,22 @@ def edges(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPar
 
 
 def leader_epoch(client: Client, topic_partition: TopicPartition) -> int:
-    """Return the leader epoch that a request is to name: each attempt asks again, since the leader may have moved."""
+    """Return a partition's leader epoch, for a request to its leader; -1 if it is not known.
+
+    Each attempt asks again, since the leader may have moved.
+    """
     topic, partition = topic_partition
     found = client.metadata([topic]).leader_of(topic, partition)
     return _NO_EPOCH if found is None else found[1]
 
 
 def isolation_number(isolation: IsolationLevel) -> int:
-    """Return an isolation level as requests have it."""
+    """Return the number of an isolation level in Kafka's requests."""
     return 1 if isolation is IsolationLevel.READ_COMMITTED else 0
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
-    """Yield topics with their partitions, each topic once."""
+    """Group partitions by topic, and yield each topic with its partitions."""
     found: dict[str, list[TopicPartition]] = {}
     for tp in partitions:
         found.setdefault(tp.topic, []).append(tp)

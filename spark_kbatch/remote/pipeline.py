@@ -1,4 +1,4 @@
-"""Finished batches of one producer on their way to the leaders of their partitions, in order.
+"""Delivery of a transactional producer's finished batches to the partition leaders, in order.
 
     pipeline.send(topic_partition, data, on_...)       waits while too much is on its way
     pipeline.drain()                                   waits until all is written
@@ -56,7 +56,7 @@ class _Batch:
 
 @dataclass(eq=False)
 class _Queue:
-    """The batches of one partition."""
+    """One partition's batches that wait to be sent or failed, and the number in flight."""
 
     waiting: deque[_Batch] = field(default_factory=deque)
     in_flight: int = 0
@@ -69,30 +69,33 @@ class _Queue:
     again_below: int = 0  # batches below this number are sent one at a time
 
     def may_send(self, now_ms: int) -> bool:
-        """Return True if its next batch may go."""
+        """Return True if the partition's next batch may be sent now."""
         if not self.waiting or self.failed or self.not_before_ms > now_ms:
             return False
         return self.in_flight < (1 if self.again_below else BATCHES_REMEMBERED)
 
     def take(self) -> _Batch:
-        """Return the next batch, which goes."""
+        """Remove the partition's next batch from the queue, to be sent, and return it."""
         batch = self.waiting.popleft()
         self.in_flight += 1
         self.next_number = max(self.next_number, batch.number + 1)
         return batch
 
     def written(self) -> None:
-        """Go on after a batch was written."""
+        """Reset the partition's retry state after one of its batches was written."""
         self.attempts, self.why = 0, ""
         if not self.in_flight and (not self.waiting or self.waiting[0].number >= self.again_below):
             self.again_below = 0
 
 
 class Pipeline:
-    """Batches of one transactional producer. Not thread-safe; shares the client's thread."""
+    """Sender of one transactional producer's batches, which keeps the order within each partition.
+
+    Not thread-safe; shares the client's thread.
+    """
 
     def __init__(self, client: Client, transactional_id: str, *, timeout_ms: int) -> None:
-        """Set up.
+        """Set up a pipeline without batches.
 
         Args:
             client: whose connections are used.
@@ -107,7 +110,7 @@ class Pipeline:
         self._progress_ms = 0  # when a batch was last written
 
     def send(self, topic_partition: TopicPartition, data: Buffer) -> None:
-        """Send a batch after those of its partition; wait while too many bytes are on their way.
+        """Queue a batch after others of its partition, and wait while too many bytes are not written.
 
         Raises:
             as `drain`, also for earlier batches.
@@ -119,7 +122,7 @@ class Pipeline:
         self._wait_until(_MOST_BYTES)
 
     def drain(self) -> None:
-        """Wait until all batches are written.
+        """Wait until the brokers have written all batches sent so far.
 
         Raises:
             RequestTimedOutError: none was written for too long; says why.
@@ -166,7 +169,7 @@ class Pipeline:
     _connection_pause_ms = _POLL_MS
 
     def _send_ready(self) -> None:
-        """Send to each leader that takes another request what its partitions have."""
+        """Send the next batches of all partitions whose leaders can take another Produce request."""
         now_ms = self._client.monotonic_ms()
         self._connection_pause_ms = _POLL_MS
         while True:
@@ -184,7 +187,7 @@ class Pipeline:
                 return
 
     def _send_to(self, node: Node, partitions: list[TopicPartition]) -> bool:
-        """Send one request to a leader, if its connection takes one; else connect."""
+        """Send these partitions' next batches in a Produce request to their leader, or connect to it."""
         connections = self._client.connections
         if not partitions:
             return False
@@ -272,7 +275,7 @@ class Pipeline:
             self._maybe_send_again(self._queues[topic_partition])
 
     def _failed(self, topic_partition: TopicPartition, batch: _Batch, error: KBatchError) -> None:
-        """Keep a batch to be sent again, if that may mend the error."""
+        """Keep a failed batch, to send it again if its error is retriable, or else to end with the error."""
         queue = self._queues[topic_partition]
         queue.failed.append(batch)
         if not isinstance(error, (RetriableError, UnknownTopicOrPartitionError)):

@@ -29,7 +29,7 @@ def open_producer(
     ensure_topic: Callable[[Client, str], object] | None = None,
     seed: int | None = None,
 ) -> Producer:
-    """Return a producer; it has a thread that sends.
+    """Return a producer for a real cluster, with a thread that sends its batches.
 
     Args:
         options: of the cluster.
@@ -54,7 +54,10 @@ def open_producer(
 
 
 class FoundTopics:
-    """Finds topics for a producer, each as the same object as long as it has not changed. Thread-safe."""
+    """A producer's topic lookup, which returns the same object until the topic changes.
+
+    Thread-safe.
+    """
 
     def __init__(
         self,
@@ -62,12 +65,12 @@ class FoundTopics:
         transport: BrokerTransport,
         ensure_topic: Callable[[Client, str], object] | None = None,
     ) -> None:
-        """Start without any topic."""
+        """Start with no topic looked up."""
         self._options, self._transport, self._ensure_topic = options, transport, ensure_topic
         self._found: dict[str, Topic] = {}
 
     def __call__(self, name: str) -> Topic:
-        """Return a topic as it was when last looked up.
+        """Return a topic as last looked up, asking the cluster at its first use.
 
         Raises:
             UnknownTopicOrPartitionError: it does not exist; names those that do.

@@ -1,4 +1,4 @@
-"""Producer ids that a process has taken from clusters, for its next producers.
+"""Reuse of producer ids: a producer that ends leaves its id to the process's next one for the cluster.
 
 A cluster remembers a producer id for a day after its last write, and a Spark worker runs many short tasks. So a
 producer that ends leaves its id, with the sequence number of each partition, to the next one of the process to
@@ -37,7 +37,7 @@ _free: dict[ClusterOptions, list[ProducerIdentity]] = {}  # needs no lock: appen
 def passed_on_identity(
     options: ClusterOptions, new_producer_id: Callable[[], int]
 ) -> Iterator[ProducerIdentity]:
-    """Yield the identity of a producer that has ended, or a new one; the next producer gets it after.
+    """Yield the producer id of a producer that has ended, or a new one, and keep it for the next one.
 
     Args:
         options: of the cluster.

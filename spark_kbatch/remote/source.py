@@ -1,4 +1,4 @@
-"""The topics of a real cluster, to plan and run reads: a `consumer.source.Source`.
+"""The topics of a real cluster as a `consumer.source.Source`, for planning and running reads.
 
 Every question is put to the cluster when it is asked: topics, partitions and ids to any broker, starts, ends and
 times to the leaders. Partitions are looked at one leader after another, so there is no moment that is common
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class _Times:
-    """Offsets of times that were looked up for partitions seen together.
+    """Cache of offsets looked up by timestamp, for partitions that one read views together.
 
     The first time is looked up for all of them, since most reads ask for one time in all partitions.
     """
@@ -64,7 +64,7 @@ class _Times:
 
 
 class RemoteView:
-    """A partition's edges as of when they were asked for; times are looked up when they are asked for."""
+    """A partition's start and end offsets as of one moment, and a lookup of offsets by timestamp."""
 
     def __init__(self, tp: TopicPartition, edges: LogOffsets, times: _Times) -> None:
         self.offsets = edges
@@ -73,7 +73,7 @@ class RemoteView:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """Return the first record before `end_offset` with that time or a later one, or None.
+        """Return the first record below `end_offset` that is at or after a timestamp, or None.
 
         For MAX_TIMESTAMP the first record with the largest time.
         """
@@ -81,16 +81,22 @@ class RemoteView:
         return found if found is not None and found.offset < end_offset else None
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """Return none: a cluster does not tell sizes by offset."""
+        """Return an empty list, as a cluster does not tell where to split a range by bytes."""
         del start_offset, end_offset, piece_bytes
         return []
 
 
 class RemoteSource:
-    """The topics of one cluster. Thread-safe; leases a client for each call."""
+    """The topics, offsets and records of a real cluster, for reads; leases a client for each call.
+
+    Thread-safe.
+    """
 
     def __init__(self, cluster: ClusterOptions, patience: Patience = DEFAULT_PATIENCE) -> None:
-        """Ask nothing yet; a client retries each call within default.api.timeout.ms by itself."""
+        """Set up without contacting the cluster.
+
+        A client retries each call within default.api.timeout.ms by itself.
+        """
         self.cluster = cluster
         self._patience = patience
         self._is_closed = False
@@ -102,12 +108,14 @@ class RemoteSource:
     # Topics.
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted; of internal ones only if asked."""
+        """Return the sorted names of all topics, with internal ones only if `internal` is true."""
         found = self._look_up(lambda client: client.metadata(fresh=True)).topics.values()
         return sorted(one.name for one in found if internal or not one.is_internal)
 
     def topic(self, name: str) -> Topic:
-        """Return a topic; its settings are not looked up, and its id is empty if the cluster tells none.
+        """Return a topic's id and partition count, without looking up its settings.
+
+        The id is empty if the cluster tells none.
 
         Raises:
             UnknownTopicOrPartitionError: names the topics that exist.
@@ -117,12 +125,12 @@ class RemoteSource:
         return Topic(name, found.topic_id, len(found.partitions), TopicConfig(), replicas)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic, in order; raises as `topic`."""
+        """Return all partitions of a topic, in order, or raise an error if it does not exist."""
         found = self._look_up(lambda client: _topic(client, topic))
         return [TopicPartition(topic, one.partition) for one in found.partitions]
 
     def found(self, names: Iterable[str]) -> dict[str, FoundTopic]:
-        """Return those of the named topics that exist."""
+        """Return the ids and partitions of those named topics that exist."""
         wanted = set(names)
         if not wanted:
             return {}
@@ -137,7 +145,7 @@ class RemoteSource:
     # Offsets.
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, RemoteView]:
-        """Return these logs as their leaders see them, one leader after another.
+        """Return a view of each partition, with its offsets, asking one leader after another.
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
@@ -155,7 +163,7 @@ class RemoteSource:
         return self._look_up(lambda client: offsets.list_offsets(client, times))
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
-        """Return offsets of all partitions of these topics; their sizes are not known."""
+        """Return the offsets of all partitions of these topics, with the sizes unknown (-1)."""
         wanted = [tp for topic in topics for tp in self.partitions(topic)]
         views = self.views(wanted)
         return [PartitionInfo(tp, views[tp].offsets, SIZE_UNKNOWN) for tp in wanted]
@@ -163,7 +171,10 @@ class RemoteSource:
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str
     ) -> tuple[int, int]:
-        """Look a partition up; each caller does so for itself, as a cluster keeps no answers for others."""
+        """Return a partition's start and end offset, which each Spark task looks up for itself.
+
+        A cluster keeps no answer for the other tasks of an action.
+        """
         del action
         edges = self._look_up(lambda client: offsets.edges(client, [topic_partition]))
         found = edges[topic_partition]
@@ -174,14 +185,14 @@ class RemoteSource:
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Do as `reading.Fetcher.fetch`, once."""
+        """Return batches of a partition from an offset on, by a fetcher made for this one call."""
         one = OffsetRange(topic_partition, asked.offset, asked.offset + 1)
         with self.fetcher(one, "") as fetcher:
             return fetcher.fetch(topic_partition, asked)
 
     @contextlib.contextmanager
     def fetcher(self, wanted: OffsetRange, topic_id: str) -> Iterator[PartitionFetcher]:
-        """Lease a client, and fetch with it from the topic with this id.
+        """Yield a fetcher of an offset range that fails if the topic was deleted and created again.
 
         The id is compared when the last batch has come: the cluster tells it in metadata alone.
         """
@@ -211,7 +222,7 @@ class RemoteSource:
     # Asking.
 
     def _look_up(self, ask: Callable[[Client], _T]) -> _T:
-        """Return the answer to a question that may be asked again."""
+        """Return the cluster's answer to a query, repeated after retriable errors as options allow."""
         self._ensure_open()
         left = self._patience.look_ups_repeated
         while True:
@@ -231,6 +242,6 @@ class RemoteSource:
 
 
 def _topic(client: Client, name: str) -> TopicMetadata:
-    """Return a topic as it is now."""
+    """Return a topic's metadata, read from the cluster now and not from the cache."""
     client.metadata([name], fresh=True)
     return client.topic(name)

@@ -65,12 +65,12 @@ class RemoteTopic:
 
     @property
     def replication_factor(self) -> int:
-        """The number of copies of each record."""
+        """The topic's number of replicas per partition."""
         return len(self.replicas[0]) if self.replicas else 0
 
 
 def find_topic(client: Client, name: str) -> RemoteTopic:
-    """Return a topic as it is now.
+    """Return a topic of the cluster with its settings, as it is now.
 
     Raises:
         UnknownTopicOrPartitionError: it does not exist; names those that do.
@@ -81,7 +81,7 @@ def find_topic(client: Client, name: str) -> RemoteTopic:
 
 
 def all_topics(client: Client) -> list[RemoteTopic]:
-    """Return all topics but internal ones, by name."""
+    """Return all topics except internal ones, with their settings, sorted by name."""
     found = client.metadata(fresh=True).topics.values()
     return _with_settings(client, [one for one in found if not one.is_internal])
 
@@ -104,7 +104,7 @@ def _topic(found: TopicMetadata, config: Mapping[str, str | None]) -> RemoteTopi
 
 
 def _settings_of(client: Client, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-    """Return the settings of topics, without topics that were deleted meanwhile."""
+    """Return the settings of these topics, by topic name, without topics deleted meanwhile."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     resources = [
         resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
@@ -137,7 +137,7 @@ def create_topic(
     settings: Mapping[str, str],
     exist_ok: bool,
 ) -> RemoteTopic:
-    """Create a topic.
+    """Create a topic in the cluster, and return it.
 
     Args:
         client: asks.
@@ -179,7 +179,7 @@ def create_topic(
 
 
 def delete_topic(client: Client, name: str) -> RemoteTopic:
-    """Delete a topic, and return what it was."""
+    """Delete a topic, and return the topic as it was before."""
     found = find_topic(client, name)
     _ensure_not_internal(client, name)
     timeout_ms = _timeout_ms(client)
@@ -210,7 +210,7 @@ def delete_topic(client: Client, name: str) -> RemoteTopic:
 
 
 def create_partitions(client: Client, name: str, total_count: int) -> RemoteTopic:
-    """Add partitions to a topic, up to a total, and return the topic."""
+    """Add partitions to a topic, up to `total_count` in all, and return the topic."""
     found = find_topic(client, name)
     _ensure_not_internal(client, name)
     if total_count <= found.partitions:
@@ -243,7 +243,7 @@ def create_partitions(client: Client, name: str, total_count: int) -> RemoteTopi
 
 
 def alter_topic(client: Client, name: str, changes: Mapping[str, str | None]) -> RemoteTopic:
-    """Change settings of a topic, None to reset one; return the topic."""
+    """Change a topic's settings, reset those given as None, and return the topic."""
     find_topic(client, name)
     if changes:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource
@@ -272,7 +272,7 @@ def alter_topic(client: Client, name: str, changes: Mapping[str, str | None]) ->
 def delete_records(
     client: Client, below: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Delete records below an offset of each partition; return where each log starts then.
+    """Delete the records below an offset in each partition; return the new log start offsets.
 
     Raises:
         OffsetOutOfRangeError: an offset is above the high watermark; nothing is deleted.

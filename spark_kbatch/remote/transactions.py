@@ -1,4 +1,4 @@
-"""One transactional producer of a cluster: its coordinator, its transactions, the offsets of its group.
+"""A transactional producer's coordinators, transactions, and consumer group offsets committed in them.
 
     transactions = Transactions(client, "a-name", timeout_ms=60_000)
     transactions.take_over()                       # InitProducerId: ends what an earlier process began
@@ -65,22 +65,25 @@ _REQUIRE_STABLE_SINCE = 7  # OffsetFetch
 
 
 def is_fenced(error: KBatchError) -> bool:
-    """Return True if a cluster takes no more of a producer: another of the name came, or it timed out."""
+    """Return True if an error means that the producer was fenced by a newer one or timed out."""
     return isinstance(error, ApiError) and error.code in _FENCED
 
 
 class CommittedOffset(NamedTuple):
-    """An offset that a group has committed."""
+    """An offset that a consumer group has committed, with its metadata."""
 
     offset: int
     metadata: str
 
 
 class Transactions:
-    """The transactions of one name. Not thread-safe."""
+    """The transactions of one transactional id, and the offsets of the group of the same name.
+
+    Not thread-safe.
+    """
 
     def __init__(self, client: Client, name: str, *, timeout_ms: int) -> None:
-        """Set up; nothing is sent.
+        """Set up for a transactional id, without sending a request.
 
         Args:
             client: of the cluster.
@@ -96,11 +99,14 @@ class Transactions:
 
     @property
     def is_open(self) -> bool:
-        """Whether something was added to a transaction that was not ended."""
+        """Whether partitions or offsets were added to a transaction that has not ended."""
         return bool(self._partitions) or self._has_offsets
 
     def take_over(self) -> None:
-        """Get a producer id and an epoch that fences all others of the name; end their transaction."""
+        """Get a producer id and epoch, fencing other producers of this transactional id.
+
+        Their open transaction is aborted.
+        """
         body = InitProducerIdRequest(
             transactional_id=self.name,
             transaction_timeout_ms=self._timeout_ms,
@@ -114,7 +120,7 @@ class Transactions:
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets that the group has committed, of some partitions or of all that it has.
+        """Return the group's committed offsets, for the given partitions or all that have one.
 
         Raises:
             ConfigError: the cluster is too old to say when they are stable.
@@ -152,7 +158,7 @@ class Transactions:
         }
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions to the transaction, which this begins if there is none."""
+        """Add partitions to the open transaction, or begin one with them."""
         new = set(partitions) - self._partitions
         if not new:
             return
@@ -178,7 +184,7 @@ class Transactions:
         self._ask(_TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, body, errors)
 
     def add_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Commit offsets of the group with the transaction, which this begins if there is none."""
+        """Commit offsets of the group in the open transaction, or begin one with them."""
         body = AddOffsetsToTxnRequest(
             transactional_id=self.name,
             producer_id=self.producer_id,
@@ -217,7 +223,7 @@ class Transactions:
         self._ask(_GROUP, ApiKey.TXN_OFFSET_COMMIT, commit, errors)
 
     def end(self, *, commit: bool, timeout_ms: int | None = None) -> None:
-        """Commit or abort the transaction; without one do nothing.
+        """Commit or abort the open transaction, if there is one.
 
         Args:
             commit: or else abort.
@@ -246,7 +252,7 @@ class Transactions:
         last_version: int | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
-        """Ask a coordinator until there is an answer without an error.
+        """Send a request to the group or transaction coordinator until it answers without an error.
 
         Raises:
             RequestTimedOutError: there was no such answer in time.

@@ -1,4 +1,4 @@
-"""The transport of a producer: finished batches to the brokers that lead their partitions.
+"""A producer's transport to a real cluster, which sends finished batches to the partition leaders.
 
     drained batches of one leader -> one Produce request, whose pieces are the batches' own memory -> broker
 
@@ -80,24 +80,27 @@ _OF_OLD_METADATA = {
 
 
 class _Known(NamedTuple):
-    """A topic as it was when last looked up."""
+    """A topic's metadata as last looked up, and when to look it up again."""
 
     topic: TopicMetadata
     asks_again_ms: int
 
 
 class _Leader(NamedTuple):
-    """A partition's leader."""
+    """The broker that leads a partition, and its leader epoch."""
 
     node: Node
     epoch: int  # -1 if the cluster does not tell
 
 
 class BrokerTransport:
-    """The transport of one producer to one cluster, and its nodes. For one thread, but for some methods."""
+    """A producer's connection to one real cluster: sends its batches, and finds partition leaders.
+
+    For one thread, but for some methods.
+    """
 
     def __init__(self, options: ClusterOptions, *, request_timeout_ms: int | None = None) -> None:
-        """Lease a client, and a producer id if one is free.
+        """Lease a client of the cluster, and a producer id that an earlier producer left, if any.
 
         Args:
             options: of the cluster.
@@ -140,7 +143,7 @@ class BrokerTransport:
 
     @property
     def leader_of(self) -> LeaderOf | None:
-        """Returns the broker that leads a partition, as far as is known; None if it is not, and looks it up."""
+        """Function that returns a partition's leader; if it is not known, None, and looks it up."""
         return self._leader_of
 
     def _leader_of(self, topic_partition: TopicPartition) -> Node | None:
@@ -154,18 +157,23 @@ class BrokerTransport:
         return leader.node
 
     def _lead(self, topic_partition: TopicPartition, leader: _Leader) -> None:
-        """Note a leader, unless one of a newer epoch is known."""
+        """Note a partition's leader, unless a leader of a newer epoch is known."""
         known = self._leaders.get(topic_partition)
         if known is None or not 0 <= leader.epoch < known.epoch:
             self._leaders[topic_partition] = leader
 
     def tell(self, metadata: ClusterMetadata) -> None:
-        """Pass on metadata that another client has just read. Any thread may call this."""
+        """Pass on to the sender's thread metadata that another client has just read.
+
+        Any thread may call this.
+        """
         self._note_topics(metadata)
         self._told.append(metadata)
 
     def topic(self, name: str) -> TopicMetadata | None:
-        """Return a topic as it was when last looked up; None if it never was. Any thread may call this.
+        """Return a topic's metadata as last looked up, or None if it never was.
+
+        Any thread may call this.
 
         If that is metadata.max.age.ms ago, it is looked up again.
         """
@@ -211,7 +219,7 @@ class BrokerTransport:
     # Nodes.
 
     def is_ready(self, node: Any) -> bool:
-        """Return True if the broker takes a request now; otherwise begin to connect.
+        """Return True if a broker can be sent a request now; otherwise begin to connect to it.
 
         Raises:
             KBatchError: it refuses this client, or the other way round, for good.
@@ -227,7 +235,7 @@ class BrokerTransport:
         return is_ready and node not in self._doubtful
 
     def _meet(self, node: Node) -> None:
-        """Doubt a broker at first, if the producer id is inherited and the connection is not.
+        """Hold back batches to a new broker until its cluster id is known, if the producer id is inherited.
 
         It is sent nothing before metadata has told which cluster this is.
         """
@@ -245,27 +253,33 @@ class BrokerTransport:
         self._identity.cluster_id = cluster_id or known
 
     def delay_ms(self, node: Any) -> int:
-        """Return the time until the broker may be connected to, or asked for no requests before."""
+        """Return the milliseconds until a broker may be connected to or, if it throttles, sent requests."""
         # All else that it waits for is an event of its connection.
         return self._connections.delay_ms(node) or NEVER_MS
 
     def poll(self, timeout_ms: int) -> None:
-        """Send, receive, and pass on answers; return once something has happened, or the time is up."""
+        """Send and receive on all connections, until something has happened or the time is up."""
         self._hear_other_threads()
         self._connections.poll(min(timeout_ms, self._ask_for_leaders(), _POLL_MAX_MS))
 
     def wake_up(self) -> None:
-        """End the waiting `poll`, or the next one if none waits. Any thread may call this."""
+        """End the `poll` that waits, or else the next one, at once.
+
+        Any thread may call this.
+        """
         self._connections.wakeup()
 
     def close(self) -> None:
-        """Give client and producer id back; connections with requests in flight are closed."""
+        """Return the client and the producer id to their pools.
+
+        Connections with requests in flight are closed.
+        """
         self._leases.close()
 
     # Batches.
 
     def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
-        """Send one request to its node, which is ready."""
+        """Send one Produce request to its broker, which must be ready."""
         topics: dict[str, ProduceTopic] = {}
         for batch in request.batches:
             name, partition = batch.topic_partition
@@ -320,7 +334,7 @@ class BrokerTransport:
         self._wanted.update(topics)
 
     def _ask_for_leaders(self) -> int:
-        """Ask a broker for the leaders that are wanted; return when to call again, if nothing happens."""
+        """Send a Metadata request for unknown leaders; return the ms until this is due again."""
         if self._unreachable:
             led = (tp.topic for tp, one in self._leaders.items() if one.node in self._unreachable)
             self._look_up(led)
@@ -350,7 +364,10 @@ class BrokerTransport:
         return NEVER_MS
 
     def _node_to_ask(self) -> tuple[Node | None, int]:
-        """Return the freest broker; if none can be asked, begin to connect, and return when to call again."""
+        """Return the least busy broker for a Metadata request, or None and the ms until the next try.
+
+        If none is connected, this begins to connect to one.
+        """
         connections = self._connections
         leaders = (leader.node for leader in self._leaders.values())
         nodes = [*dict.fromkeys([*self._cache.nodes.values(), *leaders]), *self._bootstrap]
@@ -389,7 +406,7 @@ class BrokerTransport:
     # Producer ids.
 
     def _new_producer_id(self) -> int:
-        """Return a producer id that the cluster has given to nobody else.
+        """Return a new producer id that the cluster assigns (InitProducerId).
 
         Raises:
             KBatchError: there was no answer in time, or the cluster refuses.
@@ -410,7 +427,7 @@ class BrokerTransport:
 
 
 def _ensure_version(version: int, batches: Iterable[ProduceBatch]) -> None:
-    """Check that a broker understands batches, which only newer versions of Produce may carry.
+    """Raise UnsupportedVersionError if a broker's version of Produce is too old for these batches.
 
     Raises:
         UnsupportedVersionError: it is too old.
@@ -426,7 +443,7 @@ def _ensure_version(version: int, batches: Iterable[ProduceBatch]) -> None:
 
 
 def _result(batch: ProduceBatch, one: ProducePartitionResponse) -> AppendResult:
-    """Return what a broker says of one batch."""
+    """Return the outcome of one batch, from its partition's part of a Produce response."""
     if one.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         is_duplicate = one.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
         return AppendResult(

@@ -63,7 +63,7 @@ _LOCAL_CONF: dict[str, bool | float | int | str | None] = {
 
 
 class Delay(NamedTuple):
-    """One carrier's year, in integers, so that two ways to compute it agree exactly."""
+    """One airline's flights, arrivals and total delay in a year, in integers to compare exactly."""
 
     flights: int
     arrived: int
@@ -71,7 +71,7 @@ class Delay(NamedTuple):
 
 
 class OffsetSpan(NamedTuple):
-    """The records of one partition: offsets from `start`, inclusive, to `end`, exclusive."""
+    """A range of one partition's offsets, from `start`, inclusive, to `end`, exclusive."""
 
     start: int
     end: int
@@ -79,7 +79,7 @@ class OffsetSpan(NamedTuple):
 
 @dataclass
 class Stopwatch:
-    """The time that a `step` took; 0 until it ends."""
+    """The seconds that a step of the demo took; 0 until it ends."""
 
     seconds: float = 0.0
 
@@ -238,7 +238,7 @@ def offset_spans(spark: SparkSession, path: Path) -> dict[int, OffsetSpan]:
 
 
 def halve(spans: dict[int, OffsetSpan]) -> tuple[dict[int, OffsetSpan], dict[int, OffsetSpan]]:
-    """Split every span in the middle."""
+    """Split each span of offsets in the middle."""
     first, second = {}, {}
     for partition, (start, end) in spans.items():
         middle = (start + end) // 2
@@ -247,7 +247,10 @@ def halve(spans: dict[int, OffsetSpan]) -> tuple[dict[int, OffsetSpan], dict[int
 
 
 def delay_by_carrier(flights: DataFrame) -> dict[str, Delay]:
-    """Sum up the arrival delays of each carrier. Cancelled flights have none."""
+    """Sum up the flights and arrival delays of each carrier.
+
+    Cancelled flights have no delay.
+    """
     sums = F.count("*"), F.count("arr_delay"), F.sum("arr_delay")
     rows = flights.groupBy("carrier").agg(*sums).collect()
     return {
@@ -258,7 +261,7 @@ def delay_by_carrier(flights: DataFrame) -> dict[str, Delay]:
 
 @contextmanager
 def step(console: Console, text: str) -> Iterator[Stopwatch]:
-    """Show that a step is running, and how long it took.
+    """Show that a step of the demo is running, and then how long it took.
 
     A terminal gets a spinner and then one line; a file or a pipe gets the line at once.
     """
@@ -313,7 +316,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def _prepare_folder(path: str | None) -> Path:
-    """Return the absolute folder of the log, empty or absent."""
+    """Return the absolute path of the demo's log folder, which must be empty or absent."""
     folder = absolute_path(path or DEFAULT_PATH)
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return folder
@@ -328,7 +331,7 @@ def _prepare_folder(path: str | None) -> Path:
 
 
 def _start_session() -> tuple[SparkSession, bool]:
-    """Return a session, and whether it is the demo's own to stop."""
+    """Return a Spark session, and whether the demo has started it and must stop it."""
     # Spark's workers would otherwise run the first python3 on PATH, which may not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     running = SparkSession.getActiveSession()

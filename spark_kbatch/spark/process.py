@@ -1,4 +1,4 @@
-"""Spark's own Python processes, which plan, read, write and commit, and which no program of a user can set up.
+"""Logging and garbage collection in the Python processes that Spark starts to plan, read, write and commit.
 
 What is logged there from the level KBATCH_LOG_LEVEL on, by default WARNING, goes to stderr, with level and logger: on
 the driver that is the program's own stderr, on executors their log. With spark.sql.pyspark.worker.logging.enabled
@@ -17,22 +17,22 @@ _is_frozen = False
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to stderr what Spark does not collect."""
+    """Log handler that writes to stderr, unless Spark collects the log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, unless Spark, or another handler, takes all of the process's log."""
+        """Write a log record to stderr, unless another handler takes all of the process's log."""
         if not logging.getLogger().handlers:
             super().emit(record)
 
 
 def is_sparks() -> bool:
-    """Return True if this process is one of Spark's own."""
+    """Return True if this is one of the Python processes that Spark starts."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 
 
 def set_up_log() -> None:
-    """Show the log of this process, if it is one of Spark's."""
+    """Show this package's log on stderr, if this is one of Spark's Python processes."""
     if is_sparks():
         handler = _Stderr()
         handler.setLevel(log_level())
@@ -43,7 +43,7 @@ def set_up_log() -> None:
 
 
 def freeze_modules() -> None:
-    """Keep what earlier tasks have loaded out of garbage collections; called as a task starts.
+    """Exempt objects loaded by earlier tasks from garbage collection, as a Spark task starts.
 
     Spark collects all garbage after each task, and only then does the process take the next one. With numba's
     100,000 objects that takes 0.1 s, and none of them is ever garbage.

@@ -1,4 +1,4 @@
-"""Batch reads: partitions on the driver, Arrow batches in tasks.
+"""Spark batch reader: plans input partitions on the driver, and reads Arrow batches in tasks.
 
 Spark plans once per `load()` and reuses the plan in every later action. So `earliest` and `latest` travel
 inside the partitions and are resolved by the tasks: the first task of an action resolves all partitions
@@ -26,14 +26,14 @@ from spark_kbatch.spark.shown import briefly
 
 @dataclass
 class RangePartition(InputPartition):
-    """The range that one task reads; `load` identifies the plan that it belongs to."""
+    """Spark input partition with the range of offsets that one task reads, and its plan's id."""
 
     load: str
     piece: Piece
 
 
 class KBatchReader(DataSourceReader):
-    """Batch reader of the given columns of Spark's Kafka row."""
+    """Spark batch reader for the requested columns of Spark's Kafka row."""
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
         self._options = options
@@ -41,7 +41,7 @@ class KBatchReader(DataSourceReader):
 
     @briefly
     def partitions(self) -> list[InputPartition]:
-        """Return a partition for each piece of the plan."""
+        """Return an input partition for each offset range of the read's plan."""
         load = uuid.uuid4().hex
         return [
             RangePartition(load, piece) for piece in open_topics(self._options).plan(self._options)
@@ -49,7 +49,7 @@ class KBatchReader(DataSourceReader):
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range, in offset order."""
+        """Yield the rows of one range of offsets, in offset order."""
         # Spark passes a partition of its own if the plan has none.
         if not isinstance(partition, RangePartition):
             return
@@ -61,7 +61,7 @@ class KBatchReader(DataSourceReader):
 
 
 def _action() -> str:
-    """Return an id that all tasks of one action share, and no other action has."""
+    """Return an id that all tasks of one Spark action share, and no other action has."""
     context = TaskContext.get()
     if context is None:
         return uuid.uuid4().hex

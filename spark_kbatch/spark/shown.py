@@ -1,4 +1,4 @@
-"""Errors as Spark shows them: it prints the traceback of its Python process first, and the sentence last.
+"""Errors without a traceback for Spark, which prints the traceback of a Python process before the message.
 
 Spark leaves the traceback out if SPARK_HIDE_TRACEBACK is set in that process, which ends with the error.
 """
@@ -19,7 +19,7 @@ _R = TypeVar("_R")
 
 
 def briefly(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make `method`, or the generator that it returns, raise our errors as their sentences alone.
+    """Make `method` raise this package's errors with their message alone, without a traceback.
 
     An error that another one caused, such as one of a user's partitioner, keeps its traceback.
     """

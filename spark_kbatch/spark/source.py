@@ -1,4 +1,4 @@
-"""`format("kbatch")`: options, schema, registration.
+"""The Spark data source `format("kbatch")`: its options, schema and registration.
 
 Options are checked in `schema`, because an error there makes `load()` fail. If the user gives a schema,
 Spark does not call `schema`, so the reader checks again.
@@ -107,7 +107,7 @@ class KBatchDataSource(DataSource):
         return KBatchReader(placed(options), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
-        """Return a stream reader of the schema's columns; never raise, but return one that raises."""
+        """Return a stream reader of the schema's columns, or for bad options one that raises later."""
         try:
             options = parse_stream_read_options(self.options)
             _ensure_readable(schema)
@@ -146,7 +146,7 @@ def _without_query(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _ensure_readable(schema: StructType) -> None:
-    """Check a schema that the user gave: some of our columns, with their types."""
+    """Check a user's schema for a read: only columns of Spark's Kafka row, with their types."""
     known = {field.name: field.dataType for field in ROW_SCHEMA}
     for field in schema:
         if field.name not in known:

@@ -46,7 +46,7 @@ try:
 except ImportError:  # before 4.2
 
     class ReadLimit:  # type: ignore[no-redef]
-        """Stand-in for a Spark without read limits."""
+        """Stand-in for Spark's ReadLimit, in a Spark without read limits."""
 
     ReadAllAvailable = ReadMaxRows = ReadMinRows = ReadLimit  # type: ignore[misc,assignment]
     SupportsTriggerAvailableNow = object  # type: ignore[misc,assignment]
@@ -54,13 +54,13 @@ except ImportError:  # before 4.2
 
 @dataclass
 class StreamPartition(InputPartition):
-    """The piece that one task of a micro-batch reads."""
+    """Spark input partition with the range of offsets that one task of a micro-batch reads."""
 
     piece: StreamPiece
 
 
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stream reader of the given columns of Spark's Kafka row."""
+    """Spark stream reader for the requested columns of Spark's Kafka row."""
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
         self._options = options
@@ -68,19 +68,19 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @functools.cached_property
     def _planner(self) -> StreamPlanner:
-        """The planner; only the reader that Spark asks for offsets creates one."""
+        """The planner of micro-batches; only the reader that Spark asks for offsets creates one."""
         return StreamPlanner(self._options, self._open_source, monotonic_ms)
 
     @briefly
     def initialOffset(self) -> dict[str, Any]:
-        """Return where the query starts if it has no checkpoint."""
+        """Return the offsets at which a query without a checkpoint starts."""
         return self._planner.initial().to_json()
 
     @briefly
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return where the next micro-batch ends."""
+        """Return the offsets at which the next micro-batch ends."""
         limited = not isinstance(limit, ReadAllAvailable)
         known = None if start is None else StreamOffset.from_json(start)
         end = self._planner.latest(known, limited=limited)
@@ -88,7 +88,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if start is not None and end == known else end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit if the options have one, so that "all" can mean to ignore the limits.
+        """Return a read limit if the options set one, so that Spark can ask for all data instead.
 
         Its value does not matter: the planner knows the options.
         """
@@ -99,24 +99,24 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End this run where the logs end when `latestOffset` is first called."""
+        """Make the query end at the log ends that the first `latestOffset` call finds."""
         self._planner.prepare_for_available_now()
 
     @briefly
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the latest offset for the query's progress."""
+        """Return the latest offsets of the logs, for the query's progress report."""
         latest = self._planner.report_latest()
         return None if latest is None else latest.to_json()
 
     @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return a partition for each piece of the micro-batch."""
+        """Return an input partition for each offset range of the micro-batch."""
         pieces = self._planner.plan(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return [StreamPartition(piece) for piece in pieces]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one piece, in offset order."""
+        """Yield the rows of one range of offsets, in offset order."""
         # Spark passes a partition of its own if the plan has none.
         if not isinstance(partition, StreamPartition):
             return

@@ -1,4 +1,4 @@
-"""The Python that Spark's workers run, which may differ from the session's.
+"""Checks of the Python that Spark's workers run, which may lack this package.
 
 Spark runs `python3` from PATH unless PYSPARK_PYTHON is set. So a program in a virtual environment that is
 not activated (in an IDE, in Jupyter, from cron) has workers without its packages.
@@ -61,7 +61,7 @@ def _is_this_python(python: Path) -> bool:
 
 
 def _error_of_import(python: str) -> str:
-    """Return the last line of the error of importing this package there; empty if there is none."""
+    """Return the last line of the error when `python` imports this package; empty without an error."""
     command = [python, "-c", "import spark_kbatch.spark.source"]
     try:
         done = subprocess.run(

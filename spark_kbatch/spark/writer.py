@@ -1,4 +1,4 @@
-"""Writers for batches and streams: tasks stage, the driver commits.
+"""Spark writers for batch jobs and streams: tasks stage rows, the driver commits them.
 
 The schema of the rows that reach a task depends on the session: time zone, nullability, large types and
 the names of list children differ. So columns are taken as they come, and not compared with a schema; the
@@ -51,7 +51,9 @@ logger = logging.getLogger(__name__)
 
 
 def ensure_writable(schema: StructType, options: WriteOptions) -> None:
-    """Check the columns of a write. Names are case-sensitive; unknown columns are ignored.
+    """Check the names and types of the columns that a DataFrame writes.
+
+    Names are case-sensitive; unknown columns are ignored.
 
     Logs a warning for an ignored column whose name is close to that of a missing column.
 
@@ -80,7 +82,7 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
 
 
 def _remedy(name: str, given: DataType) -> str:
-    """Return what to write instead of a column of a wrong type."""
+    """Return a hint how to convert a column of a wrong type, such as "write CAST(key AS STRING)"."""
     match name, given:
         case (("key" | "value"), (StructType() | ArrayType() | MapType())):
             instead = f"write to_json({name})"
@@ -140,7 +142,7 @@ _REQUIRED = {
 
 
 class WriteJob(Protocol):
-    """A job that tasks and driver share: `cluster.job.Job`, or `remote.job.RemoteJob`."""
+    """Interface of a write shared by tasks and driver: `cluster.job.Job` or `remote.job.RemoteJob`."""
 
     def stage(
         self,
@@ -149,21 +151,24 @@ class WriteJob(Protocol):
         application_id: str | None = None,
         query_id: str | None = None,
     ) -> Any:
-        """Write all rows of one task; return what the commit has to know."""
+        """Write all rows of one Spark task, and return the result that the commit needs."""
 
     def commit_batch(self, staged: Sequence[Any]) -> None:
-        """End a batch job."""
+        """Commit a batch job, from the results of its tasks."""
 
     def commit_micro_batch(self, staged: Sequence[Any], number: int) -> None:
-        """End a micro-batch."""
+        """Commit a micro-batch of a stream, from the results of its tasks."""
 
     @briefly
     def abort(self, staged: Sequence[Any]) -> None:
-        """End a job that failed."""
+        """Clean up after a failed job, from the results of its finished tasks."""
 
 
 def begin_job(options: WriteOptions, *, overwrite: bool = False) -> WriteJob:
-    """Return the job that options describe; raises as its `begin`."""
+    """Begin a write to an embedded or real cluster, as its options say, and return the job.
+
+    Raises the errors of the job's `begin`.
+    """
     if options.cluster is None:
         return Job.begin(options, overwrite=overwrite)
     # What speaks to a network is loaded only by those who name a cluster in one.
@@ -206,17 +211,20 @@ class KBatchWriter(DataSourceArrowWriter):
 
     @briefly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks staged; runs on the driver."""
+        """Publish the rows that all tasks staged; runs on the driver."""
         self._job.commit_batch(_staged(messages))
 
     @briefly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what finished tasks staged; runs on the driver, while others may still write."""
+        """Remove the rows that finished tasks staged; runs on the driver.
+
+        Other tasks may still write.
+        """
         self._job.abort(_staged(messages))
 
 
 class KBatchStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of one micro-batch's tasks, or of its commit."""
+    """Spark writer of one micro-batch, in its tasks or for its commit on the driver."""
 
     def __init__(self, job: WriteJob) -> None:
         self._job = job
@@ -233,5 +241,8 @@ class KBatchStreamWriter(DataSourceStreamArrowWriter):
 
     @briefly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove what finished tasks staged; runs on the driver, while others may still write."""
+        """Remove the rows that finished tasks staged; runs on the driver.
+
+        Other tasks may still write.
+        """
         self._job.abort(_staged(messages))

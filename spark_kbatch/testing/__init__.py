@@ -1,4 +1,4 @@
-"""What the pytest plugin does: tests of Kafka applications, with a folder or a server in place of a broker.
+"""The pytest plugin's fixtures for tests of Kafka applications, with a folder or server instead of a broker.
 
     places      where a test's topics are, and which it touched
     servers     a Kafka server for tests, or a real broker

@@ -1,4 +1,4 @@
-"""Kernels, compiled or loaded before tests need them, and a word about it."""
+"""Compilation of the package's numba kernels before tests need them, with a message to the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _JIT_LOGGER = "spark_kbatch.kernels.jit"
 
 
 class _Announcement(logging.Handler):
-    """Calls a function with the first message that says that kernels are compiled."""
+    """Log handler that tells the user once that kernels are being compiled."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
@@ -20,14 +20,14 @@ class _Announcement(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it once."""
+        """Tell the user about the first compilation, and ignore later ones."""
         if not self.is_made:
             self.is_made = True
             self._say(f"kbatch: {record.getMessage()}; this takes some seconds")
 
 
 def load_kernels(say: Callable[[str], None]) -> float | None:
-    """Load the kernels of reads and writes, and compile those that this machine does not have yet.
+    """Load the compiled kernels for reads and writes, and compile those missing on this machine.
 
     Args:
         say: takes a line for the user before kernels are compiled.

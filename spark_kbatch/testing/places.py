@@ -1,4 +1,4 @@
-"""Where the topics of a test are, and which of them the test touched."""
+"""The clusters in which a test has its topics, and which of these topics it has touched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_TESTS = ("kbatch_server", "kbatch_noserver", "kbatch_cluster")
 
 
 class Places:
-    """The places in which one test has topics.
+    """The clusters that one test can use, and the topics that it has touched there.
 
     Attributes:
         touched: the topics that the test has named, with their clusters, in order.

@@ -1,4 +1,4 @@
-"""Records that a test waits for."""
+"""The fixture `kbatch_records`, which waits for records of a topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 
 
 class Records:
-    """Function that waits for the records of a topic, `kbatch_records`."""
+    """The function `kbatch_records`, which waits until a topic has enough records."""
 
     def __init__(self, places: Places, *, timeout: float) -> None:
         self._places, self._timeout = places, timeout
@@ -69,7 +69,7 @@ class Records:
 
 
 class _Look:
-    """One topic, looked at again and again; its records are read only if their offsets have changed."""
+    """Repeated look at one topic, which reads its records only if the offsets have changed."""
 
     def __init__(self, cluster: AnyCluster, topic: str) -> None:
         self._cluster, self._topic = cluster, topic
@@ -77,7 +77,7 @@ class _Look:
         self._rows_count: int | None = None  # None: no such topic
 
     def again(self, count: int) -> pa.Table | None:
-        """Return the records, or None if there are fewer than `count`."""
+        """Return the topic's records if they are new and at least `count`, or else None."""
         try:
             offsets = [info.offsets for info in self._cluster.describe([self._topic])]
             ends = [one.last_stable_offset for one in offsets]
@@ -94,7 +94,7 @@ class _Look:
         return table if table.num_rows >= count else None
 
     def found(self) -> str:
-        """Return what was found last, in words."""
+        """Return a sentence about what the last look at the topic found, for a failed test."""
         if self._rows_count is None:
             others = ", ".join(self._cluster.topic_names()) or "no other"
             return f"there is no topic {self._topic!r}, but {others}"

@@ -15,7 +15,7 @@ _SHOWN_BYTES = 300  # of a key, value or header
 
 
 def last_records(own: Cluster | None, touched: Iterable[tuple[AnyCluster, str]], rows: int) -> str:
-    """Return the last `rows` records of each topic, by time; of one that cannot be read, why.
+    """Return the last `rows` records of each topic as text, or why a topic cannot be read.
 
     Args:
         own: the test's own cluster: any of its topics may have been made by what is tested.

@@ -1,4 +1,4 @@
-"""Records to fill a topic with, from rows, JSON lines and CSV: as a table to send."""
+"""Conversion of test data (rows, JSON lines or CSV) to a table of records to send."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Row = Mapping[str, Any]
 def from_one_of(
     rows: Any, json_lines: StrPath | None, csv: StrPath | None, key: str | None
 ) -> Any | None:
-    """Return the table to send, from the one argument that is given; None if none is.
+    """Return the records to send as a table, from rows, JSON lines or CSV; None if none is given.
 
     Raises:
         ConfigError: several are given, or one cannot be sent; says which row or line.
@@ -99,7 +99,7 @@ def _parsed(where: str, line: str) -> Any:
 
 
 def _unprinted(name: str, value: Any) -> Any:
-    """Return bytes for what `kbatch consume --json` prints of a key, value or header that is not text."""
+    """Decode a key, value or header that `kbatch consume --json` printed as base64, into bytes."""
     if name == "headers" and isinstance(value, list):
         return [[key, _unprinted("value", data)] for key, data in value]
     if name in ("key", "value") and isinstance(value, dict) and value.keys() == {"base64"}:
@@ -135,7 +135,7 @@ def _from_csv(path: Path, key: str | None) -> pa.Table:
 
 
 def _record_of(where: str, row: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return a record from the text of its columns."""
+    """Return a record from the cells of a CSV row, by column."""
     found: dict[str, Any] = dict(row)
     if found.get("headers"):
         found["headers"] = _parsed(f"headers of {where}", found["headers"])
@@ -147,7 +147,7 @@ def _record_of(where: str, row: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _are_records(rows: Sequence[Any]) -> bool:
-    """Return True if all rows have a value, and nothing that a record has not."""
+    """Return True if every row is a dict with a value and no other keys than a record's fields."""
     return all(
         isinstance(row, dict) and "value" in row and row.keys() <= {*_SENT, *_READ} for row in rows
     )
@@ -166,7 +166,10 @@ def _key_of(where: str, row: Any, key: str | None) -> Any:
 
 
 def _table(rows: Iterator[tuple[str, Any]]) -> pa.Table:
-    """Return rows as a table to send; each comes with words that say where it stands."""
+    """Return rows as an Arrow table of records to send.
+
+    Each row comes with words that say where it stands, for errors.
+    """
     columns: dict[str, list[Any]] = {name: [] for name in _SENT}
     for where, row in rows:
         fields = _fields(where, row)

@@ -57,6 +57,6 @@ class KafkaServer:
         self._intercepted.add(api)
 
     def stop_intercepting(self) -> None:
-        """Answer all requests as usual again."""
+        """Remove all functions that intercept requests, which are answered as usual again."""
         while self._intercepted and self._server is not None:
             self._server.intercept(self._intercepted.pop(), None)

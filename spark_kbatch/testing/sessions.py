@@ -1,4 +1,4 @@
-"""The user's own Spark session, which learns of `format("kbatch")`."""
+"""Registration of `format("kbatch")` with the Spark session of the user's own fixture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_kbatch import register as register_source
 
 
 def register(session: Any) -> None:
-    """Register the format, unless the fixture is something other than a session that has formats.
+    """Register `format("kbatch")` with a Spark session, ignoring any other kind of fixture.
 
     Warns if the session's workers run a Python without this package.
     """

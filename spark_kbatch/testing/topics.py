@@ -1,4 +1,4 @@
-"""Topics of tests: created with names of their own, and filled."""
+"""Topics for tests: created with unique names, filled with records, and deleted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME_MAX = 200  # Kafka takes 249; applications add endings
 
 
 class Topics:
-    """Factory of topics, `kbatch_topic`: called, it creates one; `send` adds records to one."""
+    """The function `kbatch_topic`, which creates a topic for a test, and whose `send` adds records."""
 
     def __init__(self, places: Places, *, partitions: int) -> None:
         self._places, self._partitions = places, partitions
