@@ -1,4 +1,4 @@
-"""Compile a module's kernels on their first call: once on each machine, from a cache after that.
+"""Compilation of a module's numba kernels on their first call: once on each machine, then from a cache.
 
 Importing numba takes 0.25 s and 60 MB, and compiling takes several seconds. Planners and committers call
 no kernels and must not pay for that, so numba is imported on the first call too.
@@ -88,7 +88,7 @@ def _put_dispatchers(
     helpers: Sequence[str],
     kernels: Sequence[str],
 ) -> _Cache | None:
-    """Replace every function by numba's dispatcher for it; return None if compilation is disabled."""
+    """Replace kernels and helpers by numba's dispatchers for them; return None if compilation is disabled."""
     import numba  # noqa: PLC0415  see the module's docstring
 
     settings: Any = numba.config
@@ -112,7 +112,7 @@ def _put_dispatchers(
 
 
 def _temporary_directory() -> str:
-    """Return a directory that only this user can write: cached kernels are run."""
+    """Return a directory for cached kernels that only this user can write, since they are run."""
     shared = Path(tempfile.gettempdir(), f"spark_kbatch-kernels-{os.getuid()}")
     with contextlib.suppress(OSError):
         shared.mkdir(mode=0o700, exist_ok=True)
@@ -131,7 +131,7 @@ def _source_digest(functions: dict[str, Any], *llvm_names: str) -> str:
 
 
 def _compile_once(cache: _Cache, source: Path, warm_up: Callable[[], None]) -> None:
-    """Compile, or load what another process has compiled meanwhile."""
+    """Compile a module's kernels, or load those that another process has compiled meanwhile."""
     from filelock import FileLock  # noqa: PLC0415  see the module's docstring
 
     cache.directory.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def _compile_once(cache: _Cache, source: Path, warm_up: Callable[[], None]) -> N
 
 
 def _fingerprint(source: Path, source_digest: str) -> str:
-    """Return a hash that changes whenever numba would compile again."""
+    """Return a hash that changes whenever numba would compile the kernels again."""
     import numba  # noqa: PLC0415  see the module's docstring
 
     seen = source.stat() if source.exists() else None  # none inside a zip file

@@ -111,7 +111,7 @@ def _write_varint(out: Any, position: Any, value: Any) -> Any:
 
 
 def _read_varint(data: Any, position: Any, end: Any) -> Any:
-    """Return the int32 of the varint at `position`, and the position after it.
+    """Decode the zigzag varint, an int32, at `position`; return it, and the position after it.
 
     The position is _PAST_END if the varint passes `end`, and _TOO_LONG if it has more than five bytes; both
     are larger than any end.
@@ -128,12 +128,15 @@ def _read_varint(data: Any, position: Any, end: Any) -> Any:
 
 
 def _code(position: Any, otherwise: Any) -> Any:
-    """Return the code for a position that _read_varint returned."""
+    """Return the error code for a varint that `_read_varint` could not read.
+
+    `otherwise` is the code unless the varint is too long.
+    """
     return BAD_VARINT if position == _TOO_LONG else otherwise
 
 
 def _is_scattered(slots: Any, first_row: Any) -> Any:
-    """Return True if, in a sample, more than one in four rows has another slot than the row before."""
+    """Return True if, in a sample, over a quarter of rows go to another partition than the row before."""
     end, changes = min(first_row + _SAMPLED_ROWS, np.uint64(slots.shape[0])), _0
     for row in range(first_row + _1, end):
         changes = changes + np.uint64(slots[row] != slots[row - _1])
@@ -162,7 +165,7 @@ def _write_rows(
     has_headers: Any,
     with_batch_of: Any,
 ) -> Any:
-    """Write rows as write_records does; with constants for the last four, only rows of that kind.
+    """Write rows as `write_records` does, in a variant that the last four arguments, constants, select.
 
     Scattered rows have a key and a value, and seldom the slot of the row before: testing for that costs
     more than it saves.
@@ -280,7 +283,7 @@ def write_headers(
     out: Any,
     out_bounds: Any,
 ) -> Any:
-    """Write each row's header count and headers, the bytes at the end of its record.
+    """Encode each row's header count and headers, the bytes at the end of its V2 record.
 
     inputs:  headers_bounds int32[n + 1], headers_valid: which headers a row has; key and value
              spans of all headers.
@@ -329,7 +332,7 @@ def write_records(
     spares: Any,
     batch_of: Any,
 ) -> Any:
-    """Append rows in order as V2 records, each to the batch of its slot, while they fit.
+    """Encode rows in order as V2 records, each into the open batch of its partition, while they fit.
 
     inputs:  slots int32[n], or empty if all rows have slot 0; first_row, where to start;
              timestamps int64[n]; key and value spans; headers as written by write_headers, or
@@ -379,7 +382,7 @@ def read_records(
     values: Any,
     progress: Any,
 ) -> Any:
-    """Read the records of some sections, each of which they must fill exactly.
+    """Decode the V2 records that fill each of some sections of `data` exactly, into flat arrays.
 
     inputs:  data uint8; sections int64[k, 6]: for each batch the start and end of its uncompressed
              records in data, records count, base offset, last offset delta, base timestamp.
@@ -481,7 +484,7 @@ def read_records(
 
 
 def divide_records(data: Any, count: Any, run_bytes: Any, runs: Any, fault: Any) -> Any:
-    """Divide the records that fill `data` into runs, reading only their lengths.
+    """Divide the V2 records that fill `data` into runs of about `run_bytes`, reading only their lengths.
 
     inputs:  data uint8; count, of the records; run_bytes: a run ends with the record that brings it
              to this many bytes or more.
@@ -508,9 +511,10 @@ def divide_records(data: Any, count: Any, run_bytes: Any, runs: Any, fault: Any)
 
 
 def check_records(data: Any, count: Any, record_bytes_max: Any, facts: Any) -> Any:
-    """Check records as read_records and scan_headers do, but keep nothing; offset deltas are 0, 1, 2 ...
+    """Check V2 records as read_records and scan_headers do, but keep nothing.
 
-    The records may come in pieces: a piece starts with the record that was not whole in the one before.
+    Offset deltas are 0, 1, 2 ... The records may come in pieces: a piece starts with the record that was
+    not whole in the one before.
 
     inputs:  data uint8, a piece; count, of the batch's records; record_bytes_max, of one record.
     outputs: facts int64[5], continued from call to call: number of records so far; base timestamp;
@@ -595,7 +599,7 @@ def scan_headers(
     valid: Any,
     fault: Any,
 ) -> Any:
-    """Find the headers of the records that read_records read.
+    """Find the header keys and values of the V2 records that `read_records` has read.
 
     inputs:  headers and bounds[2] of read_records.
     outputs: for all m headers: positions int32[2, m], of header key and header value;
@@ -671,7 +675,10 @@ KERNELS = (
 
 
 def warm_up() -> None:
-    """Call each kernel once with empty input, in the one form in which it is ever called."""
+    """Call each kernel once with empty input, so that numba compiles it or loads it from its cache.
+
+    Every kernel is only ever called in this one form.
+    """
 
     def array(dtype: str, size: int = 0, *, out: bool = False) -> np.ndarray[Any, Any]:
         made = np.zeros(size, dtype)
