@@ -137,7 +137,7 @@ class _Kernels:
 
 
 def _temporary_directory() -> str:
-    """Return a directory that only this user can write: cached kernels are run."""
+    """Return a directory for cached kernels that only this user can write, since they are run."""
     shared = Path(tempfile.gettempdir(), f"spark_kbatch-kernels-{os.getuid()}")
     with contextlib.suppress(OSError):
         shared.mkdir(mode=0o700, exist_ok=True)
@@ -156,7 +156,7 @@ def _source_digest(functions: dict[str, Any], *llvm_names: str) -> str:
 
 
 def _fingerprint(source: Path, source_digest: str) -> str:
-    """Return a hash that changes whenever numba would compile again."""
+    """Return a hash that changes whenever numba would compile the kernels again."""
     import numba  # noqa: PLC0415  see the module's docstring
 
     seen = source.stat() if source.exists() else None  # none inside a zip file

@@ -40,7 +40,10 @@ _LOW_8, _LOW_32 = np.uint64(0xFF), np.uint64(0xFFFFFFFF)
 
 
 def _crc_tables() -> np.ndarray[Any, Any]:
-    """Return, as uint64[2048], the effect of each byte on the CRC when 0 to 7 bytes follow it."""
+    """Return the CRC-32 tables for eight bytes at a time: a byte's effect when 0 to 7 bytes follow it.
+
+    They are one uint64[2048].
+    """
     first = []
     for value in range(256):
         for _ in range(8):
@@ -121,7 +124,7 @@ def _crc32(data: Any, position: Any, end: Any) -> Any:
 
 
 def scan_messages(data: Any, stop: Any, facts: Any) -> Any:
-    """Extend a run of messages of one kind while they are whole and their offsets grow.
+    """Extend a run of V0 or V1 messages of one kind while they are whole and their offsets grow.
 
     inputs:  data uint8; stop, a position in it that no message passes.
     outputs: facts int64[8], continued from call to call: position after the last message, count,
@@ -158,7 +161,7 @@ def scan_messages(data: Any, stop: Any, facts: Any) -> Any:
 
 
 def check_messages(data: Any, start: Any, end: Any) -> Any:
-    """Check the CRCs of whole messages that lie back to back in data[start:end].
+    """Check the CRCs of whole V0 or V1 messages that lie back to back in data[start:end].
 
     inputs:  data uint8.
     Returns the position of the first message with a wrong CRC, or `end`.
@@ -182,7 +185,7 @@ def read_messages(
     values: Any,
     progress: Any,
 ) -> Any:
-    """Read the plain messages of some sections, each of which they must fill exactly.
+    """Decode the uncompressed V0 or V1 messages that fill each of some sections of `data` exactly.
 
     inputs:  data uint8; sections int64[k, 4]: start and end in data, number of messages, and what is
              added to the offsets in the messages.
@@ -270,7 +273,7 @@ def write_messages(
     out: Any,
     largest: Any,
 ) -> Any:
-    """Write rows as plain messages of format `magic`, with offsets 0, 1, 2 ...
+    """Encode rows as plain messages of format `magic`, V0 or V1, with offsets 0, 1, 2 ...
 
     inputs:  timestamps int64[n]; key and value spans.
     outputs: out uint8, large enough; largest int64[1], size in bytes of the largest message.
@@ -310,7 +313,7 @@ def write_messages(
 
 
 def assign_offsets(out: Any, end: Any, offset: Any) -> Any:
-    """Set offsets from `offset` on in the whole messages in out[:end].
+    """Set consecutive offsets from `offset` on in the whole V0 or V1 messages in out[:end].
 
     outputs: out uint8; the CRC of a message does not cover its offset.
     Returns the number of messages.
@@ -324,7 +327,7 @@ def assign_offsets(out: Any, end: Any, offset: Any) -> Any:
 
 
 def stamp_messages(out: Any, end: Any, timestamp: Any) -> Any:
-    """Set one timestamp, as their append time, in the whole messages of V1 in out[:end].
+    """Set one log append time in all of the whole V1 messages in out[:end].
 
     outputs: out uint8: timestamps, their type, and the CRCs, which cover both.
     Returns the number of messages.

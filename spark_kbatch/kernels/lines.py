@@ -150,7 +150,7 @@ def _write_base64(data: Any, start: Any, end: Any, out: Any, position: Any) -> A
 
 
 def _is_plain(data: Any, start: Any, end: Any, one: Any, other: Any) -> Any:
-    """Return True if all bytes are printable ASCII, and neither a backslash nor one of two others."""
+    """Return True if all bytes are printable ASCII, and none is a backslash, `one` or `other`."""
     special = np.uint8(0)
     for i in range(start, end):
         byte = data[i]
@@ -161,7 +161,7 @@ def _is_plain(data: Any, start: Any, end: Any, one: Any, other: Any) -> Any:
 
 
 def _plain_end(data: Any, start: Any, end: Any, one: Any, other: Any) -> Any:
-    """Return the position of the first byte that `_is_plain` would not accept."""
+    """Return the position of the first byte that has to be escaped, or `end`."""
     at = start
     while at < end:
         byte = data[at]
@@ -172,7 +172,10 @@ def _plain_end(data: Any, start: Any, end: Any, one: Any, other: Any) -> Any:
 
 
 def _character(data: Any, position: Any, end: Any) -> Any:
-    """Return the number of the character of two to four bytes at `position`, and its size; size 0 if it is not UTF-8."""
+    """Decode the UTF-8 character of two to four bytes at `position`; return its code point and size.
+
+    The size is 0 if it is not UTF-8.
+    """
     first = np.uint64(data[position])
     if first < np.uint64(0xC2) or first > np.uint64(0xF4):
         return _0, _0
@@ -222,7 +225,7 @@ def _write_short(out: Any, position: Any, byte: Any, is_json: Any) -> Any:
 
 
 def _write_long(out: Any, position: Any, number: Any, is_json: Any) -> Any:
-    """Write the escape of a character beyond ASCII."""
+    """Write the hexadecimal escape of a character beyond ASCII."""
     out[position] = _BACKSLASH
     if number < np.uint64(0x10000):
         out[position + _1] = _LETTER_U
@@ -265,7 +268,7 @@ def write_lines(
     out: Any,
     facts: Any,
 ) -> Any:
-    """Write records as their parts, as many as fit.
+    """Write records as lines of text, made of `parts`, as many as fit into `out`.
 
     inputs:  parts int64[k, 3] and literals uint8, see above; offsets and timestamps int64[n]; key and
              value spans; headers_bounds int32[n + 1], and the spans of all headers' keys (name, never

@@ -26,9 +26,9 @@ def copy(source: Any, start: Any, out: Any, position: Any, size: Any) -> Any:
 
 
 def prefetch(source: Any, position: Any) -> None:
-    """Do nothing; compiled, start to load the bytes at `position`, which may lie past the end.
+    """Start to load the bytes at `position` into the CPU's cache, when compiled; else do nothing.
 
-    Memory is read while the loop does its other work.
+    They may lie past the end. Memory is read while the loop does its other work.
     """
 
 
@@ -43,10 +43,11 @@ def by_name() -> dict[str, Any]:
 
 
 def _llvm_copy() -> Any:
-    """Return `copy`; for short spans twice as fast as the loop, which first tests for an overlap.
+    """Return the LLVM code of `copy`, which is twice as fast as a plain loop for short spans.
 
-    Spans of 16 to 128 bytes, as keys and values often are, take no call: two or four vectors, half of
-    them from the front and half up to the end, which may overlap.
+    The plain loop first tests for an overlap. Spans of 16 to 128 bytes, as keys and values often are,
+    take no call: two or four vectors, half of them from the front and half up to the end, which may
+    overlap.
     """
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import cgutils, types  # noqa: PLC0415  see the module's docstring
@@ -67,7 +68,7 @@ def _llvm_copy() -> Any:
             to, origin, size = address(2, 3), address(0, 1), arguments[4]
 
             def copy_vectors(width: int, count: int) -> None:
-                """Copy `count` vectors of `width` bytes, half of them up to the end."""
+                """Emit code that copies `count` vectors of `width` bytes, half of them up to the end."""
                 fronts = [size.type(width * index) for index in range(count // 2)]
                 ends = [
                     builder.sub(size, size.type(width * count // 2 - at.constant)) for at in fronts
@@ -104,7 +105,7 @@ def _llvm_copy() -> Any:
 
 
 def _llvm_prefetch() -> Any:
-    """Return `prefetch`, as LLVM's intrinsic for two cache lines."""
+    """Return the LLVM code of `prefetch`: an intrinsic, for two cache lines."""
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import types  # noqa: PLC0415  see the module's docstring
     from numba.extending import intrinsic  # noqa: PLC0415  see the module's docstring
@@ -131,7 +132,10 @@ def _llvm_prefetch() -> Any:
 
 
 def _llvm_murmur2_lanes() -> Any:
-    """Return `_murmur2_lanes`: one vector for the arithmetic; bytes are loaded key by key."""
+    """Return the LLVM code of `_murmur2_lanes`, which hashes LANES keys of equal length as one vector.
+
+    Bytes are loaded key by key.
+    """
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import cgutils, types  # noqa: PLC0415  see the module's docstring
     from numba.extending import intrinsic  # noqa: PLC0415  see the module's docstring
@@ -161,7 +165,7 @@ def _llvm_murmur2_lanes() -> Any:
             size = builder.sub(bound(1), starts[0])
 
             def gather(at: Any, width: ir.IntType) -> Any:
-                """Return the word or byte at position `at` of each key."""
+                """Emit code that loads the word or byte at position `at` of each key into a vector."""
                 loaded = constant(0)
                 for lane in lanes:
                     where = builder.gep(key_bytes, [builder.add(starts[lane], at)])
@@ -203,10 +207,10 @@ def _llvm_murmur2_lanes() -> Any:
 
 
 def _llvm_remainder_lanes() -> Any:
-    """Return `_remainder_lanes`: multiplying by the reciprocal takes a tenth of the time of dividing.
+    """Return the LLVM code of `_remainder_lanes`, which multiplies by the reciprocal instead of dividing.
 
-    A quotient of 31 bits is exact in a double, or off by less than 2^-21 / divisor. So after truncation
-    only a whole quotient can be 1 too small.
+    That takes a tenth of the time. A quotient of 31 bits is exact in a double, or off by less than 2^-21
+    / divisor. So after truncation only a whole quotient can be 1 too small.
     """
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import types  # noqa: PLC0415  see the module's docstring
@@ -242,7 +246,7 @@ def _llvm_remainder_lanes() -> Any:
 
 
 def _spread(builder: Any, number: Any) -> Any:
-    """Return a vector with `number` in all lanes."""
+    """Return an LLVM vector with `number` in all lanes."""
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
 
     int32 = ir.IntType(32)
@@ -253,7 +257,7 @@ def _spread(builder: Any, number: Any) -> Any:
 
 
 def _data(context: Any, builder: Any, signature: Any, arguments: Any, array: int) -> Any:
-    """Return the address of the first element of an array argument."""
+    """Return the LLVM address of the first element of a kernel's array argument."""
     from numba.core import cgutils  # noqa: PLC0415  see the module's docstring
 
     code: Any = cgutils

@@ -111,7 +111,7 @@ def _write_varint(out: Any, position: Any, value: Any) -> Any:
 
 
 def _read_varint(data: Any, position: Any, end: Any) -> Any:
-    """Return the int32 of the varint at `position`, and the position after it.
+    """Decode the zigzag varint, an int32, at `position`; return it, and the position after it.
 
     The position is _PAST_END if the varint passes `end`, and _TOO_LONG if it has more than five bytes; both
     are larger than any end.
@@ -128,7 +128,10 @@ def _read_varint(data: Any, position: Any, end: Any) -> Any:
 
 
 def _code(position: Any, otherwise: Any) -> Any:
-    """Return the code for a position that _read_varint returned."""
+    """Return the error code for a varint that `_read_varint` could not read.
+
+    `otherwise` is the code unless the varint is too long.
+    """
     return BAD_VARINT if position == _TOO_LONG else otherwise
 
 
@@ -272,7 +275,7 @@ def write_headers(
     out: Any,
     out_bounds: Any,
 ) -> Any:
-    """Write each row's header count and headers, the bytes at the end of its record.
+    """Encode each row's header count and headers, the bytes at the end of its V2 record.
 
     inputs:  headers_bounds int32[n + 1], headers_valid: which headers a row has; key and value
              spans of all headers.
@@ -332,7 +335,7 @@ def read_records(
     values: Any,
     progress: Any,
 ) -> Any:
-    """Read the records of some sections, each of which they must fill exactly.
+    """Decode the V2 records that fill each of some sections of `data` exactly, into flat arrays.
 
     inputs:  data uint8; sections int64[k, 6]: for each batch the start and end of its uncompressed
              records in data, records count, base offset, last offset delta, base timestamp.
@@ -434,7 +437,7 @@ def read_records(
 
 
 def divide_records(data: Any, count: Any, run_bytes: Any, runs: Any, fault: Any) -> Any:
-    """Divide the records that fill `data` into runs, reading only their lengths.
+    """Divide the V2 records that fill `data` into runs of about `run_bytes`, reading only their lengths.
 
     inputs:  data uint8; count, of the records; run_bytes: a run ends with the record that brings it
              to this many bytes or more.
@@ -461,9 +464,10 @@ def divide_records(data: Any, count: Any, run_bytes: Any, runs: Any, fault: Any)
 
 
 def check_records(data: Any, count: Any, record_bytes_max: Any, facts: Any) -> Any:
-    """Check records as read_records and scan_headers do, but keep nothing; offset deltas are 0, 1, 2 ...
+    """Check V2 records as read_records and scan_headers do, but keep nothing.
 
-    The records may come in pieces: a piece starts with the record that was not whole in the one before.
+    Offset deltas are 0, 1, 2 ... The records may come in pieces: a piece starts with the record that was
+    not whole in the one before.
 
     inputs:  data uint8, a piece; count, of the batch's records; record_bytes_max, of one record.
     outputs: facts int64[5], continued from call to call: number of records so far; base timestamp;
@@ -548,7 +552,7 @@ def scan_headers(
     valid: Any,
     fault: Any,
 ) -> Any:
-    """Find the headers of the records that read_records read.
+    """Find the header keys and values of the V2 records that `read_records` has read.
 
     inputs:  headers and bounds[2] of read_records.
     outputs: for all m headers: positions int32[2, m], of header key and header value;

@@ -62,13 +62,13 @@ def _murmur2(data: Any, bounds: Any, row: Any) -> Any:
 
 
 def _murmur2_lanes(data: Any, bounds: Any, row: Any, hashes: Any) -> None:
-    """Hash LANES keys of equal length from `row` on; compiled, with vectors."""
+    """Hash LANES keys of equal length from `row` on with murmur2, at once when compiled."""
     for lane in range(_LANES):
         hashes[row + lane] = np.int64(_murmur2(data, bounds, row + lane))
 
 
 def _remainder_lanes(numbers: Any, first: Any, divisor: Any) -> None:
-    """Replace LANES numbers from `first` on, none negative, by remainders; compiled, with vectors."""
+    """Replace LANES non-negative numbers from `first` on by their remainders, at once when compiled."""
     for lane in range(_LANES):
         numbers[first + lane] = np.int64(np.uint32(numbers[first + lane]) % np.uint32(divisor))
 
@@ -132,7 +132,7 @@ def assign_slots(
     slots: Any,
     counts: Any,
 ) -> Any:
-    """Find the slot of every row's topic and partition.
+    """Choose each row's partition like Kafka's default partitioner, and return it as a slot number.
 
     inputs:  topics int32[n], index of the row's topic; first_slots int32[topics + 1], slot of the
              topic's partition 0; partitions int32[n] or empty, the row's own choice; hashes int32[n]
@@ -196,7 +196,7 @@ def assign_slots(
 
 
 def group_rows(slots: Any, bounds: Any, rows: Any) -> Any:
-    """Sort row numbers by slot, keeping their order within a slot.
+    """Sort row numbers by slot, one per topic and partition, keeping their order within a slot.
 
     inputs:  slots int32[n].
     outputs: bounds int64[slot count + 1], zero on entry; rows int32[n]: the rows of slot s are

@@ -1,4 +1,4 @@
-"""Appending to a log: as a leader, as a follower, or past its end for a commit.
+"""Appending batches to a partition's log: as leader, as follower, or past its end for a commit.
 
     LogAppender           put batches after the end of a log, invisible until a state shows them
     append_as_leader      append one validated batch, or a run of them: assign offsets and leader epoch
@@ -71,7 +71,7 @@ _ASSIGNED_BYTES = 16  # base offset, length, leader epoch: outside the CRC
 
 
 class LogAppender:
-    """A writer past the end of a log: what it appends is invisible until a state shows it.
+    """A writer that appends batches past a log's recorded end, invisible until a new log state is written.
 
     The caller holds the partition's lock and has called `discard_unrecorded`. Base offsets and leader
     epochs are written as absolute values found by walking the batches, so that a batch which an earlier
@@ -111,9 +111,10 @@ class LogAppender:
         self._unflushed = state if state.recovery_point < state.log_end_offset else None
 
     def append(self, data: bytearray | memoryview) -> None:
-        """Append batches to the active segment, rolling it when it is full. Writes to `data`.
+        """Append record batches to the active segment, rolling it when it is full.
 
-        In a topic with an older format they are messages, as `codec.down_convert` makes them.
+        Writes to `data`. In a topic with an older format they are messages, as `codec.down_convert` makes
+        them.
 
         Raises:
             CorruptRecordError: `data` is not whole batches; carries the position in it.
@@ -135,7 +136,10 @@ class LogAppender:
         self._write_log(memoryview(data)[first:])
 
     def _append_messages(self, data: memoryview, known: BatchHeader | None = None) -> None:
-        """Append messages; `known` tells what a single wrapper holds, as its own offset may not."""
+        """Append messages of the old formats V0 and V1, assigning offsets unless they come from a leader.
+
+        `known` tells what a single wrapper holds, as its own offset may not.
+        """
         run_bytes_max = min(self._log.config.segment_bytes, RUN_BYTES_MAX)
         for position, header in walk(data, run_bytes_max=run_bytes_max):
             self._ensure_magic(header, position)
@@ -158,7 +162,9 @@ class LogAppender:
             self._write_log(placed)
 
     def append_batch(self, data: Buffer, header: BatchHeader) -> BatchHeader:
-        """Append the one batch in `data`, whose header is known. Only reads `data`.
+        """Append the one record batch in `data`, whose header is known, rolling the segment if it is full.
+
+        Only reads `data`.
 
         Returns:
             The batch's header in the log, except for its CRC.
@@ -180,7 +186,9 @@ class LogAppender:
     def append_run(
         self, data: bytearray | memoryview, headers: Sequence[BatchHeader]
     ) -> list[BatchHeader]:
-        """Append a run for which there is room. Writes to `data`.
+        """Append several batches, a run that fits into the active segment, assigning their offsets.
+
+        Writes to `data`.
 
         Returns:
             The batches' headers in the log, except for their CRCs.
@@ -204,7 +212,7 @@ class LogAppender:
 
     @property
     def segment_base_offset(self) -> int:
-        """Base offset of the segment that has the last batch."""
+        """Base offset of the active segment."""
         return self._indexer.base_offset
 
     def is_full_for(self, header: BatchHeader) -> bool:
@@ -212,7 +220,7 @@ class LogAppender:
         return self._is_full(0, header)
 
     def has_room_for(self, header: BatchHeader, batches_count: int) -> bool:
-        """Return True if the active segment has room for a run, whatever is in it."""
+        """Return True if the active segment has room for a run of batches, whatever is in it."""
         return (
             header.size_in_bytes <= self._log.config.segment_bytes
             and not self._is_full(0, header)
@@ -266,7 +274,7 @@ class LogAppender:
         self._size = size
 
     def touch(self, path: Path) -> None:
-        """Have the next flush include this file."""
+        """Add the file at `path` to those that the next flush writes to disk."""
         self._touched[path] = None
 
     def finish(
@@ -277,7 +285,7 @@ class LogAppender:
         high_watermark: int | None = None,
         last_stable_offset: int | None = None,
     ) -> LogState:
-        """Write the index entries, flush, and return the state that makes the appends visible.
+        """Write the index entries, flush if asked, and return the log state that makes the appends visible.
 
         May be called again after further appends; each state's sequence is one higher.
 
@@ -316,7 +324,7 @@ class LogAppender:
         return self._state
 
     def flush(self) -> LogState:
-        """Flush; return the state that `finish` returned last, with the new recovery point.
+        """Flush the appended files to disk; return the last state from `finish` with a new recovery point.
 
         Its sequence stays the same.
         """
@@ -327,7 +335,10 @@ class LogAppender:
     def _assign(
         self, head: bytearray | memoryview, records: Buffer, header: BatchHeader
     ) -> BatchHeader:
-        """Write what a leader sets in a batch; return the new header, except for its CRC."""
+        """Set a batch's base offset, leader epoch and append time, as a leader does; return its new header.
+
+        The CRC in that header is still the old one. A follower's batch stays as it is.
+        """
         if self._as_follower:
             return header
         epoch = self._state.leader_epoch
@@ -339,7 +350,10 @@ class LogAppender:
         return header
 
     def _account(self, header: BatchHeader, position: int) -> None:
-        """Index a batch, whose header is final, at `position` of the active segment."""
+        """Index a batch at `position` of the active segment, and advance the log's end past it.
+
+        Its header is final.
+        """
         if position == 0:
             self._segment_time = header.max_timestamp
         self._indexer.add(header, position)
@@ -396,7 +410,7 @@ class LogAppender:
         return self._segment_time
 
     def _made_ms(self) -> int:
-        """Return when the active segment was started, for one whose first records have no timestamps.
+        """Return when the active segment was created, to apply segment.ms to records without timestamps.
 
         The time index is created with the segment and not written before a record has a timestamp.
         """
@@ -510,7 +524,7 @@ class LogAppender:
 
 
 class Ahead(NamedTuple):
-    """An append to a leader, which shows it once the followers have it."""
+    """An append to a leader's log that stays above the high watermark until the followers have it."""
 
     result: AppendResult
     state: LogState  # as it was written; `flush` returns the one with the new recovery point
@@ -518,14 +532,14 @@ class Ahead(NamedTuple):
     appender: LogAppender
 
     def flush(self) -> LogState:
-        """Flush the batch and the state with it to disk."""
+        """Flush the appended batch, and the log state that covers it, to disk."""
         state = self.appender.flush()
         self.log.flush_state()
         return state
 
 
 class Copied(NamedTuple):
-    """An append to a follower, which does not show it yet."""
+    """An append to a follower's log that stays invisible until `show` is called."""
 
     log_end_offset: int
     show: Callable[[], LogState]
@@ -542,12 +556,12 @@ def append_as_leader(
     now_ms: int,
     headers: Sequence[BatchHeader] = (),
 ) -> AppendResult:
-    """Append one batch that `accept` has accepted, or a run of them, and make it visible.
+    """Append a validated batch, or a run of them, to a leader's log and make it visible.
 
-    A duplicate is not written again: the result has its original offsets. A run is a duplicate if its
-    last batch is one, since its batches become visible together. The caller holds the partition's lock,
-    and no decided commit waits for its flip here. `data` is not used after the call, and only read unless
-    it is a run.
+    `accept` has accepted the batches. A duplicate is not written again: the result has its original
+    offsets. A run is a duplicate if its last batch is one, since its batches become visible together. The
+    caller holds the partition's lock, and no decided commit waits for its flip here. `data` is not used
+    after the call, and only read unless it is a run.
 
     Args:
         header: of the batch, or of the run together.
@@ -573,7 +587,10 @@ def append_ahead(
     now_ms: int,
     headers: Sequence[BatchHeader] = (),
 ) -> Ahead:
-    """Append as `append_as_leader`, visible to followers only: the high watermark stays. No flush."""
+    """Append like `append_as_leader`, but flush nothing and leave the high watermark where it is.
+
+    So the batch is visible to followers only.
+    """
     return _append(
         log, state, data, header, headers, origin,
         flush=False, now_ms=now_ms, high_watermark=state.high_watermark,
@@ -663,7 +680,9 @@ def _append_rolling(
     now_ms: int,
     are_known: bool,
 ) -> list[BatchHeader]:
-    """Append batches one by one; write the producers, if they are known, as of each segment's end.
+    """Append batches one by one, writing a producer snapshot whenever a segment is rolled.
+
+    Snapshots are written only if the producers are known.
 
     Returns:
         The batches' headers in the log, except for their CRCs.
@@ -694,7 +713,7 @@ def append_as_follower(
     now_ms: int,
     prepare_offset: int | None = None,
 ) -> Copied:
-    """Append batches as their leader has them, byte for byte; `show` makes them visible.
+    """Append batches fetched from the leader, byte for byte; `show` of the result makes them visible.
 
     Nothing is flushed before `show`. The caller holds the partition's lock. `data` is only read.
 
@@ -765,7 +784,7 @@ def _producers_with_batches(log: PartitionLog) -> Iterator[None]:
 def _append_and_replay(
     log: PartitionLog, appender: LogAppender, data: memoryview, now_ms: int
 ) -> int:
-    """Append a leader's batches, and add them to the producers and the transaction index.
+    """Append a leader's batches to a follower's log, its producer state and its transaction index.
 
     Returns:
         The number of batches.
@@ -791,7 +810,7 @@ def _append_and_replay(
 def _checked_copy(
     log: PartitionLog, state: LogState, data: Buffer, epochs: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Check a leader's batches; return the log's leader epochs including theirs."""
+    """Check batches fetched from a leader; return the log's leader epochs including theirs."""
     next_offset = state.log_end_offset
     for position, header in walk(data):
         if header.is_wrapper and header.last_offset >= next_offset:

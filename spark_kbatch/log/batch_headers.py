@@ -34,7 +34,7 @@ WALKED_BYTES = (
 def header_at(
     files: Files, descriptor: int, path: Path, position: int, end_position: int
 ) -> BatchHeader:
-    """Return the header of the batch at `position`.
+    """Return the header of the record batch at `position` of a `.log` file.
 
     Raises:
         CorruptRecordError: there is none, or one that does not end by `end_position`.
@@ -60,10 +60,10 @@ def walk_batch_headers(
     *,
     messages_together: bool = False,
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of the batches from `position`, where one begins, to `end_position`.
+    """Yield (position, header) of each batch of a `.log` file from `position` to `end_position`.
 
-    Messages of the older formats come one by one, or with `messages_together` uncompressed ones in runs,
-    as from `walk`.
+    A batch begins at `position`. Messages of the older formats come one by one, or with
+    `messages_together` uncompressed ones in runs, as from `walk`.
 
     Raises:
         As `header_at`.
@@ -90,7 +90,7 @@ def walk_batch_headers(
 def indexed_batch(
     files: Files, descriptor: int, view: SegmentView, offset: int
 ) -> tuple[int, BatchHeader]:
-    """Return the position and header of the last indexed batch from which a walk reaches `offset`.
+    """Return the position and header of the last batch in the `.index` from which a walk reaches `offset`.
 
     Raises:
         As `header_at`, for the segment's first batch.
@@ -116,7 +116,7 @@ def follow(
     *,
     trusting: bool,
 ) -> BatchHeader | None:
-    """Return the header of the batch to which an index entry leads; None if it leads to none.
+    """Check an `.index` entry: return the header of the batch to which it leads; None if it leads to none.
 
     When several batches were appended at once, a broker's entry has the first one's position, but the
     last one's last offset. So a whole valid batch that does not begin above that offset will do.

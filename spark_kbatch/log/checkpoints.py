@@ -1,4 +1,4 @@
-"""The small text files beside the logs, as a broker writes and reads them.
+"""Kafka's small text files beside the logs: checkpoints, partition.metadata and meta.properties.
 
     in a partition's directory
       partition.metadata                 version: 0 / topic_id: 22 characters of base64url; no newline
@@ -47,7 +47,10 @@ _Entry = TypeVar("_Entry")
 
 
 class MetaProperties(NamedTuple):
-    """The owner of a log dir. What the file does not say is None."""
+    """The content of meta.properties, which names the cluster and node that own a log dir.
+
+    What the file does not say is None.
+    """
 
     version: int
     cluster_id: str | None
@@ -67,17 +70,17 @@ def random_id() -> str:
 
 
 def write_partition_metadata(files: Files, directory: Path, topic_id: str) -> None:
-    """Write the file that names the topic of a partition directory."""
+    """Write partition.metadata, the file with the topic id, into a partition's directory."""
     files.replace(directory / PARTITION_METADATA, partition_metadata(topic_id))
 
 
 def partition_metadata(topic_id: str) -> bytes:
-    """Return the content of such a file."""
+    """Return the content of a partition.metadata file with this topic id."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def read_partition_metadata(files: Files, directory: Path) -> str:
-    """Read the topic's id.
+    """Read the topic id from the partition.metadata file in a partition's directory.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -112,12 +115,12 @@ def write_leader_epochs(files: Files, directory: Path, epochs: Iterable[tuple[in
 
 
 def leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """Return the content of such a file."""
+    """Return the content of a leader-epoch-checkpoint file with these (epoch, start offset) entries."""
     return _checkpoint([f"{epoch} {start}" for epoch, start in epochs])
 
 
 def read_leader_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
-    """Read the (epoch, start offset) entries, ascending.
+    """Read the (epoch, start offset) entries of leader-epoch-checkpoint, ascending.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -136,13 +139,19 @@ def read_leader_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
 def write_offset_checkpoint(
     files: Files, log_dir: Path, name: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Write RECOVERY_POINTS, LOG_START_OFFSETS or HIGH_WATERMARKS, in the order of `offsets`."""
+    """Write one of a log dir's offset checkpoint files, such as replication-offset-checkpoint.
+
+    `name` is RECOVERY_POINTS, LOG_START_OFFSETS or HIGH_WATERMARKS; the entries are in the order of
+    `offsets`.
+    """
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     files.replace(log_dir / name, _checkpoint(lines))
 
 
 def read_offset_checkpoint(files: Files, log_dir: Path, name: str) -> dict[TopicPartition, int]:
-    """Read the offsets, in the file's order; none if there is no such file.
+    """Read the offset of each partition from an offset checkpoint file; none if there is no such file.
+
+    They are in the file's order.
 
     Raises:
         KafkaStorageError: the file is damaged.
@@ -196,7 +205,7 @@ def _read_checkpoint(files: Files, path: Path, entry: Callable[[str], _Entry]) -
 def write_meta_properties(
     files: Files, log_dir: Path, *, cluster_id: str, node_id: int, directory_id: str
 ) -> None:
-    """Write the file that names the log dir's owner."""
+    """Write meta.properties, which names the cluster and node that own a log dir."""
     lines = [
         "version=1", f"cluster.id={cluster_id}", f"node.id={node_id}", f"directory.id={directory_id}"
     ]  # fmt: skip
@@ -204,7 +213,7 @@ def write_meta_properties(
 
 
 def read_meta_properties(files: Files, log_dir: Path) -> MetaProperties:
-    """Read who owns the log dir.
+    """Read from meta.properties which cluster and node own a log dir.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -228,7 +237,7 @@ def read_meta_properties(files: Files, log_dir: Path) -> MetaProperties:
 
 
 def _properties(text: str) -> dict[str, str]:
-    """Parse Java's form: `key=value`, `key: value` or `key value`, # and ! comments, escapes."""
+    """Parse Java properties: `key=value`, `key: value` or `key value`, # and ! comments, escapes."""
     found = {}
     # A line that ends in an odd number of backslashes continues in the next, without its indent.
     text = re.sub(r"\r\n?", "\n", text)

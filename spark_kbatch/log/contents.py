@@ -1,4 +1,4 @@
-"""The contents of a log's files, as far as they can be read: for people who look at damage.
+"""Everything that can be read from a log's files, damaged or not, for a person to inspect.
 
     .log                       batches, and what lies between them
     .index .timeindex          entries
@@ -42,7 +42,7 @@ _SLOTS = {0: "first", state.SLOT_DISTANCE: "second"}
 
 
 class Batch(NamedTuple):
-    """One batch of a .log file, or one message of V0 or V1."""
+    """One record batch of a .log file, or one message of V0 or V1, and what is wrong with it."""
 
     position: int
     header: BatchHeader
@@ -50,11 +50,11 @@ class Batch(NamedTuple):
     fault: str | None  # why it is damaged
 
     def records(self) -> pa.RecordBatch:
-        """Return its records; raises CorruptRecordError."""
+        """Return the batch's records as Arrow rows; raises CorruptRecordError."""
         return codec.decode(self.data)
 
     def marker(self) -> str | None:
-        """Return what a control batch says; None for all others."""
+        """Describe the transaction marker in a control batch; return None for other or damaged batches."""
         if not self.header.is_control or self.fault:
             return None
         found = read_marker(self.data, 0, self.header)
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Bytes of a .log file that are no batch."""
+    """A byte range of a .log file that holds no batch: damage, or the zeros of a preallocated file."""
 
     position: int
     end_position: int
@@ -74,7 +74,7 @@ class Gap(NamedTuple):
 
 
 def batches(files: Files, path: Path) -> Iterator[Batch | Gap]:
-    """Yield what a .log file holds, from its start to its end."""
+    """Yield the batches of a .log file, and the gaps between them, from its start to its end."""
     with files.opened(path) as descriptor:
         size = files.descriptor_size(descriptor)
         allowance, position = Allowance(0), 0
@@ -85,7 +85,7 @@ def batches(files: Files, path: Path) -> Iterator[Batch | Gap]:
             return bytes(memoryview(buffer)[:held])
 
         def after(damage: int) -> int:
-            """Return where to go on after damage."""
+            """Return the position of the next valid batch after damage, or the end of the file."""
             found = find_batch(files, descriptor, damage, size, range(MAX_OFFSET), allowance)
             return size if found is None else found[0]
 
@@ -132,14 +132,14 @@ def _is_zero(read: Callable[[int, int], bytes], position: int, size: int) -> boo
 
 
 class Entry(NamedTuple):
-    """An entry of a file that is not a .log; or, with a fault, what is wrong at that place."""
+    """An entry of a log file other than a .log, such as an index; or the fault found in its place."""
 
     values: Mapping[str, Any]
     fault: str | None = None
 
 
 def entries(files: Files, path: Path) -> Iterator[Entry]:
-    """Yield the entries of a file that is not a .log."""
+    """Yield the entries of a log file other than a .log, such as an index, snapshot or checkpoint."""
     data = files.read(path)
     base = int(path.stem) if path.stem.isdecimal() else 0
     if path.suffix == ".index":

@@ -25,14 +25,17 @@ UNDEFINED_EPOCH_OFFSET = -1
 
 
 class EpochEntry(NamedTuple):
-    """An epoch and the offset of the first batch that may have it."""
+    """A leader epoch and the offset of the first batch that may have it."""
 
     epoch: int
     start_offset: int
 
 
 class LeaderEpochCache:
-    """The epochs of one replica. Writers hold the partition's lock; readers need none."""
+    """The leader epochs of one replica, with their start offsets, as in leader-epoch-checkpoint.
+
+    Writers hold the partition's lock; readers need none.
+    """
 
     def __init__(self, files: Files, directory: Path, entries: Iterable[tuple[int, int]]) -> None:
         self._files, self._directory = files, directory
@@ -41,7 +44,7 @@ class LeaderEpochCache:
 
     @classmethod
     def read(cls, files: Files, directory: Path) -> LeaderEpochCache:
-        """Read the directory's file.
+        """Read the leader-epoch-checkpoint file of a partition's directory.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -51,16 +54,16 @@ class LeaderEpochCache:
 
     @property
     def latest_epoch(self) -> int:
-        """The latest epoch; UNDEFINED_EPOCH if there is none."""
+        """The replica's latest leader epoch; UNDEFINED_EPOCH if there is none."""
         return self.entries[-1].epoch if self.entries else UNDEFINED_EPOCH
 
     def epoch_for(self, offset: int) -> int:
-        """Return the epoch of the batch that begins at `offset`; UNDEFINED_EPOCH before the first."""
+        """Return the leader epoch of a batch that begins at `offset`; UNDEFINED_EPOCH before the first."""
         at = bisect.bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
         return self.entries[at].epoch if at >= 0 else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
-        """Return the largest known epoch up to `epoch`, and where it ends, exclusive.
+        """Return the largest known leader epoch up to `epoch`, and its end offset, exclusive.
 
         Both are UNDEFINED if `epoch` is above all known epochs. An epoch below all of them is returned
         itself, ending where the first one starts.
@@ -75,7 +78,7 @@ class LeaderEpochCache:
         return EpochEntry(floor, self.entries[above].start_offset)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Start `epoch` at `start_offset` and remove entries that contradict it; on disk on return.
+        """Record on disk that leader epoch `epoch` starts at `start_offset`; drop entries that contradict it.
 
         Nothing changes if it is the latest epoch already and starts no later.
 
@@ -93,7 +96,7 @@ class LeaderEpochCache:
         self._replace([*kept, EpochEntry(epoch, start_offset)])
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Remove the epochs that start at or after `end_offset`."""
+        """Remove the leader epochs that start at or after `end_offset`, from the file as well."""
         self._replace([entry for entry in self.entries if entry.start_offset < end_offset])
 
     def _replace(self, entries: list[EpochEntry]) -> None:

@@ -78,7 +78,7 @@ class SegmentViews(NamedTuple):
     sizes: Callable[[int, int], Sequence[int]] | None = None
 
     def sizes_of(self, first: int, stop: int) -> Sequence[int]:
-        """Return the sizes in bytes of the segments at indexes [first, stop) of the list of bases.
+        """Return the sizes in bytes of the segments at indexes [first, stop) of `bases`.
 
         Raises:
             FileNotFoundError: one of them is gone.
@@ -93,7 +93,10 @@ class SegmentViews(NamedTuple):
 
 
 class TimeLookup:
-    """Timestamp lookups in one log. Thread-safe: what is remembered does not change."""
+    """Timestamp lookups in one log, with a cache of the largest timestamp of each rolled segment.
+
+    Thread-safe: what is remembered does not change.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -102,7 +105,9 @@ class TimeLookup:
     def offset_for(
         self, segments: SegmentViews, timestamp_ms: int, start_offset: int, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """Return the first record in [start_offset, end_offset) at `timestamp_ms` or later, if any.
+        """Return the first record in [start_offset, end_offset) with a timestamp of `timestamp_ms` or later.
+
+        Return None if there is none.
 
         Raises:
             CorruptRecordError: a batch on the way is damaged.
@@ -144,7 +149,7 @@ class TimeLookup:
         return range(max(bisect.bisect_right(bases, offset) - 1, 0), len(bases))
 
     def largest(self, segments: SegmentViews, at: int) -> Largest:
-        """Return the largest timestamp in the segment at that index in `segments.bases`.
+        """Return the largest timestamp in the segment at index `at` of `segments.bases`.
 
         Raises:
             CorruptRecordError: a batch on the way is damaged.
@@ -161,7 +166,7 @@ class TimeLookup:
         return known
 
     def _largest_from(self, view: SegmentView, start_offset: int) -> Largest:
-        """Return the largest timestamp from `start_offset` on, with the offset of its record."""
+        """Return the largest timestamp in a segment from `start_offset` on, with the offset of its record."""
         best = _NONE
         for _, header, batch in self._batches(view, 0, start_offset):
             if header.max_timestamp > best.timestamp:
@@ -188,7 +193,7 @@ class TimeLookup:
     def _batches(
         self, view: SegmentView, position: int, start_offset: int
     ) -> Iterator[tuple[int, BatchHeader, Callable[[], bytes]]]:
-        """Yield position, header and a reader of each batch that ends at or after `start_offset`."""
+        """Yield position, header and a reader of a segment's batches that end at or after `start_offset`."""
         files, path = self._files, view.log
         with files.opened(path) as descriptor:
             if start_offset > view.base_offset:
@@ -230,7 +235,7 @@ def largest_timestamp(files: Files, view: SegmentView) -> Largest:
 
 
 def _last_entry(files: Files, view: SegmentView) -> Largest | None:
-    """Return the last entry of `.timeindex`; None if the file is missing or has no whole entry."""
+    """Return the last `.timeindex` entry of a segment; None if the file is missing or has no whole entry."""
     try:
         with files.opened(view.segment.time_index) as descriptor:
             entries = IndexEntries(files, descriptor, TIME_INDEX_ENTRY, view.time_index_size)
@@ -245,7 +250,7 @@ def _last_entry(files: Files, view: SegmentView) -> Largest | None:
 
 
 def _is_largest(files: Files, descriptor: int, view: SegmentView, last: Largest) -> bool:
-    """Return True if the entry is right about its batch, and no batch at the segment's end is later."""
+    """Return True if a `.timeindex` entry fits its batch and none at the segment's end has a later time."""
     path, end = view.log, view.size_in_bytes
     if not view.base_offset <= last.offset < view.next_offset:
         return False
@@ -274,7 +279,7 @@ def _position_of(files: Files, descriptor: int, view: SegmentView, wanted: Large
 
 
 def _position_before(files: Files, descriptor: int, view: SegmentView, timestamp_ms: int) -> int:
-    """Return the position of a batch before which all timestamps are smaller; 0 always is one."""
+    """Return the position of a batch before which all timestamps are below `timestamp_ms`; at worst 0."""
     try:
         with files.opened(view.segment.time_index) as index:
             entries = IndexEntries(files, index, TIME_INDEX_ENTRY, view.time_index_size)
@@ -297,7 +302,7 @@ def _position_before(files: Files, descriptor: int, view: SegmentView, timestamp
 def split_points(
     files: Files, segments: SegmentViews, start_offset: int, end_offset: int, piece_bytes: int
 ) -> list[int]:
-    """Return offsets within (start_offset, end_offset) that split it into pieces of about equal size.
+    """Return offsets within (start_offset, end_offset) that split that range into about equal pieces.
 
     They are ascending, and none if the range has no more than `piece_bytes`. Each follows the batch of an
     index entry, so that no batch is read for two pieces. Pieces are as equal as the distance between
@@ -322,7 +327,7 @@ def _split(
     offsets: tuple[int, int],
     piece_bytes: int,
 ) -> list[int]:
-    """Return the split points of a range that lies in the segments from `first` to `last`."""
+    """Return offsets that split a range in the segments from `first` to `last` into about equal pieces."""
     start_offset, end_offset = offsets
     sizes = segments.sizes_of(first, last + 1)
     if sum(sizes) <= piece_bytes:
@@ -349,13 +354,13 @@ def _split(
 
 
 def _indexed_position(files: Files, view: SegmentView, offset: int) -> int:
-    """Return about where an offset is: the last indexed position up to it."""
+    """Return the approximate position of `offset` in a segment: the last `.index` position up to it."""
     _, position = next(candidates(files, view.segment, offset, view.index_size))
     return min(position, view.size_in_bytes)
 
 
 def _offset_after(files: Files, view: SegmentView, position: int) -> int:
-    """Return the offset after the first batch indexed at or after `position`, else after the segment."""
+    """Return the offset after the first `.index` entry at or after `position`, else after the segment."""
     try:
         with files.opened(view.segment.offset_index) as descriptor:
             entries = IndexEntries(files, descriptor, INDEX_ENTRY, view.index_size)

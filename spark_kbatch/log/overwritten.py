@@ -1,4 +1,4 @@
-"""`kbatch.overwritten`: which offsets of a partition commits have overwritten.
+"""`kbatch.overwritten`: the offset ranges of a partition that commits have overwritten.
 
     [[start offset, end offset (exclusive), commit number, time from which files may be deleted], ...]
 
@@ -32,7 +32,7 @@ _ENTRIES_MAX = 1000  # older ones only name commits whose files are long gone
 
 
 class Overwritten(NamedTuple):
-    """The offsets that one commit has overwritten."""
+    """The range of a partition's offsets that one commit has overwritten."""
 
     start_offset: int
     end_offset: int  # exclusive
@@ -41,7 +41,10 @@ class Overwritten(NamedTuple):
 
 
 def note(files: Files, directory: Path, state: LogState, *, commit: int, delete_ms: int) -> None:
-    """Record that a commit will overwrite all that the log holds in this state: step 1."""
+    """Record in `kbatch.overwritten` that a commit will overwrite all that the log now holds.
+
+    This is step 1.
+    """
     start, end = state.log_start_offset, state.log_end_offset
     if start < end:
         entries = _decided(files, directory, state)
@@ -50,20 +53,26 @@ def note(files: Files, directory: Path, state: LogState, *, commit: int, delete_
 
 
 def drop_undecided(files: Files, directory: Path, state: LogState) -> None:
-    """Remove the entries of failed commits, before the log start moves from where `state` has it."""
+    """Remove the entries of failed commits from `kbatch.overwritten`, before the log start moves.
+
+    `state` is the log's before that.
+    """
     decided = _decided(files, directory, state)
     if len(decided) < len(_read(files, directory)):
         _write(files, directory, decided)
 
 
 def find(files: Files, directory: Path, state: LogState, offset: int) -> Overwritten | None:
-    """Return the entry of the commit that has overwritten an offset; None if none has."""
+    """Return the `kbatch.overwritten` entry of the commit that has overwritten `offset`; None if none has."""
     decided = _decided(files, directory, state)
     return next((one for one in decided if one.start_offset <= offset < one.end_offset), None)
 
 
 def held_from(files: Files, directory: Path, state: LogState, now_ms: int) -> int | None:
-    """Return the offset from which on files are kept although they are below the log start, if any."""
+    """Return the lowest overwritten offset whose files may not be deleted yet, if there is one.
+
+    These files are kept although they are below the log start.
+    """
     return min(
         (one.start_offset for one in _decided(files, directory, state) if one.delete_ms > now_ms),
         default=None,

@@ -1,4 +1,4 @@
-"""The log of one replica of a partition: its state, reading, looking up times.
+"""The log of one replica of a partition: its recorded state, reads, and lookups by timestamp.
 
 Reading takes a state and no lock: it sees what that state says, whatever is written meanwhile.
 Appending (`append`) puts batches past every recorded end and returns the state that would make them
@@ -92,7 +92,10 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionLog:
-    """The log of one replica of a partition. Keeps nothing open; any number of threads may read."""
+    """The log of one replica of a partition, as files in a directory.
+
+    Keeps nothing open; any number of threads may read.
+    """
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class PartitionLog:
         self._is_swept = False  # whether `discard_unrecorded` has listed all segments
 
     def create(self, topic_id: str) -> None:
-        """Create the directory of an empty log, on disk on return; remove what was there."""
+        """Create the directory of an empty log, flushed to disk; remove what was there."""
         self.files.flush(self.create_unflushed(topic_id))
 
     def create_unflushed(self, topic_id: str) -> list[Path]:
@@ -144,7 +147,9 @@ class PartitionLog:
         return [*(self.directory / name for name in contents), self.directory]
 
     def state(self) -> LogState:
-        """Return the recorded state; a commit that is decided but not flipped may have overtaken it.
+        """Return the log's state as recorded in `kbatch.state`: its offsets and the active segment's sizes.
+
+        A commit that is decided but not flipped may have overtaken it.
 
         Raises:
             KafkaStorageError: the log is gone, or what was flushed is missing.
@@ -161,8 +166,9 @@ class PartitionLog:
             raise self.segments.gone(Path(error.filename)) from error
 
     def verified(self, state: LogState) -> LogState:
-        """Return the state; if it is of another boot and not all flushed, as it ends before the first bad batch.
+        """Return `state`, ending before the first bad batch if a reboot may have lost unflushed batches.
 
+        The batches are checked if the state is of another boot and not all of it was flushed.
         `recovery.py` says how that is found.
         """
         if state.boot_id == boot_id() or state.recovery_point >= state.log_end_offset:
@@ -178,15 +184,18 @@ class PartitionLog:
         return found or state
 
     def write_state(self, state: LogState, *, flush: bool) -> None:
-        """Record `state`. The caller holds the partition's lock."""
+        """Record `state` in the log's `kbatch.state`.
+
+        The caller holds the partition's lock.
+        """
         write_state(self.files, self.directory, state, flush=flush)
 
     def flush_state(self) -> None:
-        """Flush the recorded state to disk, whoever wrote it."""
+        """Flush the log's `kbatch.state` to disk, whoever wrote it."""
         flush_state(self.files, self.directory)
 
     def size_in_bytes(self, state: LogState) -> int:
-        """Return the size of all batches."""
+        """Return the size in bytes of all batches of the log."""
         return sum(self.segments.sizes(state, self.segments.bases(state)))
 
     def read(self, state: LogState, asked: ReadRange) -> LogRead:
@@ -284,7 +293,7 @@ class PartitionLog:
         return self._times.largest(segments, bisect.bisect_left(segments.bases, base)).timestamp
 
     def _timed_segments(self, state: LogState) -> SegmentViews:
-        """Return the segments to look up times in; drop what is remembered if `state` contradicts it."""
+        """Return the segments for timestamp lookups; drop cached timestamps that `state` contradicts."""
         bases = self.segments.bases_with_active(state)
         known = self._times_as_of
         if known is not None and (
@@ -299,7 +308,10 @@ class PartitionLog:
     def split_points(
         self, state: LogState, start_offset: int, end_offset: int, *, piece_bytes: int
     ) -> list[int]:
-        """Return where to split a range into pieces of about `piece_bytes`; see `lookup.split_points`."""
+        """Return offsets that split a range of the log into pieces of about `piece_bytes`.
+
+        See `lookup.split_points`.
+        """
         bases = self.segments.bases_with_active(state)
         segments = SegmentViews(
             bases,
@@ -309,7 +321,7 @@ class PartitionLog:
         return split_points(self.files, segments, start_offset, end_offset, piece_bytes)
 
     def discard_unrecorded(self, state: LogState, *, thorough: bool = False) -> LogState:
-        """Remove what lies past the recorded ends, and check what may have been lost.
+        """Remove what dead writers left past the log's recorded end, and check what may have been lost.
 
         The caller holds the partition's lock, and continues from the state that is returned.
         `recovery.py` lists what may be found.
@@ -339,9 +351,9 @@ class PartitionLog:
         now_ms: int,
         are_plain: bool = False,
     ) -> LogState:
-        """Write the state with this high watermark, up to the log's end; it never moves back.
+        """Raise the log's high watermark, at most to the log's end, and write the new state.
 
-        The last stable offset moves with it. The caller holds the partition's lock.
+        It never moves back. The last stable offset moves with it. The caller holds the partition's lock.
 
         Args:
             are_plain: whether no batch above the old one has a producer id.
@@ -369,7 +381,7 @@ class PartitionLog:
     def batch_headers(
         self, base: int, position: int, end_position: int, *, messages_together: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of the batches in a part of a segment.
+        """Yield (position, header) of each batch in a byte range of a segment.
 
         Messages of the older formats come one by one, or with `messages_together` uncompressed ones in
         runs, as from `walk`.
@@ -390,7 +402,7 @@ class PartitionLog:
             )  # fmt: skip
 
     def forget_batches(self) -> None:
-        """Drop cached producer state after batches were removed."""
+        """Drop cached and saved producer state after batches were removed from the log."""
         self.producers.forget()
         saved_producers.remove(self.files, self.directory)
         self._aborted = AbortedSearch(self.files)
@@ -398,7 +410,7 @@ class PartitionLog:
     def _whole_batches(
         self, path: Path, position: int, view: memoryview, base_offset: int | None
     ) -> list[tuple[int, BatchHeader]]:
-        """Return the batches at the start of `view`; a partial one at its end is left out.
+        """Check and return the batches at the start of `view`, except for a partial one at its end.
 
         The end of the batch before a wrapper tells its first offset, since there are no gaps.
         """
@@ -424,7 +436,10 @@ class PartitionLog:
     def _ensure_fits(
         self, path: Path, position: int, header: BatchHeader, base_offset: int | None
     ) -> None:
-        """Check what lies outside the CRC; `base_offset` is where the batch before ends, if known."""
+        """Check that a batch's magic, base offset and leader epoch fit its log; the CRC does not cover them.
+
+        `base_offset` is where the batch before ends, if known.
+        """
         if header.magic != self.config.message_magic:
             raise CorruptRecordError(
                 "magic byte", path=str(path), position=position + MAGIC_POSITION,
@@ -458,7 +473,7 @@ class PartitionLog:
     def _ends_early(
         self, segment: SegmentView, position: int, batch: Buffer, header: BatchHeader
     ) -> KBatchError:
-        """Return what is wrong if the last batch of a segment does not end where the next one begins."""
+        """Return the error for a segment whose last batch does not end where the next segment begins."""
         path, found, expected = segment.log, header.next_offset, segment.next_offset
         try:
             ensure_valid(batch, 0, header)
@@ -485,7 +500,7 @@ def _warn_without_epochs(directory: Path, error: str) -> None:
 
 
 def holds_records(files: Files, directory: Path) -> bool:
-    """Return True if a partition's directory holds, or held, more than an empty log.
+    """Return True if the log in a partition's directory holds, or once held, any batches.
 
     An interrupted creation leaves neither a byte in a .log file nor a state with a log end above 0.
     """

@@ -1,4 +1,4 @@
-"""Recovery of a log whose files are not as its state says.
+"""Recovery of a log whose files are not as its `kbatch.state` says, for instance after a crash.
 
     what is found                             a reader                   the next writer
     ----------------------------------------  -------------------------  --------------------------
@@ -75,7 +75,7 @@ _SEGMENT_FILES = (".log", ".index", ".timeindex", transaction_index.SUFFIX, SNAP
 
 
 class Damage(NamedTuple):
-    """The first invalid batch, or the first missing one."""
+    """The place and error of the first batch of a log that is invalid or missing."""
 
     base_offset: int  # of its segment
     position: int
@@ -84,7 +84,7 @@ class Damage(NamedTuple):
 
 
 def verified(segments: LogSegments, state: LogState, from_offset: int) -> LogState:
-    """Return the log's state as it is if the log ends before the first bad batch from `from_offset` on.
+    """Check the log's batches from `from_offset` on; return its state, ending before the first bad one.
 
     Raises:
         KafkaStorageError: something before the recovery point is missing.
@@ -98,7 +98,7 @@ def verified(segments: LogSegments, state: LogState, from_offset: int) -> LogSta
 
 
 def discard_unrecorded(segments: LogSegments, state: LogState) -> LogState:
-    """Recover the log and discard what is past its recorded ends, as every writer does first.
+    """Recover a log and discard what is past its recorded end, as every writer does first.
 
     The caller holds the partition's lock, and no decided commit waits for its flip here. Indexes and
     the state are written only if they were wrong.
@@ -124,7 +124,7 @@ def discard_unrecorded(segments: LogSegments, state: LogState) -> LogState:
 
 
 def is_clean(segments: LogSegments, state: LogState) -> bool:
-    """Return True if the active segment shows that there is nothing to discard, and nothing is lost.
+    """Return True if the active segment shows that no data has to be discarded and none was lost.
 
     A writer that dies leaves at least one of two signs: bytes after the active segment, because they are
     written before the next segment is created; or a segment at the log's end, because that is removed
@@ -141,7 +141,7 @@ def is_clean(segments: LogSegments, state: LogState) -> bool:
 
 
 def discard_unrecorded_in_active(segments: LogSegments, state: LogState) -> LogState:
-    """Discard what is past the recorded ends in the active segment, and later epochs."""
+    """Truncate the active segment's files at their recorded ends, and drop later leader epochs."""
     files, directory = segments.files, segments.directory
     for path, size in _recorded_sizes(directory, state):
         if files.exists(path) and files.size(path) > size:
@@ -160,7 +160,7 @@ def discard_unrecorded_in_active(segments: LogSegments, state: LogState) -> LogS
 def _recovered(
     segments: LogSegments, state: LogState, names: Set[str], bases: Sequence[int]
 ) -> LogState:
-    """Check what may be damaged, and rebuild what is; discard nothing."""
+    """Check the batches, indexes and epochs that may be damaged, and rebuild what is; discard nothing."""
     if not readable_epochs(segments.files, segments.directory):
         logger.warning("rebuilding %s from the batches", segments.directory / LEADER_EPOCHS)
         views = segments.views_from(state, bases, 0)
@@ -213,7 +213,7 @@ def readable_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
 def _bases_without_indexes(
     segments: LogSegments, state: LogState, names: Set[str], bases: Sequence[int]
 ) -> set[int]:
-    """Return the base offsets of segments that lack an index, or for the active one index entries."""
+    """Return the base offsets of segments without index files, or with too short ones in the active one."""
     found = {
         base for base in bases[:-1]
         if f"{base:020d}.index" not in names or f"{base:020d}.timeindex" not in names
@@ -232,7 +232,7 @@ def lacks_index_entries(segments: LogSegments, state: LogState) -> bool:
 
 
 def rebuild_active_indexes(segments: LogSegments, state: LogState) -> LogState:
-    """Rebuild the indexes of the active segment; return the state with their sizes."""
+    """Rebuild the indexes of the active segment; return the log's state with their sizes."""
     base, end = state.segment_base_offset, state.log_end_offset
     segment = segment_at(segments.directory, base)
     logger.warning("rebuilding the indexes of %s from the batches", segment.log)
@@ -240,7 +240,7 @@ def rebuild_active_indexes(segments: LogSegments, state: LogState) -> LogState:
 
 
 def _may_have_lost(segments: LogSegments, state: LogState, first_unflushed: int) -> bool:
-    """Return True if batches that were not flushed may be lost.
+    """Return True if a crash may have lost batches that were not flushed.
 
     Raises:
         KafkaStorageError: flushed ones are lost.
@@ -254,7 +254,7 @@ def _may_have_lost(segments: LogSegments, state: LogState, first_unflushed: int)
 
 
 def _rebuild_indexes(segments: LogSegments, state: LogState, view: SegmentView) -> LogState:
-    """Rebuild the indexes of a segment if they differ; return the state with their sizes.
+    """Rebuild the indexes of a segment if they differ; return the log's state with their sizes.
 
     They end before a damaged batch: what follows it is found by walking, and writing goes on.
     """
@@ -335,7 +335,7 @@ def first_damage(
 def _position_of(
     files: Files, descriptor: int, view: SegmentView, offset: int, size: int
 ) -> tuple[int, int]:
-    """Return position and base offset of the first batch that ends after `offset`; or of the end."""
+    """Return position and base offset of a segment's first batch that ends after `offset`; or of its end."""
     path = view.log
     try:
         if offset == view.base_offset:
@@ -360,7 +360,7 @@ def _position_of(
 def _ensure_holds(
     files: Files, path: Path, position: int, header: BatchHeader, expected: int, view: SegmentView
 ) -> BatchHeader:
-    """Check a batch; return its header, for a wrapper with the base offset of its first message."""
+    """Check a batch's offset and CRC; return its header, for a wrapper with its first message's offset."""
     if header.is_wrapper and header.last_offset >= expected:
         header = header.opened(expected)
     if (
@@ -384,14 +384,14 @@ def _ensure_holds(
 def indexed(
     files: Files, view: SegmentView, *, interval_bytes: int, rolled: bool
 ) -> SegmentIndexer:
-    """Collect all index entries of a segment, as an appender writes them."""
+    """Collect all `.index` and `.timeindex` entries of a segment from its batches, as an appender would."""
     indexer = SegmentIndexer(view.base_offset, interval_bytes=interval_bytes)
     index(files, view, indexer, rolled=rolled)
     return indexer
 
 
 def index(files: Files, view: SegmentView, indexer: SegmentIndexer, *, rolled: bool) -> None:
-    """Add all batches of a segment to `indexer`.
+    """Pass all batches of a segment to `indexer`, which makes index entries for them.
 
     Raises:
         CorruptRecordError: a batch is damaged, or has an offset that no entry can hold; the batches
@@ -414,7 +414,7 @@ def index(files: Files, view: SegmentView, indexer: SegmentIndexer, *, rolled: b
 
 
 class EpochsFound(NamedTuple):
-    """The leader epochs found in batches."""
+    """The leader epochs found in the batches of a log, and batches whose epoch does not fit in."""
 
     entries: list[tuple[int, int]]  # (epoch, start offset) of each
     doubtful: list[tuple[Path, int, int]]  # file, base offset and epoch of batches that do not fit
@@ -423,7 +423,7 @@ class EpochsFound(NamedTuple):
 def epochs_of(
     files: Files, views: Iterable[SegmentView], *, highest: int | None = None
 ) -> EpochsFound:
-    """Find where each leader epoch starts, from the batches.
+    """Find the start offset of each leader epoch by reading a log's batches.
 
     A batch's epoch lies outside its CRC and may be damaged. Epochs do not decrease, so the largest set of
     batches counts whose epochs do not. A damaged batch hides those after it in its segment.
@@ -458,7 +458,10 @@ def epochs_of(
 
 
 def _ascending(epochs: Sequence[int], counts: Sequence[int], highest: int | None) -> set[int]:
-    """Return the numbers of the runs that do not decrease and have the most batches."""
+    """Return the runs of batches to trust: those with non-decreasing leader epochs and the most batches.
+
+    A run is returned as its number.
+    """
     lasts: list[int] = []  # [n]: the smallest epoch that a choice of n + 1 batches can end with
     ends: list[int] = []  # [n]: the run that has it
     before: dict[int, int] = {}
@@ -478,7 +481,7 @@ def _ascending(epochs: Sequence[int], counts: Sequence[int], highest: int | None
 def state_ending_at(
     segments: LogSegments, state: LogState, base: int, position: int, offset: int
 ) -> LogState:
-    """Return the state of a log that ends at `offset`, at `position` of the segment `base`."""
+    """Return the log's state changed to end at `offset`, at `position` of the segment `base`."""
     if offset < state.log_start_offset:  # As in Kafka, the log is then empty at its start.
         base, position, offset = state.log_start_offset, 0, state.log_start_offset
     view = SegmentView(segment_at(segments.directory, base), offset, position)

@@ -1,4 +1,4 @@
-"""Repair of a log as far as its batches allow, only on request.
+"""Repair of a damaged log from its batches, only on request, as by `kbatch repair`.
 
     what is found                              what is done
     -----------------------------------------  --------------------------------------------------
@@ -78,9 +78,10 @@ class RepairReport(NamedTuple):
 
 
 class LogRepair:
-    """One repair of one log. The caller holds the partition's lock, except for a dry run.
+    """One run, or dry run, of the repair of one log.
 
-    No decided commit waits for its flip here, unless the state is lost.
+    The caller holds the partition's lock, except for a dry run. No decided commit waits for its flip
+    here, unless the state is lost.
     """
 
     def __init__(self, log: PartitionLog, *, dry_run: bool) -> None:
@@ -90,7 +91,7 @@ class LogRepair:
         self._damaged: list[str] = []
 
     def run(self, topic_id: str, known: LogState | None) -> RepairReport:
-        """Repair the log, or with `dry_run` only report.
+        """Repair the log's files, or report in a dry run what would be done.
 
         Args:
             topic_id: the id of the log's topic.
@@ -234,7 +235,7 @@ class LogRepair:
         return state._replace(sequence=state.sequence + 1)
 
     def _from_batches(self, bases: list[int], known: LogState | None) -> LogState:
-        """Return the state up to the first invalid batch, or the end."""
+        """Return a new log state made from the batches, up to the first invalid one or the end."""
         log, directory = self._log, self._directory
         if not bases:
             start = known.log_start_offset if known else 0
@@ -274,7 +275,7 @@ class LogRepair:
     # What is rebuilt from the batches.
 
     def _check_indexes(self, state: LogState) -> LogState:
-        """Check the indexes; return the state with their new sizes.
+        """Check the log's indexes against its batches, and rebuild wrong ones; return the new log state.
 
         An entry is right if its batch is there, whatever index.interval.bytes was when it was made.
         """
@@ -325,7 +326,7 @@ class LogRepair:
     def _is_wrong(
         self, path: Path, size: int | None, every: bytearray, entry: np.dtype[np.void]
     ) -> str:
-        """Return what is wrong with an index, of which `every` has all possible entries; "" if nothing."""
+        """Return what is wrong with an index file, given every entry that it may have; "" if nothing is."""
         if not self._files.exists(path):
             return "is missing"
         content = self._files.read(path, 0, size)
@@ -389,7 +390,7 @@ class LogRepair:
 
 
 def is_lost(log: PartitionLog) -> bool:
-    """Return True if a log's state cannot be read."""
+    """Return True if a log's `kbatch.state` is missing or cannot be read."""
     try:
         read_state(log.files, log.directory)
     except (FileNotFoundError, CorruptRecordError):

@@ -48,7 +48,10 @@ _SEGMENT_FILE = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot)"
 
 
 def plan(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
-    """Return what `delete_old_segments` would do; change nothing. Needs no lock."""
+    """Return which of a log's segments retention would delete now, and change nothing.
+
+    These are what `delete_old_segments` would delete. Needs no lock.
+    """
     segments = _segments(log, state)
     going = _below_log_start(segments, state)
     going += _by_size(segments[going:], log, state)
@@ -59,7 +62,7 @@ def plan(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
 
 
 def delete_old_segments(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
-    """Delete expired segments, and finish what an earlier run has started."""
+    """Delete the log's expired segments, by size and time, and finish what an earlier run has started."""
     return _carry_out(log, state, plan(log, state, now_ms), now_ms)
 
 
@@ -94,7 +97,7 @@ def ensure_deletable(log: PartitionLog, state: LogState, offset: int) -> None:
 
 
 def delete_segments(log: PartitionLog, bases: Iterable[int], *, now_ms: int) -> None:
-    """Rename the files of segments that no state refers to any more."""
+    """Rename to .deleted the files of segments that the log's state no longer refers to."""
     stems = {f"{base:020d}" for base in bases}
     if not stems:
         return
@@ -159,13 +162,16 @@ def _deletion(
 
 
 def _segments(log: PartitionLog, state: LogState) -> list[range]:
-    """Return each segment's offsets, from its base offset up to the next segment's."""
+    """Return the offset range of each segment of the log, from its base offset up to the next segment's."""
     bases = log.segments.bases(state)
     return list(map(range, bases, [*bases[1:], state.log_end_offset]))
 
 
 def _below_log_start(segments: list[range], state: LogState) -> int:
-    """Return how many of these are entirely below the log start. The active one never is."""
+    """Return how many of the oldest segments are entirely below the log start.
+
+    The active one never is.
+    """
     rolled = (s for s in segments if s.start != state.segment_base_offset)
     return sum(segment.stop <= state.log_start_offset for segment in rolled)
 
@@ -173,7 +179,7 @@ def _below_log_start(segments: list[range], state: LogState) -> int:
 def _without_held(
     segments: list[range], log: PartitionLog, state: LogState, now_ms: int
 ) -> list[range]:
-    """Return those of the oldest segments that no reader of an overwritten range may still need."""
+    """Return the oldest segments without those that readers of an overwritten range may still need."""
     held_from = overwritten.held_from(log.files, log.directory, state, now_ms)
     if held_from is None:
         return segments
@@ -185,7 +191,7 @@ def _may_go(segment: range, state: LogState) -> bool:
 
 
 def _by_size(segments: list[range], log: PartitionLog, state: LogState) -> int:
-    """Return how many of these the log can lose and still have retention.bytes."""
+    """Return how many of the oldest segments can go while the log still has retention.bytes."""
     limit = log.config.retention_bytes
     if limit == NO_LIMIT:
         return 0
@@ -199,7 +205,7 @@ def _by_size(segments: list[range], log: PartitionLog, state: LogState) -> int:
 
 
 def _by_time(segments: list[range], log: PartitionLog, state: LogState, now_ms: int) -> int:
-    """Return how many of these hold only records older than retention.ms."""
+    """Return how many of the oldest segments hold only records older than retention.ms."""
     limit = log.config.retention_ms
     if limit == NO_LIMIT:
         return 0

@@ -42,11 +42,11 @@ class Segment(NamedTuple):
 
     @property
     def paths(self) -> tuple[Path, Path, Path]:
-        """The three files, `.log` first."""
+        """Paths of the segment's three files, `.log` first."""
         return self.log, self.offset_index, self.time_index
 
     def end_position(self, files: Files) -> int:
-        """Return where the batches end in `.log`.
+        """Return the position in the segment's `.log` file where its batches end.
 
         Raises:
             FileNotFoundError: the file is gone, and its size was not known.
@@ -55,7 +55,7 @@ class Segment(NamedTuple):
 
 
 class SegmentView(NamedTuple):
-    """The part of a segment that a reader sees."""
+    """The part of a segment that a reader sees: up to which offset, and how many bytes of each file."""
 
     segment: Segment
     next_offset: int  # exclusive end of its offsets
@@ -65,7 +65,7 @@ class SegmentView(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """The first offset that the segment may hold."""
+        """The segment's base offset, the first offset that it may hold."""
         return self.segment.base_offset
 
     @property
@@ -76,7 +76,10 @@ class SegmentView(NamedTuple):
 
 @lru_cache(maxsize=4096)  # joining paths takes longer than writing a small batch
 def segment_at(directory: Path, base_offset: int) -> Segment:
-    """Return the segment with this base offset; Kafka names its files by 20 digits of it."""
+    """Return the segment of a log that has this base offset.
+
+    Kafka names its files by 20 digits of it.
+    """
     stem = f"{base_offset:020d}"
     log, offset_index, time_index = (
         directory / f"{stem}.{end}" for end in ("log", "index", "timeindex")
@@ -85,18 +88,21 @@ def segment_at(directory: Path, base_offset: int) -> Segment:
 
 
 def log_name(base_offset: int) -> str:
-    """Return the name of a segment's .log file."""
+    """Return the name of the .log file of the segment with this base offset."""
     return f"{base_offset:020d}.log"
 
 
 def make_files(files: Files, segment: Segment) -> None:
-    """Create the files of an empty segment, starting with `first_made_name`."""
+    """Create the three files of an empty segment.
+
+    `first_made_name` names the first of them.
+    """
     for path in (segment.offset_index, segment.log, segment.time_index):
         files.write(path, 0, b"")
 
 
 def first_made_name(base_offset: int) -> str:
-    """Return the name of a segment's file that is created first and removed last.
+    """Return the name of a segment's `.index`, the file that is created first and removed last.
 
     If it is missing the segment has no files.
     """
@@ -111,7 +117,7 @@ def base_offset_of(name: str) -> int | None:
 
 
 class SegmentIndexer:
-    """A collector of index entries for the batches that are appended to one segment."""
+    """A collector of `.index` and `.timeindex` entries for the batches appended to one segment."""
 
     def __init__(
         self,
@@ -123,7 +129,7 @@ class SegmentIndexer:
         bytes_since_entry: int = 0,
         last_indexed_timestamp: int | Callable[[], int] = -1,
     ) -> None:
-        """Continue after the entries that the segment has.
+        """Continue after the index entries that the segment already has.
 
         Args:
             base_offset: the segment's.
@@ -142,7 +148,10 @@ class SegmentIndexer:
         self._last_indexed_timestamp = last_indexed_timestamp
 
     def add(self, header: BatchHeader, position: int) -> None:
-        """Add the batch at `position`; its header has its final offsets."""
+        """Add the batch at `position` of the segment, with index entries if they are due.
+
+        Its header has its final offsets.
+        """
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
         if self.bytes_since_entry > self._interval_bytes:
@@ -152,7 +161,7 @@ class SegmentIndexer:
         self.bytes_since_entry += header.size_in_bytes
 
     def add_messages(self, data: Buffer, header: BatchHeader, position: int) -> None:
-        """Add messages that are walked as one batch, each as a batch of its own.
+        """Add V0 or V1 messages that are walked as one batch, each as a batch of its own.
 
         Args:
             data: these messages and nothing else, with their final offsets.
@@ -177,7 +186,7 @@ class SegmentIndexer:
                 at = rest.end_position
 
     def add_time_entry(self) -> None:
-        """Add an entry for the largest timestamp so far, unless the last entry has it."""
+        """Add a `.timeindex` entry for the segment's largest timestamp, unless the last entry has it."""
         if not isinstance(self._last_indexed_timestamp, int):
             self._last_indexed_timestamp = self._last_indexed_timestamp()
         if self.max_timestamp > self._last_indexed_timestamp:
@@ -187,7 +196,7 @@ class SegmentIndexer:
 
 
 def last_indexed_timestamp(files: Files, segment: Segment, time_index_size: int) -> int | None:
-    """Return the timestamp of the last entry before `time_index_size`; -1 if the size is 0.
+    """Return the last timestamp in the first `time_index_size` bytes of a `.timeindex`; -1 for 0 bytes.
 
     Return None if the file is missing or too short.
     """
@@ -211,7 +220,10 @@ class IndexEntries(Sequence[tuple[int, int]]):
     def __init__(
         self, files: Files, descriptor: int, entry: struct.Struct, size: int | None
     ) -> None:
-        """`size` is how much of the file counts, if known; the file may be shorter."""
+        """Use the first `size` bytes of an index file, or all of it if `size` is None.
+
+        The file may be shorter.
+        """
         found = files.descriptor_size(descriptor)
         self._files, self._descriptor, self._entry = files, descriptor, entry
         self.size_in_bytes = found if size is None else min(size, found)
@@ -235,7 +247,7 @@ class IndexEntries(Sequence[tuple[int, int]]):
         return first, second
 
     def bisect(self, wanted: int) -> int:
-        """Return the number of entries, from the first on, whose first field is at most `wanted`."""
+        """Return how many entries at the start have a first field of at most `wanted`, by binary search."""
         after_all = 2**63
         return bisect.bisect_right(
             self, wanted, key=lambda entry: entry[0] if any(entry) else after_all
@@ -245,7 +257,7 @@ class IndexEntries(Sequence[tuple[int, int]]):
 def candidates(
     files: Files, segment: Segment, offset: int, index_size: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Yield where to start looking for `offset`, best first: (last offset of a batch, its position).
+    """Yield `.index` entries to start looking for `offset` at, best first: (last offset, position).
 
     This is only what the index says: the caller has to check that there is such a batch, and otherwise
     take the next one, which is further back. The last is (-1, 0), the start of the segment.

@@ -52,7 +52,7 @@ _BASE_OFFSET_FAULT = "base offset"
 
 
 class SegmentEnd(NamedTuple):
-    """The end of a segment's batches."""
+    """The end of a segment's valid batches, and the damage found up to there and after it."""
 
     position: int  # after the last whole valid batch
     next_offset: int  # after its last offset; the segment's base offset if there is none
@@ -75,7 +75,7 @@ def read_batches(
     at_least: int,
     buffer: bytearray | None = None,
 ) -> LogRead:
-    """Read whole batches from `position` on, where one begins.
+    """Read whole batches of a `.log` file from `position` on, where one begins.
 
     Args:
         end_position: bytes from there on do not count.
@@ -111,7 +111,7 @@ def _sure(
     found: list[tuple[int, BatchHeader]],
     error: CorruptRecordError,
 ) -> tuple[list[tuple[int, BatchHeader]], int]:
-    """Return the batches before an error, and where they end; raise it if there are none.
+    """Return the certain batches before a read error, and where they end; raise it if there are none.
 
     The last one may be what is damaged: in its length, which its CRC shows, or in its offset, which
     nothing shows. So it is left out unless it is the only one; then the next read decides.
@@ -160,7 +160,9 @@ def find_end(
     *,
     trusted_below: int,
 ) -> SegmentEnd:
-    """Check the batches from `position` on, where one begins, and their CRCs.
+    """Find where the valid batches of a segment end, checking offsets and CRCs from `position` on.
+
+    A batch begins at `position`.
 
     Args:
         base_offset: the segment's.
@@ -212,13 +214,13 @@ def find_end(
 
 
 class Allowance:
-    """A limit on the bytes read to check what looks like a batch, so that a search stays linear."""
+    """A limit on the bytes that a search for the next valid batch checks, so that it stays linear."""
 
     def __init__(self, position: int) -> None:
         self._begin, self._left = position, _TRIED_BYTES
 
     def spend(self, position: int, size: int) -> bool:
-        """Return True if a batch of `size` bytes at `position` may be checked, and count it."""
+        """Return True if a candidate batch of `size` bytes at `position` may be checked, and charge it."""
         earned = (position - self._begin) * _TRIED_BYTES_PER_BYTE
         if size > self._left + earned:
             return False
@@ -271,7 +273,7 @@ def find_batch(
 def _valid_batches(
     files: Files, descriptor: int, path: Path, position: int, end_position: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield whole batches with a valid CRC; raise at the first that has none."""
+    """Yield (position, header) of whole batches with a valid CRC; raise at the first that has none."""
     chunk_bytes = _FIRST_CHUNK_BYTES
     while position < end_position:
         try:
@@ -299,7 +301,7 @@ def _read_whole(
     max_bytes: int,
     buffer: bytearray | None = None,
 ) -> tuple[memoryview, int]:
-    """Read from `position`; return what was read and how much of it is whole batches, at least one."""
+    """Read at least one whole batch at `position`; return the bytes and the size of whole batches in them."""
     room = end_position - position
     at_once = max(max_bytes, RECORD_BATCH_OVERHEAD)
     view = _read(files, descriptor, position, min(at_once, room), buffer)

@@ -1,4 +1,4 @@
-"""The segments of one log, as a state shows them: what recovery and the producers see of a log.
+"""The segments of one log, as its recorded state shows them to recovery and the producer state.
 
     segments = LogSegments(files, directory, topic_partition, config)
     bases = segments.bases(state)       # base offsets
@@ -32,7 +32,10 @@ from spark_kbatch.options.topic import TopicConfig
 
 
 class LogSegments:
-    """The segments in a log's directory. Any number of threads may use it."""
+    """The segments in a log's directory, as a recorded state of the log shows them.
+
+    Any number of threads may use it.
+    """
 
     def __init__(
         self,
@@ -49,13 +52,13 @@ class LogSegments:
         self._listed: tuple[object, list[int]] = (None, [])
 
     def bases(self, state: LogState) -> list[int]:
-        """Return the base offsets, ascending; the last is the active segment's. Do not change it.
+        """Return the base offsets of the log's segments, ascending; the last is the active segment's.
 
-        A list is used again while the directory holds the same names and the state names the same
-        first offset, active segment and epoch. Either condition alone would do but for two cases: a
-        directory that changes twice within the resolution of its clock looks unchanged, but a segment
-        was rolled, which the state tells; and a log that was truncated may roll at an old offset again,
-        but that takes longer than the clock's resolution.
+        Do not change the list. A list is used again while the directory holds the same names and the
+        state names the same first offset, active segment and epoch. Either condition alone would do but
+        for two cases: a directory that changes twice within the resolution of its clock looks unchanged,
+        but a segment was rolled, which the state tells; and a log that was truncated may roll at an old
+        offset again, but that takes longer than the clock's resolution.
 
         Raises:
             KafkaStorageError: the directory is gone.
@@ -74,7 +77,7 @@ class LogSegments:
         return bases
 
     def bases_with_active(self, state: LogState) -> list[int]:
-        """Return `bases`.
+        """Return the base offsets of the log's segments; raise if the active one is missing.
 
         Raises:
             KafkaStorageError: the active segment is missing.
@@ -85,7 +88,7 @@ class LogSegments:
         return bases
 
     def sizes(self, state: LogState, bases: Sequence[int], *, if_gone: int = 0) -> list[int]:
-        """Return the sizes of segments in bytes; `if_gone` for one whose file is gone."""
+        """Return the sizes in bytes of the segments at `bases`; `if_gone` for one whose file is gone."""
         active = state.segment_base_offset
         found = self.files.sizes(self.directory, map(log_name, bases))
         return [
@@ -94,14 +97,14 @@ class LogSegments:
         ]
 
     def active(self, state: LogState) -> SegmentView:
-        """Return the active segment, as far as the state shows it."""
+        """Return a view of the active segment, up to the end that the log's state records."""
         return SegmentView(
             segment_at(self.directory, state.segment_base_offset), state.log_end_offset,
             state.segment_size, state.index_size, state.time_index_size,
         )  # fmt: skip
 
     def view(self, state: LogState, bases: Sequence[int], at: int) -> SegmentView:
-        """Return the segment that begins at bases[at], as far as the state shows it."""
+        """Return a view of the segment that begins at bases[at], up to its end in the log's state."""
         base = bases[at]
         if base == state.segment_base_offset:
             return self.active(state)
@@ -111,7 +114,7 @@ class LogSegments:
     def views_from(
         self, state: LogState, bases: Sequence[int], from_offset: int
     ) -> list[SegmentView]:
-        """Return the segments from the one that holds `from_offset` on, without their indexes.
+        """Return views of the segments from the one that holds `from_offset` on, without their indexes.
 
         Args:
             bases: base offsets in the directory; those past the active segment are left out.
@@ -127,7 +130,7 @@ class LogSegments:
         return views
 
     def segments_from(self, state: LogState, offset: int) -> Iterator[Segment]:
-        """Yield the segments from the one that holds `offset` on, each with its end."""
+        """Yield the segments from the one that holds `offset` on, the active one with its recorded size."""
         bases = self.bases(state)
         for base in bases[max(bisect.bisect_right(bases, offset) - 1, 0) :]:
             segment = segment_at(self.directory, base)
@@ -135,7 +138,7 @@ class LogSegments:
             yield segment._replace(size_in_bytes=state.segment_size) if active else segment
 
     def is_as_recorded(self, state: LogState) -> bool:
-        """Return True if the active segment is as long as its state says, which is of this boot.
+        """Return True if the active segment has its recorded size, and its state is of this boot.
 
         Nor may a segment begin at the log's end: a writer that died after it started one left that.
         """

@@ -1,4 +1,4 @@
-"""`kbatch.state`: the authority on one replica of a partition, in two slots, big-endian.
+"""`kbatch.state`: the file that decides what one replica's log holds, in two slots, big-endian.
 
     position  bytes  field
            0      4  magic "KBST"
@@ -61,7 +61,10 @@ assert SLOT_SIZE == 144
 
 
 class LogState(NamedTuple):
-    """The content of one slot. A new state replaces it as a whole."""
+    """The recorded state of a log: its offsets, leader epoch, and the sizes of its active segment's files.
+
+    It is the content of one slot. A new state replaces it as a whole.
+    """
 
     sequence: int
     log_start_offset: int
@@ -82,7 +85,7 @@ class LogState(NamedTuple):
 
     @property
     def offsets(self) -> LogOffsets:
-        """The offsets where the log starts, and where it ends for each kind of reader."""
+        """The log's start offset, high watermark, last stable offset and end offset."""
         return LogOffsets(
             self.log_start_offset, self.high_watermark, self.last_stable_offset, self.log_end_offset
         )
@@ -116,14 +119,14 @@ def empty_state(*, leader_epoch: int = 0) -> LogState:
 
 
 def pack(state: LogState) -> bytes:
-    """Return one slot's bytes."""
+    """Return the bytes of one slot of `kbatch.state`."""
     body = _SLOT.pack(_MAGIC, _VERSION, *state)
     return body + _CRC.pack(checksums.crc32c(body))
 
 
 @lru_cache(maxsize=256)  # most states are read several times
 def unpack(data: bytes) -> LogState | None:
-    """Return the state in a slot's bytes; None if they are not valid."""
+    """Parse the bytes of one slot of `kbatch.state`; return None if they are not valid."""
     if len(data) < SLOT_SIZE:
         return None
     body, (crc,) = data[: _SLOT.size], _CRC.unpack_from(data, _SLOT.size)
@@ -134,7 +137,9 @@ def unpack(data: bytes) -> LogState | None:
 
 
 def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) -> None:
-    """Record `state`. The caller holds the partition's lock, and has flushed the data if need be.
+    """Write a log's new state to one of the two slots of `kbatch.state`.
+
+    The caller holds the partition's lock, and has flushed the data if need be.
 
     Args:
         flush: whether to flush the slot.
@@ -147,23 +152,29 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
 
 
 def flush_state(files: Files, directory: Path) -> None:
-    """Flush both slots to disk."""
+    """Flush both slots of a log's `kbatch.state` to disk."""
     files.flush([_path(directory)])
 
 
 def create_state(files: Files, directory: Path, state: LogState) -> None:
-    """Replace the file; see `both_slots` for its content."""
+    """Replace a log's `kbatch.state` with a file with `state` in both slots.
+
+    See `both_slots` for its content.
+    """
     files.replace(_path(directory), both_slots(state))
 
 
 def both_slots(state: LogState) -> bytes:
-    """Return the content of a file with `state` in both slots, so that both are valid from the start."""
+    """Return the content of a `kbatch.state` file with `state` in both slots.
+
+    So both are valid from the start.
+    """
     first = pack(state).ljust(SLOT_DISTANCE, b"\0")
     return first + pack(state._replace(sequence=state.sequence + 1))
 
 
 def read_slots(files: Files, directory: Path) -> bytes:
-    """Read both slots as they are in the file; one may be half-written.
+    """Read both slots of a log's `kbatch.state` as raw bytes; one may be half-written.
 
     Raises:
         FileNotFoundError: there is no such log.
@@ -172,7 +183,9 @@ def read_slots(files: Files, directory: Path) -> bytes:
 
 
 def read_state(files: Files, directory: Path, data: bytes | None = None) -> LogState:
-    """Read the newest valid slot. Takes no lock.
+    """Read a log's state from the newest valid slot of its `kbatch.state`.
+
+    Takes no lock.
 
     Args:
         data: what `read_slots` has just returned, if it was called.
@@ -219,17 +232,26 @@ def read_high_watermarks(files: Files, directories: Sequence[str]) -> Iterator[i
 
 
 def read_all_slots(files: Files, directories: Sequence[str]) -> Iterator[bytes]:
-    """Yield what `read_slots` reads for each of many logs, in order; b"" for one that cannot be read."""
+    """Yield the raw `kbatch.state` slots of each of many logs, in order; b"" for one that cannot be read.
+
+    They are as from `read_slots`.
+    """
     return files.read_each([f"{directory}/{STATE_FILE}" for directory in directories], _READ_SIZE)
 
 
 def is_whole(files: Files, directory: Path) -> bool:
-    """Return True if both slots are valid. The caller holds the partition's lock."""
+    """Return True if both slots of a log's `kbatch.state` are valid.
+
+    The caller holds the partition's lock.
+    """
     return len(valid_slots(files, directory)) == 2
 
 
 def valid_slots(files: Files, directory: Path) -> list[LogState]:
-    """Return the slots that are valid just now; raises as `read_slots` does."""
+    """Return the states in those slots of a log's `kbatch.state` that are valid just now.
+
+    Raises as `read_slots` does.
+    """
     data = read_slots(files, directory)
     slots = unpack(data[:SLOT_SIZE]), unpack(data[SLOT_DISTANCE:])
     return [slot for slot in slots if slot is not None]
@@ -246,7 +268,7 @@ def _path_in(directory: str) -> Path:
 
 @cache
 def boot_id() -> bytes:
-    """Return an id that changes when the machine starts: what was not flushed by then may be lost."""
+    """Return an id of the machine's current boot: what was not flushed before it may be lost."""
     if _BOOT_ID_FILE.exists():
         return uuid.UUID(_BOOT_ID_FILE.read_text().strip()).bytes
     started = _sysctl("kern.bootsessionuuid") or _sysctl("kern.boottime")
@@ -254,7 +276,7 @@ def boot_id() -> bytes:
 
 
 def _sysctl(name: str) -> str:
-    """Return what macOS says about its start; an empty string if that cannot be had."""
+    """Return a macOS sysctl value, such as the machine's boot time; an empty string if unavailable."""
     try:
         done = subprocess.run(
             [_SYSCTL, "-n", name],

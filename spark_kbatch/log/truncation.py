@@ -1,4 +1,4 @@
-"""Truncation of a log: back to an offset, or to an empty log that restarts at one.
+"""Truncation of a log: back to an offset, or to an empty log that restarts at an offset.
 
 A follower truncates its log where it has diverged from the leader's. The state is written first, always
 flushed, and what it no longer covers is removed afterwards: a crash in between leaves bytes past the
@@ -45,7 +45,7 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
 def truncate_fully_and_start_at(
     log: PartitionLog, state: LogState, offset: int, *, now_ms: int
 ) -> LogState:
-    """Remove all batches; the next one gets `offset`. Return the new state."""
+    """Remove all batches of a log, whose next batch then gets `offset`; return the new state."""
     emptied = state._replace(
         sequence=state.sequence + 1,
         log_start_offset=offset,
@@ -74,9 +74,9 @@ def truncate_fully_and_start_at(
 
 
 def state_before(log: PartitionLog, state: LogState, offset: int) -> LogState:
-    """Return the next state, ending before the batch that holds `offset`, in that batch's segment.
+    """Return the log state to truncate to: it ends before the batch that holds `offset`.
 
-    Nothing is written. A segment has to hold `offset`.
+    The active segment is then the one of that batch. Nothing is written. A segment has to hold `offset`.
 
     Raises:
         CorruptRecordError: the batches before `offset` cannot be walked.
@@ -101,7 +101,10 @@ def state_before(log: PartitionLog, state: LogState, offset: int) -> LogState:
 
 
 def _with_epoch(log: PartitionLog, state: LogState) -> LogState:
-    """Return the state with the last leader epoch that `discard_unrecorded` keeps."""
+    """Return `state` with the last leader epoch that starts at or before the log's end.
+
+    It is the last one that `discard_unrecorded` keeps.
+    """
     epochs = readable_epochs(log.files, log.directory)
     kept = [epoch for epoch, start in epochs if start <= state.log_end_offset]
     return state._replace(leader_epoch=kept[-1] if kept else state.leader_epoch)

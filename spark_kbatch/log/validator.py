@@ -1,4 +1,4 @@
-"""The leader's checks of a batch before it appends it.
+"""A leader's checks of a record batch before it appends it to its log.
 
     who sends it           origin        what is checked
     our own producers      CLIENT        header, CRC; they check their records when they take them
@@ -76,7 +76,7 @@ _RECOMPRESSED_BYTES_MAX = 128 << 20
 
 
 class Accepted(NamedTuple):
-    """One batch as a log takes it, and its header; or a run of them, with the header of all together."""
+    """A validated batch as the log stores it, or a run of them, with the header of the batch or run."""
 
     data: Buffer
     header: BatchHeader
@@ -91,10 +91,10 @@ def accept(
     *,
     now_ms: int,
 ) -> Accepted:
-    """Return the one batch in `data` as a log with this config takes it; as it is, where it can.
+    """Validate the batch, or run of batches, in `data`; return it as a log with this config stores it.
 
-    A producer of ours may send a run: several batches back to back, whose sequences follow each other. It
-    is taken or refused as a whole.
+    Its bytes stay as they are where that is possible. A producer of ours may send a run: several batches
+    back to back, whose sequences follow each other. It is taken or refused as a whole.
 
     Raises:
         As `validate`, for each batch; from the network also:
@@ -147,7 +147,7 @@ def _accept_run(
 
 
 def _sound_headers(data: Buffer, config: TopicConfig) -> list[BatchHeader] | None:
-    """Return the headers of a run that nothing is wrong with; None if `validate` has to look closer.
+    """Check a run of batches quickly: return their headers, or None if `validate` has to look closer.
 
     In a fifth of the time of `validate`: most runs are of many small batches.
     """
@@ -220,7 +220,7 @@ def validate(
     *,
     now_ms: int,
 ) -> BatchHeader:
-    """Return the header of the one batch in `data`, if a log with this config accepts that.
+    """Check that a log with this config accepts the one batch in `data`; return its header.
 
     In an older format these are uncompressed messages, or one wrapper, with offsets 0, 1, 2 ... They are
     decoded, since each has a CRC of its own and states its size twice.

@@ -1,8 +1,8 @@
-"""Bytes <-> Arrow: Kafka's record batch, format V2. Pure: no files, clocks, threads or logging.
+"""Encoding and decoding of Kafka's record batches, format V2: bytes <-> Arrow.
 
-A batch is a header of 61 bytes (`header` has its table) and the records section, which is one compressed
-stream if the header names a codec (`compression` has the framings). The older formats, V0 and V1, are
-described in `legacy`.
+Pure: no files, clocks, threads or logging. A batch is a header of 61 bytes (`header` has its table) and
+the records section, which is one compressed stream if the header names a codec (`compression` has the
+framings). The older formats, V0 and V1, are described in `legacy`.
 
     record                                      bytes
     length             bytes after this field   varint

@@ -1,4 +1,4 @@
-"""An open V2 batch: rows are appended while there is room, then it is closed into its final bytes.
+"""Building V2 record batches: rows are appended while there is room, then the batch is closed.
 
     builder = RecordBatchBuilder(memory, start, capacity, write_limit=16384)
     next_row = builder.append(columns)          # as many as fit, in order
@@ -59,7 +59,10 @@ _ESTIMATION_FACTOR = 1.05  # by how much an expected ratio may be too good
 
 
 class RecordBatchBuilder:
-    """One batch in memory[start : start + capacity]. Not thread-safe."""
+    """An open V2 record batch in memory[start : start + capacity], to which rows are appended.
+
+    Not thread-safe.
+    """
 
     # Initial values. They are set here and not in __init__, which runs for every batch.
     takes_more = True  # while it has room
@@ -119,12 +122,12 @@ class RecordBatchBuilder:
 
     @property
     def room(self) -> int:
-        """Bytes of records that it should still accept."""
+        """Bytes of records that the batch has room for before it reaches its write limit."""
         return self.state[STOP] - self.state[POSITION]
 
     @property
     def uncompressed_size(self) -> int:
-        """Size of header and uncompressed records."""
+        """Size in bytes of the batch's header and uncompressed records."""
         return self.state[POSITION] - self.start
 
     @property
@@ -197,9 +200,10 @@ class RecordBatchBuilder:
         producer_epoch: int = NO_PRODUCER_EPOCH,
         base_sequence: int = NO_SEQUENCE,
     ) -> None:
-        """Compress the records and write header and CRC; `data` is the batch from now on.
+        """Finish the batch: compress its records and write its header and CRC.
 
-        The batch stays uncompressed if it would not fit into the capacity.
+        From now on `data` is the batch. The batch stays uncompressed if it would not fit into the
+        capacity.
         """
         self.takes_more = False  # even if the rest fails
         self._own_state()
@@ -244,11 +248,11 @@ class RecordBatchBuilder:
         self.data = memoryview(b"")
 
     def _own_state(self) -> None:
-        """Copy the state, whose memory is used again for another batch."""
+        """Copy the batch's counters out of shared memory, which is used again for another batch."""
         self.state = [*self.state]
 
     def actual_compression_ratio(self) -> float:
-        """Return compressed / uncompressed bytes of a closed batch's records; 1 if there are none."""
+        """Return a closed batch's compression ratio, compressed / uncompressed; 1 if it has no records."""
         uncompressed = self.uncompressed_size - RECORD_BATCH_OVERHEAD
         if uncompressed == 0:
             return 1.0
@@ -264,7 +268,7 @@ def fill(
     slots_count: int = 1,
     batch_of: Array = NO_BATCH_INDEXES,
 ) -> int:
-    """Append rows in order, each to the builder of its slot, as many as fit.
+    """Append rows in order, as many as fit, each to the open batch of its partition (its slot).
 
     One call serves all builders, because a call costs as much as a few hundred records.
 
@@ -320,7 +324,7 @@ def write(
 
 
 def capacity_for(write_limit: int, compression_ratio: float, capacity_max: int) -> int:
-    """Return how many bytes of uncompressed records a batch of `write_limit` bytes should hold."""
+    """Return how many bytes of uncompressed records a batch of `write_limit` compressed bytes should hold."""
     scale = compression_ratio * _ESTIMATION_FACTOR
     wanted = int(max(write_limit, write_limit / max(scale, 1e-6)))
     return max(write_limit, min(wanted, capacity_max))
@@ -339,7 +343,10 @@ def size_upper_bound(columns: Columns, row: int) -> int:
 
 
 def size_upper_bounds(columns: Columns, first_row: int, last_row: int) -> Array:
-    """Return `size_upper_bound` of each row in [first_row, last_row) that exists, as int64[n]."""
+    """Return the most bytes that a batch with only one row takes, for each row in [first_row, last_row).
+
+    These are the `size_upper_bound` of the rows that exist, as int64[n].
+    """
     count = min(last_row, columns.rows_count) - first_row
     totals = np.full(count, RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX, np.int64)
     for spans in (columns.key, columns.value, columns.headers):
@@ -349,10 +356,10 @@ def size_upper_bounds(columns: Columns, first_row: int, last_row: int) -> Array:
 
 
 class CompressionRatioEstimator:
-    """Expected compression ratio per topic and codec. Thread-safe.
+    """An estimator of compression ratios per topic and codec, from those of closed batches.
 
-    Quick to get worse, slow to get better: a batch that comes out larger than expected may be too
-    large for its topic, one that comes out smaller is only smaller.
+    Thread-safe. Quick to get worse, slow to get better: a batch that comes out larger than expected may
+    be too large for its topic, one that comes out smaller is only smaller.
     """
 
     _IMPROVING_STEP, _DETERIORATING_STEP = 0.005, 0.05
@@ -362,11 +369,11 @@ class CompressionRatioEstimator:
         self._ratios: dict[tuple[str, int], float] = {}
 
     def estimation(self, topic: str, codec: int) -> float:
-        """Return compressed / uncompressed bytes; 1 for a topic without batches."""
+        """Return a topic's expected compression ratio, compressed / uncompressed; 1 without batches."""
         return self._ratios.get((topic, codec), 1.0)
 
     def update(self, topic: str, codec: int, observed: float) -> None:
-        """Update the estimation with the ratio of a closed batch."""
+        """Move a topic's expected compression ratio toward the ratio of a closed batch."""
         with self._lock:
             current = self.estimation(topic, codec)
             if observed > current:
@@ -376,6 +383,6 @@ class CompressionRatioEstimator:
             self._ratios[topic, codec] = current
 
     def reset(self, topic: str, codec: int, ratio: float) -> None:
-        """Set the estimation, after a batch had to be split."""
+        """Set a topic's expected compression ratio, after a batch had to be split."""
         with self._lock:
             self._ratios[topic, codec] = ratio

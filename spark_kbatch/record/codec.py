@@ -1,4 +1,4 @@
-"""Batches of all formats -> Arrow rows, and V2 batches -> messages of the older formats.
+"""Decoding of record batches of all formats to Arrow rows, and conversion of V2 batches to V0 and V1.
 
     decode_batches    bytes --walk--> headers --decompress--> kernel, CRC --> Arrow
     down_convert      V2 batch --decode--> rows --kernel--> messages of V0 or V1
@@ -94,7 +94,7 @@ def decode(
     start_offset: int = 0,
     end_offset: int = MAX_OFFSET,
 ) -> pa.RecordBatch:
-    """Decode every record of `data` whose offset lies in [start_offset, end_offset).
+    """Decode the batches in `data` to Arrow rows, the records with offsets in [start_offset, end_offset).
 
     Args:
         data: whole batches, back to back. Only read; the result owns its memory.
@@ -135,7 +135,7 @@ def decode_batches(
     max_bytes: int,
     max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode batches at known positions, as `decode` does, in pieces.
+    """Decode batches at known positions to Arrow rows, as `decode` does, in pieces of about `max_bytes`.
 
     A piece ends with the batch that brings its uncompressed bytes to `max_bytes` or more. A batch of over
     four times as many becomes several pieces, each of which ends with such a record.
@@ -208,7 +208,9 @@ def decode_batches(
 
 
 def recompress(data: Buffer, header: BatchHeader, codec: int, *, limit: int) -> bytearray:
-    """Return the one batch in `data` with its records compressed by another codec, at its default level.
+    """Return the one batch in `data` with its records compressed by another codec.
+
+    The codec's default level is used.
 
     Args:
         limit: the most bytes of its records before compression.
@@ -223,7 +225,7 @@ def recompress(data: Buffer, header: BatchHeader, codec: int, *, limit: int) -> 
 
 
 def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> legacy.MessageSet:
-    """Return the records of one V2 batch as messages of format `magic`, with offsets 0, 1, 2 ...
+    """Convert a V2 batch to messages of an older format, V0 or V1 as `magic` says, at offsets 0, 1, 2 ...
 
     Args:
         batch: only read. Its codec stays; its timestamps are dropped for V0.
@@ -276,7 +278,7 @@ def _in_pieces(
     end_offset: int,
     max_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one large batch in pieces, each decoded when it is asked for."""
+    """Yield the rows of one large batch as several Arrow batches, each decoded when it is asked for."""
     if reader is None:
         runs = _runs_of_offsets(part, start_offset, end_offset, max_bytes)
     elif reader is _RecordReader:
@@ -299,7 +301,10 @@ def _in_pieces(
 def _runs_of_offsets(
     part: _Part, start_offset: int, end_offset: int, max_bytes: int
 ) -> Iterator[_Part]:
-    """Divide a batch of which only the header is needed; leave out offsets that are not wanted."""
+    """Divide a batch's offsets into runs of at most `max_bytes`, when only its header is needed.
+
+    Offsets that are not wanted are left out.
+    """
     position, header, plain, shift, start = part
     at, end = max(header.base_offset, start_offset), min(header.next_offset, end_offset)
     while at < end:
@@ -310,7 +315,10 @@ def _runs_of_offsets(
 
 
 def _runs_of_records(data: Buffer, part: _Part, max_bytes: int) -> Iterator[_Part]:
-    """Divide the records of one batch into runs that reach `max_bytes` with their last record."""
+    """Divide the records of one V2 batch into runs of about `max_bytes` uncompressed bytes.
+
+    A run ends with the record that brings it to `max_bytes`.
+    """
     position, header, plain, shift, _ = part
     if plain is None:
         batch_header.ensure_valid(data, position, header)
@@ -329,7 +337,10 @@ def _runs_of_records(data: Buffer, part: _Part, max_bytes: int) -> Iterator[_Par
 
 
 def _runs_of_messages(part: _Part, max_bytes: int) -> Iterator[_Part]:
-    """Divide the messages of a wrapper likewise; they were checked when it was opened."""
+    """Divide the messages of a V0 or V1 wrapper into runs of at most about `max_bytes`.
+
+    They were checked when the wrapper was opened.
+    """
     position, header, plain, shift, _ = part
     assert plain is not None
     view, start = memoryview(plain), 0
@@ -346,10 +357,10 @@ _Part = tuple[int, BatchHeader, Buffer | None, int, int]
 
 
 class _Piece:
-    """Batches that become one Arrow batch."""
+    """A group of batches that are decoded into one Arrow batch."""
 
     def __init__(self, data: Buffer, schema: pa.Schema, at_least: int = 0) -> None:
-        """Start an empty piece, whose first offset must be `at_least` or more."""
+        """Start an empty group of batches, whose first offset must be `at_least` or more."""
         self._data, self._schema = data, schema
         self.next_offset = at_least  # after its rows, once they are read
         self.parts: list[_Part] = []
@@ -357,7 +368,7 @@ class _Piece:
         self.size = 0
 
     def to_arrow(self, start_offset: int, end_offset: int) -> pa.RecordBatch:
-        """Return the rows of all batches whose offset lies in [start_offset, end_offset)."""
+        """Decode the group's batches to Arrow rows, those with offsets in [start_offset, end_offset)."""
         columns = self._schema.names
         if self.reader is not None:
             reader = self.reader(self._data, self.parts, columns)
@@ -385,7 +396,7 @@ class _Piece:
 
 
 class _RecordReader:
-    """The columns of the records of some V2 batches in `source`."""
+    """A reader that decodes the records of some V2 batches into Arrow columns."""
 
     OVERHEAD = RECORD_BATCH_OVERHEAD  # bytes before a batch's records
 
@@ -412,7 +423,7 @@ class _RecordReader:
         self.offsets = self._numbers[0]
 
     def read(self) -> None:
-        """Read all records and check the CRCs of their batches.
+        """Decode all records of the batches and check the batches' CRCs.
 
         The CRC comes second: the kernel, which checks everything it uses, has other work to do while
         bytes arrive from memory, and the CRC then finds them in the cache.
@@ -446,7 +457,10 @@ class _RecordReader:
         return field
 
     def _table(self, *facts: Array) -> Array:
-        """Return the start and end of each batch's records, their number, and `facts`, as int64[k, ..]."""
+        """Return a table of the batches for a kernel: their records' start, end and number, and `facts`.
+
+        It is int64[k, ..].
+        """
         columns = (self._starts, self._starts + self._sizes, self._counts, *facts)
         table = np.empty((len(self._starts), len(columns)), np.int64)
         for index, column in enumerate(columns):
@@ -454,7 +468,7 @@ class _RecordReader:
         return table
 
     def _set_log_append_times(self, where: Array) -> None:
-        """Set the largest timestamp of a batch as the time of all its records, in batches at `where`."""
+        """Set the timestamps of all records in the batches marked in `where` to the batch's append time."""
         if not where.any():
             return
         ends, times = np.cumsum(self._counts), self._field("max_timestamp")
@@ -463,7 +477,7 @@ class _RecordReader:
             self._numbers[1, first : ends[index]] = times[index]
 
     def column(self, name: str) -> pa.Array:
-        """Return one column of RECORD_SCHEMA."""
+        """Return one column of RECORD_SCHEMA as an Arrow array, after `read`."""
         match name:
             case "offset":
                 return arrow.int64_array(self.offsets)
@@ -511,12 +525,12 @@ class _RecordReader:
 
 
 class _MessageReader(_RecordReader):
-    """The columns of messages of V0 and V1, plain ones and those from wrappers."""
+    """A reader that decodes V0 and V1 messages, plain or from wrappers, into Arrow columns."""
 
     OVERHEAD = 0
 
     def read(self) -> None:
-        """Read all messages and check their CRCs.
+        """Decode all V0 or V1 messages and check their CRCs.
 
         Raises:
             CorruptRecordError: bytes that do not follow the format.
@@ -552,7 +566,10 @@ class _MessageReader(_RecordReader):
 
 
 def _corrupt_records(code: int, part: _Part, position: int) -> CorruptRecordError:
-    """Return the error for a kernel's negative code; `position` counts from the part's records."""
+    """Return the error for a negative code from a kernel that decodes records.
+
+    `position` counts from the part's records.
+    """
     what, (at, header, _, _, start) = RECORD_FAULTS[code], part
     position += start
     if header.codec:

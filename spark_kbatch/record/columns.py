@@ -1,6 +1,7 @@
-"""Arrow arrays <-> the flat views that kernels take; the only code that opens Arrow buffers.
+"""Conversion between Arrow arrays and the flat numpy arrays that compiled kernels take.
 
-Slices, nulls, large types and headers invite silent errors, so they are dealt with here and nowhere else:
+Only this code opens Arrow buffers. Slices, nulls, large types and headers invite silent errors, so they
+are dealt with here and nowhere else:
 
     Spans      data uint8, bounds int32[n + 1], valid uint8[n] or empty   (string, binary, large_*)
     Columns    rows for the encoder: timestamps int64[n], key, value, and headers as the bytes that end
@@ -54,7 +55,10 @@ EMPTY_I32 = frozen(np.empty(0, np.int32))
 
 
 class Spans(NamedTuple):
-    """n byte strings. With empty `bounds` the column is absent, and all its values are null."""
+    """A column of n byte strings as flat arrays: its bytes, their bounds, and which rows are not null.
+
+    With empty `bounds` the column is absent, and all its values are null.
+    """
 
     data: Array
     bounds: Array
@@ -65,7 +69,7 @@ ABSENT = Spans(EMPTY_U8, EMPTY_I32, EMPTY_U8)
 
 
 class Columns(NamedTuple):
-    """The rows of one Arrow batch in the form that the encoder takes."""
+    """The rows of one Arrow batch as flat arrays, the form that the record encoder takes."""
 
     rows_count: int
     timestamps: Array
@@ -87,7 +91,10 @@ def columns(
     timestamps: Array,
     headers: pa.Array | None,
 ) -> Columns:
-    """Return views of `rows_count` rows; an absent column is None, `timestamps` is int64[n], ms."""
+    """Return `rows_count` rows as the flat arrays that the record encoder takes.
+
+    An absent column is None; `timestamps` is int64[n], ms.
+    """
     return Columns(
         rows_count,
         timestamps,
@@ -98,7 +105,9 @@ def columns(
 
 
 def ensure_sendable(schema: pa.Schema, *, has_topic: bool) -> None:
-    """Check the columns of rows to be sent: those of Spark's Kafka sink; others are ignored.
+    """Check that rows to be sent have the columns of Spark's Kafka sink, in the right types.
+
+    Other columns are ignored.
 
     Args:
         has_topic: whether the topic is given separately.
@@ -126,7 +135,7 @@ def ensure_sendable(schema: pa.Schema, *, has_topic: bool) -> None:
 
 
 def sendable(table: pa.Table | pa.RecordBatch, *, has_topic: bool) -> pa.Table | pa.RecordBatch:
-    """Convert rows to types that can be sent: decode views, dictionaries and run-end encoding.
+    """Cast the columns of rows to be sent to plain types, from views, dictionaries and run-end encoding.
 
     Raises:
         ConfigError: as `ensure_sendable`, or two columns with one name.
@@ -144,9 +153,10 @@ def sendable(table: pa.Table | pa.RecordBatch, *, has_topic: bool) -> pa.Table |
 
 
 def _plain_type(given: pa.DataType) -> pa.DataType:
-    """Return the type to cast a column to before it is written; its own if no cast is needed or would help.
+    """Return the plain Arrow type to cast a column to before it is written.
 
-    Dictionaries, views, maps and the like become plain lists, strings and binaries.
+    It is the column's own if no cast is needed or would help. Dictionaries, views, maps and the like
+    become plain lists, strings and binaries.
     """
     types = pa.types
     if types.is_dictionary(given) or types.is_run_end_encoded(given):
@@ -184,7 +194,10 @@ def _is_list(given: pa.DataType) -> bool:
 
 
 def _cast(column: pa.Array | pa.ChunkedArray, plain: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return a column as the type that `_plain_type` gives; Arrow's own cast does not decode views in others."""
+    """Cast a column to the type that `_plain_type` gives, nested views included.
+
+    Arrow's own cast does not decode views in other types.
+    """
     types = pa.types
     given = column.type
     if isinstance(column, pa.ChunkedArray):
@@ -217,7 +230,7 @@ def _cast(column: pa.Array | pa.ChunkedArray, plain: pa.DataType) -> pa.Array | 
 
 
 def spans(array: pa.Array) -> Spans:
-    """Return views of a string or binary array, which may be a large one.
+    """Return a flat view of an Arrow string or binary array, which may be a large one.
 
     Raises:
         OverflowError: over 2 GiB of bytes in a large array; pass fewer rows at a time.
@@ -243,7 +256,7 @@ def spans(array: pa.Array) -> Spans:
 
 
 class HeaderColumns(NamedTuple):
-    """The headers of n rows: which of all keys and values are a row's."""
+    """The record headers of n rows as flat arrays: all keys and values, and which of them are a row's."""
 
     bounds: Array  # int32[n + 1]; empty if the column is absent
     keys: Spans
@@ -251,7 +264,7 @@ class HeaderColumns(NamedTuple):
 
 
 def header_columns(array: pa.Array) -> HeaderColumns:
-    """Return views of an array of HEADERS_TYPE."""
+    """Return a flat view of an Arrow array of record headers, of type HEADERS_TYPE."""
     keys, values = array.values.flatten()  # of the whole array, whatever its offset
     return HeaderColumns(
         frozen(_bounds(array, array.buffers()[1], large=False)), spans(keys), spans(values)
@@ -259,7 +272,7 @@ def header_columns(array: pa.Array) -> HeaderColumns:
 
 
 def int64_numbers(array: pa.Array) -> Array:
-    """Return a view of an int64 array without nulls."""
+    """Return a numpy view of an Arrow int64 array without nulls."""
     buffer = array.buffers()[1]
     if buffer is None:
         return frozen(np.empty(0, np.int64))
@@ -267,7 +280,9 @@ def int64_numbers(array: pa.Array) -> Array:
 
 
 def headers_spans(array: pa.Array) -> Spans:
-    """Encode an array of list<struct<key, value>>, or large_list, as the bytes that end each record.
+    """Encode an Arrow array of record headers as the bytes at the end of each V2 record.
+
+    The array is of list<struct<key, value>>, or large_list.
 
     Raises:
         ConfigError: a header whose key is null.
@@ -305,7 +320,7 @@ def headers_spans(array: pa.Array) -> Spans:
 
 
 def mean_row_size(of: Columns) -> int:
-    """Return the approximate number of bytes that a row takes in a batch."""
+    """Return the approximate number of bytes that a row takes in a record batch, on average."""
     total = _size(of.key) + _size(of.value) + _size(of.headers)
     return total // max(of.rows_count, 1) + MIN_RECORD_SIZE
 
@@ -315,7 +330,9 @@ def _size(of: Spans) -> int:
 
 
 def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array:
-    """Return record times in ms, int64[n]: floored, with `now_ms` for nulls and an absent column.
+    """Convert an Arrow time column to int64[n] of ms, with `now_ms` for nulls and an absent column.
+
+    Times are floored.
 
     Raises:
         InvalidTimestampError: a time before 1970 other than -1 ms, or one that does not fit into a
@@ -353,7 +370,10 @@ def _multiplied(seconds: Array, factor: int) -> Array:
 
 
 def _to_ms(arrow_type: pa.DataType) -> tuple[int, int]:
-    """Return a divisor and a factor that turn a column into ms; an int64 column holds ms."""
+    """Return a divisor and a factor that convert an Arrow time column to ms.
+
+    An int64 column holds ms.
+    """
     if arrow_type.id == _TIMESTAMP:
         per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[arrow_type.unit]
         return max(per_second // 1_000, 1), 1_000 if per_second == 1 else 1
@@ -385,12 +405,15 @@ def dictionary(array: pa.Array) -> tuple[list[str], Array]:
 
 
 def int64_array(numbers: Array) -> pa.Array:
-    """Return contiguous int64[n] as an Arrow array without nulls, which takes over its memory."""
+    """Wrap a contiguous int64[n] as an Arrow array without nulls, which takes over its memory."""
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = False) -> pa.Array:
-    """Return views as an Arrow array, which takes over their memory; `valid` is uint8[n]."""
+    """Wrap bytes and their bounds as an Arrow binary or string array, which takes over their memory.
+
+    `valid` is uint8[n].
+    """
     arrow_type = pa.string() if string else pa.binary()
     validity, null_count = _validity(valid)
     buffers = [validity, pa.py_buffer(bounds), pa.py_buffer(data)]
@@ -398,7 +421,7 @@ def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = Fal
 
 
 def string_array(data: Array, bounds: Array) -> pa.Array:
-    """Return spans of `data` as Arrow strings without nulls; malformed UTF-8 is replaced, as in Java."""
+    """Return spans of `data` as an Arrow string array; malformed UTF-8 is replaced, as in Java."""
     array = binary_array(data, bounds, np.ones(len(bounds) - 1, np.uint8), string=True)
     try:
         array.validate(full=True)
@@ -409,7 +432,7 @@ def string_array(data: Array, bounds: Array) -> pa.Array:
 
 
 def headers_array(bounds: Array, keys: pa.Array, values: pa.Array) -> pa.Array:
-    """Return list<struct<key, value>>[n], null for a record without headers."""
+    """Return record headers as an Arrow list<struct<key, value>>[n], null for a record without headers."""
     entries = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
     validity, null_count = _validity((bounds[1:] > bounds[:-1]).view(np.uint8))
     return pa.Array.from_buffers(
@@ -429,7 +452,7 @@ def _validity(valid: Array) -> tuple[pa.Buffer | None, int]:
 
 
 def _bounds(array: pa.Array, buffer: pa.Buffer | None, large: bool) -> Array:
-    """Return Arrow's n + 1 offsets of a list, string or binary array; an empty array may have none."""
+    """Return the n + 1 offsets of an Arrow list, string or binary array; zeros for an empty one."""
     dtype, size = (np.int64, 8) if large else (np.int32, 4)
     if buffer is None or len(array) == 0:
         return np.zeros(len(array) + 1, dtype)
@@ -437,7 +460,7 @@ def _bounds(array: pa.Array, buffer: pa.Buffer | None, large: bool) -> Array:
 
 
 def _valid(array: pa.Array) -> Array:
-    """Return one byte per row, or an empty array if nothing is null."""
+    """Return which rows of an Arrow array are not null, one byte each; an empty array if nothing is null."""
     if array.null_count == 0:
         return EMPTY_U8
     bitmap = np.frombuffer(array.buffers()[0], np.uint8)

@@ -1,4 +1,4 @@
-"""Codec id <-> name <-> library, and the framing that Kafka gives each codec's output.
+"""Kafka's compression codecs: ids, names, libraries, and how Kafka frames each codec's output.
 
     id  codec   bytes                               meaning
      0  none    records                             as they are
@@ -133,7 +133,7 @@ def compress(codec: int, data: Buffer, *, magic: int = 2, level: int | None = No
 def decompress(
     codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BATCH_BYTES
 ) -> bytes | bytearray | memoryview:
-    """Decompress what `compress` or another Kafka client wrote.
+    """Decompress a batch's records as `compress` or another Kafka client wrote them.
 
     Args:
         codec: the codec id in the batch's attributes.
@@ -162,10 +162,10 @@ def decompress(
 def decompress_pieces(
     codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BATCH_BYTES
 ) -> Iterator[bytes | memoryview]:
-    """Decompress as `decompress`, and yield about 1 MiB at a time, which is all that is held.
+    """Decompress a batch's records like `decompress`, but yield about 1 MiB at a time.
 
-    Snappy yields its blocks, of 32 KiB or, from a client that does not divide them, one. A stream that is
-    broken or too large may have yielded something before that shows.
+    No more than that is held. Snappy yields its blocks, of 32 KiB or, from a client that does not divide
+    them, one. A stream that is broken or too large may have yielded something before that shows.
     """
     if codec not in CODEC_NAMES:
         raise _corrupt("unknown compression codec", -1, f"one of {[*CODEC_NAMES]}", codec)
@@ -274,7 +274,7 @@ def _unsnappy(view: memoryview, limit: int) -> Iterator[bytes]:
 
 
 def _snappy_blocks(view: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each raw block."""
+    """Yield the start and end of each raw block in a snappy stream as Kafka frames it."""
     if len(view) < len(_XERIAL_HEADER) or view[:8].tobytes() != _XERIAL_MAGIC:
         yield 0, len(view)
         return
@@ -343,7 +343,7 @@ def _unlz4(view: memoryview) -> Iterator[bytes]:
 
 
 def _with_lz4_checksum(view: memoryview) -> memoryview:
-    """Return a copy of the frame with the header checksum that the library expects."""
+    """Return a copy of a V0 message's lz4 frame with the header checksum that the library expects."""
     flags = view[4] if len(view) > 4 else 0
     content_size, dictionary_id = 8 * (flags >> 3 & 1), 4 * (flags & 1)
     end = 6 + content_size + dictionary_id
@@ -355,7 +355,10 @@ def _with_lz4_checksum(view: memoryview) -> memoryview:
 
 
 def _lz4_checksum(descriptor: bytes | bytearray) -> int:
-    """Return the second byte of the descriptor's XXH32 with seed 0; it has fewer than 16 bytes."""
+    """Return the checksum of an lz4 frame's descriptor: the second byte of its XXH32 with seed 0.
+
+    The descriptor has fewer than 16 bytes.
+    """
     words_end = len(descriptor) & ~3
     h = 374761393 + len(descriptor)
     for (word,) in struct.iter_unpack("<I", descriptor[:words_end]):
@@ -387,7 +390,7 @@ def _unzstd(view: memoryview) -> Iterator[bytes]:
 
 
 def _zstd_frame_end(view: memoryview, start: int) -> int:
-    """Follow the block headers from `start` and return the end of the frame.
+    """Follow the block headers of the zstd frame at `start` and return the frame's end.
 
     The library's reader silently accepts a frame that is cut off. A frame that its block headers show to
     be whole is either read to its last byte or refused.

@@ -41,7 +41,7 @@ _VERSION = 0
 
 
 class EndTransactionMarker(NamedTuple):
-    """The outcome of a transaction."""
+    """An end-of-transaction marker: whether it aborts, and the coordinator's epoch."""
 
     is_abort: bool
     coordinator_epoch: int  # of the coordinator that decided
@@ -56,7 +56,7 @@ def encode_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """Return the control batch of `marker`: one record, 78 bytes."""
+    """Return a transaction marker as a control batch: one record, 78 bytes."""
     out = bytearray(RECORD_BATCH_OVERHEAD)
     out += scalar.encode_record(
         0,
@@ -80,7 +80,7 @@ def encode_marker(
 
 
 def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
-    """Return the marker in the control batch at `position`, all of which lies in `data`.
+    """Return the transaction marker in the control batch at `position`, all of which lies in `data`.
 
     None if the record is of another type, or was removed by compaction.
 

@@ -1,4 +1,4 @@
-"""The 61 bytes in front of every record batch, big-endian.
+"""The 61-byte header in front of every record batch, big-endian.
 
     position  bytes  field                   type
            0      8  base_offset             int64   set by the leader on append
@@ -130,18 +130,21 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """Compression id, 0 to 4 where valid."""
+        """Id of the batch's compression codec, 0 to 4 where valid."""
         return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> int:
-        """0 for CreateTime, 1 for LogAppendTime, -1 for V0, which has no times."""
+        """The timestamp type: 0 for CreateTime, 1 for LogAppendTime, -1 for V0, which has no times."""
         if self.magic == 0:
             return NO_TIMESTAMP_TYPE
         return (self.attributes & LOG_APPEND_TIME) >> 3
 
     def with_log_append_time(self, time_ms: int) -> BatchHeader:
-        """Return the header after `set_log_append_time`, except for its CRC."""
+        """Return the header with LogAppendTime and this time set, as by `set_log_append_time`.
+
+        Its CRC is still the old one.
+        """
         return self._replace(attributes=self.attributes | LOG_APPEND_TIME, max_timestamp=time_ms)
 
     @property
@@ -156,11 +159,11 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Whether there is a record at each offset; False for a wrapper that was not opened."""
+        """Whether the batch has a record at each offset; False for a V0 or V1 wrapper not opened yet."""
         return self.records_count == self.last_offset_delta + 1
 
     def opened(self, base_offset: int) -> BatchHeader:
-        """Return a wrapper's header with its first offset and its count, as it has no gaps."""
+        """Return a V0 or V1 wrapper's header with its messages' first offset and count; they have no gaps."""
         delta = self.last_offset - base_offset
         return self._replace(
             base_offset=base_offset, last_offset_delta=delta, records_count=delta + 1
@@ -172,11 +175,14 @@ class BatchHeader(NamedTuple):
         return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
 
     def placed(self, base_offset: int, leader_epoch: int) -> BatchHeader:
-        """Return the header after `assign`, in a third of the time of `_replace`."""
+        """Return the header with the base offset and leader epoch that `assign` writes.
+
+        It takes a third of the time of `_replace`.
+        """
         return _make((base_offset, self[1], leader_epoch, *self[3:]))
 
     def ensure_sane(self, position: int, room: int) -> None:
-        """Check what can be checked without the records.
+        """Check the header's magic, length, counts and offsets, which needs no records.
 
         Args:
             position: where the batch starts; positions of errors count from the same origin.
@@ -231,7 +237,9 @@ _make = functools.partial(tuple.__new__, BatchHeader)
 
 
 def together(headers: Sequence[BatchHeader]) -> BatchHeader:
-    """Return the header of a run as if it were one batch: the first one's, with the counts of all.
+    """Return one header for a run of consecutive batches, as if they were one batch.
+
+    It is the first one's, with the counts of all.
 
     Args:
         headers: of batches that lie back to back; of one producer, if they have sequences.
@@ -247,7 +255,10 @@ def together(headers: Sequence[BatchHeader]) -> BatchHeader:
 
 
 class LogRead(NamedTuple):
-    """Whole batches as read from a file. `data` may be a view of the reader's buffer."""
+    """Whole record batches as read from a `.log` file, with their positions and headers.
+
+    `data` may be a view of the reader's buffer.
+    """
 
     path: str
     position: int
@@ -258,7 +269,7 @@ class LogRead(NamedTuple):
     aborted: Sequence[AbortedTransaction] = ()
 
     def below(self, end_offset: int) -> LogRead:
-        """Return this without the batches that are known to start at `end_offset` or above."""
+        """Return the read without the batches that are known to start at `end_offset` or above."""
         count = len(self.batches)
         while count and self._first_offset(count - 1) >= end_offset:
             count -= 1
@@ -268,7 +279,10 @@ class LogRead(NamedTuple):
         return self._replace(data=self.data[:size], batches=self.batches[:count])
 
     def _first_offset(self, index: int) -> int:
-        """Return a lower bound of a batch's offsets; for a wrapper, from the batch before it."""
+        """Return a lower bound of the offsets in batch number `index`.
+
+        For a wrapper it is from the batch before it.
+        """
         header = self.batches[index][1]
         if not header.is_wrapper or header.is_dense:
             return header.base_offset
@@ -276,7 +290,7 @@ class LogRead(NamedTuple):
 
 
 def unpack(data: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header at `position`, of a batch or of one message.
+    """Parse the header of the record batch, or of the V0 or V1 message, at `position`.
 
     The caller has checked that there are 61 bytes, or 26 if the magic is below 2.
     """
@@ -345,7 +359,7 @@ def rewrite(
     base_sequence: int,
     attributes: int | None = None,
 ) -> None:
-    """Set producer id, epoch and sequence in a whole batch, and the CRC, which covers them.
+    """Set a batch's producer id, epoch and sequence in place, and update its CRC, which covers them.
 
     Args:
         attributes: to set as well; None leaves them as they are.
@@ -358,7 +372,7 @@ def rewrite(
 
 
 def size_of_first(data: Buffer) -> int:
-    """Return how many bytes the first batch in `data` says that it has; all, if they cannot be its own."""
+    """Return the size in bytes that the first batch in `data` states; all of `data` if it cannot be right."""
     if len(data) < RECORD_BATCH_OVERHEAD:
         return len(data)
     size: int = LOG_OVERHEAD + _LENGTH.unpack_from(data, LENGTH_POSITION)[0]
@@ -366,7 +380,7 @@ def size_of_first(data: Buffer) -> int:
 
 
 def increment_sequence(sequence: int, count: int) -> int:
-    """Return the sequence `count` later, within [0, 2^31 - 1]: 0 follows the largest."""
+    """Return the producer sequence number `count` later, wrapping from 2^31 - 1 to 0."""
     return (sequence + count) & SEQUENCE_MAX
 
 
@@ -379,7 +393,7 @@ def assign(
 
 
 def with_section(data: Buffer, section: bytes | bytearray | memoryview, codec: int) -> bytearray:
-    """Return a whole batch with its records compressed in another way, with the CRC of that."""
+    """Return a copy of a batch with `section`, compressed by `codec`, as its records and with a new CRC."""
     out = bytearray(memoryview(data)[:RECORD_BATCH_OVERHEAD])
     out += section
     (attributes,) = _ATTRIBUTES.unpack_from(out, ATTRIBUTES_POSITION)
@@ -390,7 +404,7 @@ def with_section(data: Buffer, section: bytes | bytearray | memoryview, codec: i
 
 
 def with_max_timestamp(data: Buffer, max_timestamp: int) -> bytearray:
-    """Return a copy of a whole batch with another largest timestamp, and the CRC, which covers it."""
+    """Return a copy of a batch with another largest timestamp, and the CRC that goes with it."""
     out = bytearray(data)
     _MAX_TIMESTAMP.pack_into(out, _MAX_TIMESTAMP_POSITION, max_timestamp)
     _CRC.pack_into(out, CRC_POSITION, checksums.crc32c(memoryview(out)[CRC_COVERS_FROM:]))
@@ -398,7 +412,7 @@ def with_max_timestamp(data: Buffer, max_timestamp: int) -> bytearray:
 
 
 def set_log_append_time(head: bytearray | memoryview, records: Buffer, time_ms: int) -> None:
-    """Set the append time as the time of all records of a batch, and the CRC, which covers it.
+    """Stamp a batch with a log append time, which counts for all its records, and update its CRC.
 
     Args:
         head: the batch's first 61 bytes, written to.
@@ -468,7 +482,7 @@ def walk(
 
 
 def header_at(data: Buffer, position: int, end: int, *, room: int | None = None) -> BatchHeader:
-    """Return the checked header of the batch, or of the one message, at `position`.
+    """Return the checked header of the record batch, or of the V0 or V1 message, at `position`.
 
     Args:
         end: end of the readable bytes in `data`, of which a header needs 61 at most.
@@ -490,7 +504,7 @@ def header_at(data: Buffer, position: int, end: int, *, room: int | None = None)
 
 
 def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> BatchHeader:
-    """Return the header of the message at `position` and of the plain ones of its kind after it."""
+    """Return one header for the V0 or V1 message at `position` and the plain ones of its kind after it."""
     first = _message(data, position)
     if first.attributes & CODEC_MASK:
         return first
@@ -521,9 +535,9 @@ def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> Batc
 def walk_messages(
     data: Buffer, position: int, end: int
 ) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Yield position, size in bytes, offset, timestamp, magic and attributes of each whole message.
+    """Yield position, size in bytes, offset, timestamp, magic and attributes of each V0 or V1 message.
 
-    In plain Python, for a few messages.
+    Only whole messages count. In plain Python, for a few messages.
 
     Raises:
         CorruptRecordError: an impossible size.
@@ -546,7 +560,7 @@ def walk_messages(
 
 
 class MessageRun(NamedTuple):
-    """Plain messages of one kind that lie back to back."""
+    """A run of uncompressed V0 or V1 messages of one kind that lie back to back."""
 
     end_position: int
     records_count: int = 0
@@ -563,7 +577,7 @@ def scan_messages(
     attributes: int = 0,
     mask: int = CODEC_MASK,
 ) -> MessageRun:
-    """Extend a run by the messages after it, while they are whole and their offsets grow.
+    """Extend a run of V0 or V1 messages by those after it, while they are whole and their offsets grow.
 
     In compiled code, for many messages.
 
@@ -577,7 +591,7 @@ def scan_messages(
 
 
 def _flat(data: Buffer) -> np.ndarray[Any, Any]:
-    """Return the bytes as an array in the form that kernels take."""
+    """Return a buffer's bytes as a read-only numpy array, the form that kernels take."""
     flat = np.frombuffer(data, np.uint8)
     flat.setflags(write=False)
     return flat

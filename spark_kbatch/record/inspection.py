@@ -1,4 +1,4 @@
-"""A look at every record of a batch that is to be stored, not read.
+"""Validation of every record of a batch that a leader is about to store.
 
     inspect     one V2 batch --decompress, a piece at a time--> kernel --> the times of its records
 
@@ -31,14 +31,16 @@ RECORD_BYTES_MAX = 128 << 20
 
 
 class Times(NamedTuple):
-    """The times of a batch's records."""
+    """The smallest and largest timestamp of a batch's records."""
 
     smallest: int  # that is not -1; -1 if none is
     largest: int  # -1 or more, as in Kafka
 
 
 def inspect(data: Buffer, header: BatchHeader) -> Times:
-    """Check every record of the one batch in `data`, whose header and CRC were checked.
+    """Check every record of the one batch in `data`; return its smallest and largest timestamp.
+
+    Its header and CRC were checked.
 
     Raises:
         CorruptRecordError: a record that the format does not allow, or whose offset delta is not its
@@ -54,7 +56,10 @@ def inspect(data: Buffer, header: BatchHeader) -> Times:
 
 
 def _walk(view: memoryview, header: BatchHeader, facts: Array) -> None:
-    """Check the records in `view`, which may be compressed; positions count from its start."""
+    """Check each record of a batch in `view`, which may be compressed, a piece at a time.
+
+    Positions in errors count from its start.
+    """
     count = header.records_count
     record_bytes_max = RECORD_BYTES_MAX if header.codec else len(view)
     rest = bytearray()  # of a piece, from the first record on that is not whole

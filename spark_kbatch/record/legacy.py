@@ -1,4 +1,4 @@
-"""Message sets: Kafka's formats V0 and V1, the predecessors of record batches. Big-endian.
+"""Message sets, Kafka's formats V0 and V1: the predecessors of record batches, big-endian.
 
     position  bytes  field
            0      8  offset
@@ -76,7 +76,7 @@ _NULL = -1
 
 
 class MessageSet(NamedTuple):
-    """Messages that lie back to back: plain ones, or one wrapper."""
+    """V0 or V1 messages that lie back to back: plain ones, or one compressed wrapper."""
 
     data: memoryview
     largest: int  # size in bytes of the largest message, which max.message.bytes limits
@@ -85,7 +85,7 @@ class MessageSet(NamedTuple):
 def encode(
     columns: Columns, magic: int, *, codec: int, level: int | None, max_timestamp: int
 ) -> MessageSet:
-    """Write rows without headers as messages of format `magic`, with offsets 0, 1, 2 ...
+    """Encode rows without headers as V0 or V1 messages, as `magic` says, with offsets 0, 1, 2 ...
 
     Args:
         columns: one row or more. Their times are dropped for V0.
@@ -112,7 +112,7 @@ def encode(
 def assign_offsets(
     data: memoryview, header: BatchHeader, base_offset: int, *, append_time_ms: int | None = None
 ) -> tuple[memoryview, BatchHeader]:
-    """Assign offsets from `base_offset` on to plain messages, or to a wrapper made by `encode`.
+    """Assign offsets from `base_offset` on to V0 or V1 messages: plain ones, or a wrapper made by `encode`.
 
     Args:
         data: writable, and written to.
@@ -149,7 +149,7 @@ def assign_offsets(
 def _wrapper(
     messages: Buffer, magic: int, codec: int, offset: int, timestamp: int, level: int | None
 ) -> memoryview:
-    """Return one message without a key, whose value is `messages`, compressed."""
+    """Return a wrapper: one V0 or V1 message without a key, whose value is `messages`, compressed."""
     value = compression.compress(codec, messages, magic=magic, level=level)
     start = MESSAGE_OVERHEADS[magic]
     out = memoryview(bytearray(start + len(value)))
@@ -161,7 +161,7 @@ def _wrapper(
 
 
 class Unwrapped(NamedTuple):
-    """The messages in a wrapper."""
+    """The decompressed messages of a V0 or V1 wrapper, and how to get their offsets."""
 
     header: BatchHeader  # the wrapper's, with the offsets and the number of its records
     messages: memoryview  # whole messages only
@@ -169,7 +169,7 @@ class Unwrapped(NamedTuple):
 
 
 def run(messages: memoryview, position: int, run_bytes: int, magic: int) -> tuple[int, int]:
-    """Return where the messages end that fit into `run_bytes` from `position` on, and their number.
+    """Return the end and the number of the V0 or V1 messages from `position` on that fit into `run_bytes`.
 
     The first one is included even if it does not fit.
     """
@@ -188,7 +188,7 @@ def unwrap(
     *,
     limit: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> Unwrapped:
-    """Decompress and check the messages in the wrapper at `position`, whose size was checked.
+    """Decompress and check the messages in the V0 or V1 wrapper at `position`, whose size was checked.
 
     Args:
         limit: the most bytes that the messages may have.
@@ -229,7 +229,7 @@ def unwrap(
 
 
 def wrapped_times(data: Buffer, position: int, header: BatchHeader) -> list[tuple[int, int]]:
-    """Return (offset, timestamp) of each message in the wrapper at `position`, without numba.
+    """Return (offset, timestamp) of each message in the V0 or V1 wrapper at `position`, without numba.
 
     Raises:
         CorruptRecordError: as `unwrap`, of the CRC, lengths and codec.
@@ -247,7 +247,7 @@ def wrapped_times(data: Buffer, position: int, header: BatchHeader) -> list[tupl
 
 
 def _shift(header: BatchHeader, last_offset: int) -> int:
-    """Return what to add to the offsets in a wrapper, the last of which is `last_offset`."""
+    """Return what to add to the offsets in a V0 or V1 wrapper, the last of which is `last_offset`."""
     return header.last_offset - last_offset if header.magic > 0 and header.last_offset > 0 else 0
 
 
@@ -260,7 +260,7 @@ def _decompressed(data: Buffer, position: int, header: BatchHeader, limit: int) 
 
 
 def _value_position(data: Buffer, position: int, header: BatchHeader) -> int:
-    """Return the start of the wrapper's value, which ends where the wrapper ends."""
+    """Return the start of a V0 or V1 wrapper's value, which ends where the wrapper ends."""
     at, end = position + _KEY_POSITIONS[header.magic], position + header.size_in_bytes
     (key_size,) = _SIZE.unpack_from(data, at)
     room = end - at - 2 * _SIZE.size
@@ -279,7 +279,7 @@ def _value_position(data: Buffer, position: int, header: BatchHeader) -> int:
 
 
 def _what_is_wrong(messages: memoryview, position: int, magic: int) -> tuple[str, str] | None:
-    """Return what is expected and found where a scan ended; None if no whole message is left there."""
+    """Return what was expected and found at the message that ended a scan; None if no whole one is left."""
     room = len(messages) - position
     if room < LOG_OVERHEAD:
         return None

@@ -1,4 +1,4 @@
-"""Records as lines of text, without a Python object per record.
+"""Formatting of records as lines of text, without a Python object per record.
 
     layout = json_layout(with_topic=True)
     for data in Lines(layout, topic_partition).of(arrow_batch):
@@ -26,7 +26,7 @@ _OUT_BYTES = 1 << 20
 
 
 class Style(enum.IntEnum):
-    """How keys, values, headers and times are written."""
+    """A style in which the keys, values, headers and times of records are written as text."""
 
     RAW = kernel.RAW  # as they are
     FIELD = kernel.FIELD  # escaped for a terminal
@@ -34,7 +34,7 @@ class Style(enum.IntEnum):
 
 
 class Kind(enum.IntEnum):
-    """What a part of a record's text is."""
+    """The kinds of parts in a record's line of text: offset, time, key, value, headers and so on."""
 
     OFFSET = kernel.OFFSET
     TIME_MS = kernel.TIME_MS
@@ -61,19 +61,19 @@ _COLUMN_OF = {
 
 
 class Layout(NamedTuple):
-    """What a record becomes: literal bytes, and kinds, written in one style."""
+    """The layout of a record's line of text: literal bytes and kinds of parts, written in one style."""
 
     parts: Sequence[bytes | Kind]
     style: Style
 
     @property
     def columns(self) -> list[str]:
-        """Which columns of RECORD_SCHEMA it needs; always the offset."""
+        """Names of the RECORD_SCHEMA columns that the layout needs, always with the offset."""
         return sorted({"offset", *(_COLUMN_OF[p] for p in self.parts if p in _COLUMN_OF)})
 
 
 def json_layout() -> Layout:
-    """Return the layout of a line of JSON."""
+    """Return the layout that writes each record as a line of JSON."""
     parts: list[bytes | Kind] = []
     before = "{"
     for name, kind in (
@@ -91,7 +91,7 @@ def json_layout() -> Layout:
 
 
 def field_layout(*, with_topic: bool) -> Layout:
-    """Return the layout of a line of fields, separated by tabs."""
+    """Return the layout that writes each record as a line of fields, separated by tabs."""
     kinds = [Kind.PARTITION, Kind.OFFSET, Kind.TIME, Kind.KEY, Kind.VALUE, Kind.HEADERS]
     parts: list[bytes | Kind] = []
     for kind in [Kind.TOPIC] * with_topic + kinds:
@@ -100,7 +100,10 @@ def field_layout(*, with_topic: bool) -> Layout:
 
 
 class Lines:
-    """Writes records of one partition in a layout. Not thread-safe."""
+    """A formatter of one partition's records as lines of text in a given layout.
+
+    Not thread-safe.
+    """
 
     _shown: Array = EMPTY_U8  # of `terminal.shown_characters`, once it is needed
 
@@ -118,7 +121,10 @@ class Lines:
         self._out = np.empty(_OUT_BYTES, np.uint8)
 
     def of(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
-        """Yield the text of records that have the layout's columns; each piece is valid until the next."""
+        """Yield the text of the records in an Arrow batch, which has the layout's columns.
+
+        Each piece is valid until the next.
+        """
         offsets = columns.int64_numbers(batch.column("offset"))
         names = batch.schema.names
         timestamps = (

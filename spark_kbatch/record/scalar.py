@@ -1,4 +1,4 @@
-"""A few V2 records in pure Python: single sends, control batches and batches of internal topics.
+"""A V2 codec in pure Python for a few records: single sends, control batches, internal topics.
 
 Committing and resolving offsets read and write a handful of records, and must not load numba for them.
 `record/__init__` describes the format.
@@ -24,7 +24,7 @@ Header: TypeAlias = tuple[bytes, bytes | None]  # one of a record's headers: UTF
 
 
 class PlainRecord(NamedTuple):
-    """A record as offset, key and value."""
+    """A decoded record: its offset, key and value."""
 
     offset: int
     key: bytes | None
@@ -32,7 +32,7 @@ class PlainRecord(NamedTuple):
 
 
 def encode(records: Iterable[tuple[bytes | None, bytes | None]], timestamp_ms: int) -> bytearray:
-    """Return one uncompressed batch with these (key, value) records, all with the same time."""
+    """Encode (key, value) records as one uncompressed V2 batch, all with the same timestamp."""
     out = bytearray(RECORD_BATCH_OVERHEAD)
     count = 0
     for key, value in records:
@@ -54,7 +54,7 @@ def encode_record(
     value: bytes | None,
     headers: Sequence[Header] = (),
 ) -> bytes:
-    """Return the bytes of one record, starting with its length."""
+    """Encode one V2 record, starting with its length."""
     parts = [b"\0", varint(wrapped(timestamp_delta)), varint(offset_delta)]
     for part in (key, value):
         parts += (_NULL,) if part is None else (varint(len(part)), part)
@@ -67,7 +67,7 @@ def encode_record(
 
 
 def decode(data: Buffer, position: int, header: BatchHeader) -> list[PlainRecord]:
-    """Return the records of the uncompressed batch at `position`.
+    """Decode the records of the uncompressed V2 batch at `position`.
 
     Raises:
         CorruptRecordError: the CRC or the lengths do not hold, or the batch is compressed; carries
@@ -104,7 +104,7 @@ def _key_and_value(fields: memoryview) -> list[bytes | None]:
 def walk_records(
     section: Buffer, position: int, header: BatchHeader
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield offset, timestamp, the position of the key's length and the end of each record.
+    """Yield offset, timestamp, the position of the key's length and the end of each V2 record in a batch.
 
     Args:
         section: the batch's records, uncompressed; positions count from its start.
@@ -162,7 +162,7 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Return the number of the zigzag varint at `position`, and the position after it.
+    """Decode the zigzag varint at `position`; return the number, and the position after it.
 
     Raises:
         IndexError: as `read_unsigned_varint`.
@@ -172,7 +172,7 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Return the number of the varint at `position`, and the position after it.
+    """Decode the unsigned varint at `position`; return the number, and the position after it.
 
     Raises:
         IndexError: the varint passes the end of `data`, or has over ten bytes.

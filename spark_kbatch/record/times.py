@@ -1,4 +1,4 @@
-"""Offset and time of each record of one batch, in pure Python and without keys and values.
+"""Offsets and timestamps of a batch's records, read in pure Python and without keys and values.
 
 A lookup by time opens one batch, or a few, and must not load numba for it.
 

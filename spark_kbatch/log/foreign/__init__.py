@@ -1,4 +1,4 @@
-"""Logs that a real broker wrote, read only. They have no `kbatch.state`.
+"""Read-only access to logs that a real Kafka broker wrote, which have no `kbatch.state`.
 
     log_dir      find the partitions of a log dir
     log          read one of them

@@ -1,4 +1,4 @@
-"""A check of everything in a broker's log, which only reads.
+"""A read-only check of all files in a partition's directory that a Kafka broker wrote.
 
     .log                  each batch's CRC; offsets that grow, from the segment's base offset on
     .index                each entry names a batch that is there, with that offset
@@ -29,7 +29,10 @@ _OTHERS = (".timeindex", ".txnindex", ".snapshot")
 def check(
     files: Files, directory: Path, topic_partition: TopicPartition, *, file: str = ""
 ) -> RepairReport:
-    """Return what is wrong in a partition's directory, or of one segment, whose .log file is named `file`."""
+    """Check the files of a broker's partition, or of one segment of it; report what is wrong.
+
+    The segment is the one whose .log file is named `file`.
+    """
     stem = file.partition(".")[0]
     names = [name for name in files.list(directory) if name.startswith(stem)]
     bases = sorted(base for base in map(base_offset_of, names) if base is not None)
@@ -49,7 +52,7 @@ def check(
 def _check_segment(
     files: Files, segment: Segment, next_offset: int, *, is_last: bool
 ) -> tuple[int, list[str]]:
-    """Return the offset after the last valid batch, and what is wrong."""
+    """Check a segment's batches and `.index`; return the offset after the last valid batch, and faults."""
     path, damaged = segment.log, []
     indexed, faults = _index(files, segment)
     tail: list[str] = []  # after the last valid batch so far
@@ -87,7 +90,7 @@ def _check_segment(
 
 
 def _index(files: Files, segment: Segment) -> tuple[dict[int, int], list[str]]:
-    """Return the offsets in an index by position, and what is wrong with it."""
+    """Read an `.index` file; return its offsets by position, and what is wrong with it."""
     path, found = segment.offset_index, {}
     if not files.exists(path):
         return {}, []

@@ -1,4 +1,4 @@
-"""A partition's directory as a broker left it, or is still writing it: only read, never written.
+"""Read-only access to a partition's directory as a Kafka broker left it, or is still writing it.
 
 Nothing records where such a log ends. It is found each time the log's offsets are asked for, by what a
 broker does when it starts, done in memory:
@@ -71,7 +71,7 @@ _NOTHING = LogRead("", 0, memoryview(b""), [])
 
 
 class Checkpoints(NamedTuple):
-    """One partition's entries in the checkpoints of the log dir; None if there is none."""
+    """One partition's offsets in the checkpoint files of a broker's log dir; None for a missing one."""
 
     recovery_point: int | None = None
     log_start_offset: int | None = None
@@ -79,14 +79,20 @@ class Checkpoints(NamedTuple):
 
 
 class View(NamedTuple):
-    """A log as of one look at its directory. Replaced whole."""
+    """The segments and offsets of a broker's log, as of one look at its directory.
+
+    Replaced whole.
+    """
 
     segments: tuple[Segment, ...]
     offsets: LogOffsets
 
 
 class ForeignLog:
-    """The log of a partition that another program owns. Keeps nothing open; thread-safe."""
+    """The log of a partition that another program, such as a Kafka broker, owns; it is only read.
+
+    Keeps nothing open; thread-safe.
+    """
 
     def __init__(
         self, files: Files, directory: Path, topic_partition: TopicPartition, *, file: str = ""
@@ -109,7 +115,7 @@ class ForeignLog:
         self._replayed_position: BatchPosition | None = None
 
     def offsets(self, checkpoints: Checkpoints) -> LogOffsets:
-        """Find where the log starts and ends now.
+        """Look at the log's directory; return its current start, end, high watermark and last stable offset.
 
         Raises:
             KafkaStorageError, OSError: the directory cannot be read.
@@ -117,7 +123,7 @@ class ForeignLog:
         return self._look(checkpoints).offsets
 
     def size_in_bytes(self) -> int:
-        """Return the size of all batches, as of the last look."""
+        """Return the size in bytes of all batches of the log, as of the last look at its directory."""
         view = self._view
         return sum(one.end_position(self.files) for one in view.segments) if view else 0
 
@@ -154,10 +160,11 @@ class ForeignLog:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """Return the first record before `end_offset` at `timestamp_ms` or later, as of the last look.
+        """Return the first record before `end_offset` with a timestamp of `timestamp_ms` or later.
 
-        For MAX_TIMESTAMP return the first record with the largest timestamp. Nothing is remembered, since
-        the owner may compact segments into one with the same base offset.
+        The log is taken as of the last look at its directory. For MAX_TIMESTAMP return the first record
+        with the largest timestamp. Nothing is remembered, since the owner may compact segments into one
+        with the same base offset.
         """
         view = self._view
         if view is None or not view.segments:
@@ -169,7 +176,10 @@ class ForeignLog:
         return lookup.offset_for(segments, timestamp_ms, start_offset, end_offset)
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """Return where to split a range, as of the last look; see `lookup.split_points`."""
+        """Return offsets that split a range of the log into pieces of about equal size.
+
+        The log is taken as of the last look at its directory; see `lookup.split_points`.
+        """
         view = self._view
         if view is None or not view.segments:
             return []
@@ -278,7 +288,7 @@ class ForeignLog:
     def _up_to_the_end(
         self, segments: list[Segment], recovery_point: int | None
     ) -> tuple[list[Segment], int]:
-        """Return the segments up to the first bad tail, and the offset after their batches."""
+        """Find where the log ends: return the segments up to the first bad tail, and the log end offset."""
         if not segments:
             return [], 0
         first = len(segments) - 1
@@ -348,7 +358,7 @@ class ForeignLog:
     def _states_at(
         self, segments: Sequence[Segment], log_start_offset: int, log_end_offset: int
     ) -> ProducerStates:
-        """Return the producers as of the log's end, replaying what was appended since the last look."""
+        """Return the producer state as of the log's end, replaying batches appended since the last look."""
         states, self._states = self._states, None
         if states is None or not log_start_offset <= self._replayed_to <= log_end_offset:
             rebuilt = rebuild(
@@ -406,7 +416,7 @@ class ForeignLog:
         return _NOTHING
 
     def _read_segment(self, segment: Segment, asked: ReadRange, end_offset: int) -> LogRead | None:
-        """Read from one segment; return None if compaction left no batch from the offset on in it."""
+        """Read batches from one segment; return None if compaction left none in it at or after the offset."""
         offset = asked.offset
         path, at_least = segment.log, segment.base_offset
         end_position = segment.end_position(self.files)
@@ -434,13 +444,13 @@ class ForeignLog:
 
 
 def _floor(segments: Sequence[Segment], offset: int) -> int:
-    """Return the index of the segment that holds `offset`, if one does; else of the first."""
+    """Return the index in `segments` of the one that holds `offset`; 0 if `offset` is before all of them."""
     at = bisect.bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
     return max(at, 0)
 
 
 def _from(read: LogRead, offset: int) -> LogRead:
-    """Drop the batches before the one that holds `offset` or a later one."""
+    """Drop the batches that end before `offset` from what was read."""
     first = next(i for i, (_, header) in enumerate(read.batches) if header.last_offset >= offset)
     start = read.batches[first][0]
     if start == 0:

@@ -1,4 +1,4 @@
-"""The partitions at a broker's PATH: a log dir, one partition's directory, or a single .log file.
+"""The partitions that a Kafka broker has at a path: a log dir, a partition's directory or a .log file.
 
     /var/lib/kafka-logs                             a log dir: directories named topic-N, checkpoints
     /var/lib/kafka-logs/events-0                    a partition; its log dir's checkpoints are used
@@ -60,12 +60,15 @@ if TYPE_CHECKING:
 
 
 class ForeignLogDir:
-    """The partitions of a broker at one PATH. Thread-safe; keeps nothing open."""
+    """The partitions that a Kafka broker has at one path, which are only read.
+
+    Thread-safe; keeps nothing open.
+    """
 
     def __init__(
         self, files: Files, path: Path, *, only: TopicPartition | None = None, file: str = ""
     ) -> None:
-        """Use `find` instead.
+        """Set up reading of a log dir or one partition's directory; use `find`, which detects what is there.
 
         Args:
             files: the disk.
@@ -81,7 +84,7 @@ class ForeignLogDir:
 
     @classmethod
     def find(cls, files: Files, path: Path) -> ForeignLogDir | None:
-        """Find the partitions at `path`; return None if it is nothing of a broker's.
+        """Detect which partitions of a broker are at `path`; return None if it is nothing of a broker's.
 
         Raises:
             OSError: it cannot be read.
@@ -111,7 +114,7 @@ class ForeignLogDir:
         return None
 
     def partitions(self, topic: str | None = None) -> list[TopicPartition]:
-        """Return all partitions, or those of one topic, sorted."""
+        """Return all partitions at the path, or those of one topic, sorted."""
         if self._only is not None:
             return [self._only] if topic in (None, self._only.topic) else []
         found = []
@@ -128,7 +131,7 @@ class ForeignLogDir:
         return sorted(found)
 
     def log(self, topic_partition: TopicPartition) -> ForeignLog:
-        """Return the log of one of `partitions`."""
+        """Return the log of one of the partitions at the path."""
         with self._mutex:
             log = self._logs.get(topic_partition)
             if log is None:
@@ -138,7 +141,7 @@ class ForeignLogDir:
             return log
 
     def check(self, topic_partition: TopicPartition) -> RepairReport:
-        """Return what is wrong with one of `partitions`; see `check`."""
+        """Check all files of one of the partitions at the path; report what is wrong."""
         from spark_kbatch.log.foreign.check import check  # noqa: PLC0415  readers do not need it
 
         directory = self._directory(topic_partition)
@@ -157,14 +160,20 @@ class ForeignLogDir:
     def views(
         self, topic_partitions: Iterable[TopicPartition], *, with_high_watermark: bool
     ) -> dict[TopicPartition, ForeignLogView]:
-        """Return views of these logs, each as of when it is looked at; raises as `checkpoints`."""
+        """Return a view of each of these partitions' logs, with its offsets as of now.
+
+        Raises as `checkpoints`.
+        """
         checkpoints = self.checkpoints(topic_partitions, with_high_watermark=with_high_watermark)
         return {tp: ForeignLogView(self.log(tp), found) for tp, found in checkpoints.items()}
 
     def read(
         self, topic_partition: TopicPartition, asked: ReadRange, *, with_high_watermark: bool
     ) -> tuple[LogRead, LogOffsets]:
-        """Read whole batches as `ForeignLog.read`; raises as `checkpoints`."""
+        """Read whole batches from a partition's log, as `ForeignLog.read` does.
+
+        Raises as `checkpoints`.
+        """
         return self.log(topic_partition).read(
             asked,
             lambda: self.checkpoints([topic_partition], with_high_watermark=with_high_watermark)[
@@ -175,7 +184,7 @@ class ForeignLogDir:
     def checkpoints(
         self, topic_partitions: Iterable[TopicPartition], *, with_high_watermark: bool
     ) -> dict[TopicPartition, Checkpoints]:
-        """Read what the log dir's checkpoints say about these partitions now.
+        """Read what the checkpoint files of the broker's log dir say about these partitions now.
 
         A damaged one counts as empty, except that of the high watermarks; there a partition without an
         entry has 0, as in a broker.
@@ -224,7 +233,7 @@ class ForeignLogDir:
 
 
 class ForeignLogView:
-    """A log as of when it was looked at."""
+    """A broker's log with its offsets as of when the view was created."""
 
     def __init__(self, log: ForeignLog, checkpoints: Checkpoints) -> None:
         self._log = log
@@ -233,16 +242,16 @@ class ForeignLogView:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """Do as `ForeignLog.offset_for_timestamp`."""
+        """Return the first record before `end_offset` with a timestamp of `timestamp_ms` or later."""
         return self._log.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """Do as `ForeignLog.split_points`."""
+        """Return offsets that split a range of the log into pieces of about equal size."""
         return self._log.split_points(start_offset, end_offset, piece_bytes=piece_bytes)
 
 
 def topic_partition_of(name: str) -> TopicPartition | None:
-    """Return the partition that a directory of this name is for; None for any other name."""
+    """Return the topic and partition of a directory named topic-N; None for any other name."""
     found = _PARTITION_NAME.fullmatch(name)
     if found is None:
         return None

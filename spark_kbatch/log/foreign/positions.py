@@ -1,4 +1,4 @@
-"""Positions of batches in the segments of a log that another program owns: checked, then remembered.
+"""A cache of checked batch positions in the segments of a log that another program owns.
 
 An entry is (offset, position): a batch begins at that position, and all batches before it have lower
 offsets. `.index` entries are checked before use: if one does not lead to a whole valid batch, one further
@@ -23,7 +23,10 @@ from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX, Segment, candidates
 
 
 class Positions:
-    """The known positions of one log. Thread-safe."""
+    """A cache of the positions at which batches begin in the segments of one log.
+
+    Thread-safe.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -32,7 +35,7 @@ class Positions:
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # ascending
 
     def start_for(self, descriptor: int, segment: Segment, offset: int) -> int:
-        """Return a position that is not after any batch that holds `offset` or a later one."""
+        """Return a segment position to scan from: not after any batch that holds `offset` or a later one."""
         known = self._known_in(descriptor, segment)
         at = bisect.bisect_right(known, offset, key=lambda entry: entry[0]) - 1
         if at >= 0 and known[at][0] == offset:
@@ -40,14 +43,14 @@ class Positions:
         return max(self._indexed(descriptor, segment, offset), known[at][1] if at >= 0 else 0)
 
     def last(self, descriptor: int, segment: Segment) -> int:
-        """Return the last position, known or in the index, at which a valid batch begins; or 0."""
+        """Return the last position in a segment, cached or indexed, at which a valid batch begins; or 0."""
         known = self._tried(descriptor, segment, reversed(self._known_in(descriptor, segment)))
         return max(
             known, self._indexed(descriptor, segment, segment.base_offset + RELATIVE_OFFSET_MAX)
         )
 
     def remember(self, descriptor: int, segment: Segment, offset: int, position: int) -> None:
-        """Remember an entry."""
+        """Cache the position of a batch in a segment; all batches before it have offsets below `offset`."""
         with self._mutex:
             known = self._known.setdefault(self._key(descriptor, segment), [])
             at = bisect.bisect_left(known, (offset, position))
@@ -55,7 +58,7 @@ class Positions:
                 known.insert(at, (offset, position))
 
     def forget(self) -> None:
-        """Drop all that is remembered."""
+        """Drop all cached positions."""
         with self._mutex:
             self._known.clear()
 
@@ -71,7 +74,7 @@ class Positions:
         return self._tried(descriptor, segment, found)
 
     def _tried(self, descriptor: int, segment: Segment, entries: Iterable[tuple[int, int]]) -> int:
-        """Return the position in the first of the entries that leads to a valid batch; 0 if none does."""
+        """Return the position of the first (offset, position) entry that leads to a valid batch; else 0."""
         end_position = segment.end_position(self._files)
         for offset, position in entries:
             if position == 0:

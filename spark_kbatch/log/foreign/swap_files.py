@@ -1,4 +1,4 @@
-"""The files that a broker keeps in a partition's directory when it starts, and their names.
+"""The names of a partition's files once a starting broker has resolved .swap, .cleaned and .deleted ones.
 
     *.deleted      removed
     *.cleaned      removed: the cleaner, or a split of a segment, did not finish
@@ -23,7 +23,7 @@ _SNAPSHOT_OF_METADATA = ".checkpoint.deleted"
 
 
 def names_after_start(names: Iterable[str], next_offset_of: Callable[[str], int]) -> dict[str, str]:
-    """Return the names that files will have, each with the file's current name.
+    """Return the file names that a partition has after a broker starts, each with the current name.
 
     Args:
         names: of the regular files in the directory.
@@ -54,6 +54,6 @@ def names_after_start(names: Iterable[str], next_offset_of: Callable[[str], int]
 
 
 def _stem(name: str) -> int | None:
-    """Return the number before the first dot; None if there is none."""
+    """Return the base offset before the first dot of a file's name; None if there is none."""
     found = _STEM.match(name)
     return int(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""The producers of a log: the last batches of each, and open and aborted transactions.
+"""The producer state of a log: each producer's last batches, and open and aborted transactions.
 
     state              what is known of each producer, and which batches are duplicates
     manager            the producers of one log, loaded on first use and kept up to date

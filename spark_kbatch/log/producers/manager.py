@@ -1,4 +1,4 @@
-"""The producers of one log: those of all batches below its end.
+"""The producer state of one log, loaded when first needed and updated from the batches below the log's end.
 
 They are loaded when first needed, and then updated from the batches that were appended since: by other
 processes, by commits, and by us if the write of the state seemed to fail. `state` says what is known of
@@ -45,7 +45,10 @@ SAVED_AFTER_BATCHES = 1000
 
 
 class LogProducers:
-    """The producers of one log. Guarded by the partition's lock."""
+    """The producer state of one log: it detects duplicate batches and tracks open transactions.
+
+    Guarded by the partition's lock.
+    """
 
     def __init__(self, segments: LogSegments) -> None:
         self._segments = segments
@@ -55,7 +58,7 @@ class LogProducers:
         self._unsaved = 0  # batches, or records where those were not counted, since the last save
 
     def read(self, state: LogState, now_ms: int) -> None:
-        """Load or update the producers, to those of all batches that `state` shows."""
+        """Load the producer state, or update it with the batches appended since, up to the end in `state`."""
         known = self._as_of
         # Truncated batches are refetched under the new leader's epoch.
         if (
@@ -78,16 +81,16 @@ class LogProducers:
         self.are_as_of(state)
 
     def are_known(self, state: LogState) -> bool:
-        """Return True if `states` has exactly the batches that `state` shows."""
+        """Return True if the loaded producer state covers exactly the batches in the log's `state`."""
         return self._as_of is not None and self._as_of.log_end_offset == state.log_end_offset
 
     def are_as_of(self, state: LogState) -> None:
-        """Record that `states` has all batches that `state` shows."""
+        """Record that the loaded producer state covers all batches in the log's `state`."""
         self._as_of = state
         self.states.forget_ended(state.high_watermark)
 
     def appended(self, state: LogState, batches: int) -> None:
-        """Record an append, whose batches `states` has and `state` shows."""
+        """Record an append that the producer state covers, and save that state about every 1000 batches."""
         self.are_as_of(state)
         self._unsaved += batches
         # Writing takes time for each producer, so many producers are saved less often.
@@ -95,17 +98,23 @@ class LogProducers:
             self._save(state)
 
     def high_watermark_moved(self, state: LogState) -> None:
-        """Record a move of the high watermark, if the producers are loaded."""
+        """Record a move of the log's high watermark, which may make ended transactions stable.
+
+        Nothing happens if the producers are not loaded.
+        """
         if self.are_known(state):
             self.are_as_of(state)
 
     def forget(self) -> None:
-        """Drop the producers after batches were removed, or may have been: the next read loads them."""
+        """Drop the loaded producer state after batches were, or may have been, removed from the log.
+
+        The next read loads it.
+        """
         self.states = ProducerStates(self._segments.topic_partition)
         self._as_of = None
 
     def last_stable_offset(self, state: LogState, now_ms: int) -> int:
-        """Return the first offset of an open or unstable transaction in a log with this state.
+        """Compute the last stable offset of a log in this recorded state by reading its batches.
 
         It is read from the batches, whatever is cached; nothing is written.
         """
@@ -113,9 +122,9 @@ class LogProducers:
         return states.last_stable_offset(state.high_watermark, state.log_start_offset)
 
     def _load(self, state: LogState, now_ms: int) -> ProducerStates:
-        """Load the producers; write the active segment's snapshot, which rolls by commits do not write.
+        """Load the producer state, and write a snapshot for the active segment if it has none.
 
-        Snapshots of segments that are gone are removed.
+        Rolls by commits do not write one. Snapshots of segments that are gone are removed.
         """
         files, directory, active = (
             self._segments.files,
@@ -138,7 +147,7 @@ class LogProducers:
     def _rebuilt(
         self, state: LogState, log_end_offset: int, now_ms: int, saved: SavedProducers | None
     ) -> ProducerStates:
-        """Return the producers as of an offset.
+        """Return the producer state as of `log_end_offset`, rebuilt from saved state and later batches.
 
         A snapshot counts only if a segment that the state shows begins there: one that a dead writer left
         may be at an offset that now holds other batches. Nor does it count above the high watermark: it
@@ -164,7 +173,10 @@ class LogProducers:
         ).states
 
     def _save(self, state: LogState) -> None:
-        """Write the producers as of the recorded `state`. A failure only costs a replay."""
+        """Save the producer state as of the log's recorded end in `kbatch.producers`.
+
+        A failure only costs a replay.
+        """
         self._unsaved = 0
         files, directory = self._segments.files, self._segments.directory
         try:
@@ -199,7 +211,7 @@ class LogProducers:
             return collections.deque(walked, maxlen=1).pop()
 
     def _saved(self, state: LogState) -> SavedProducers | None:
-        """Return what was saved, if it was made from batches that `state` shows."""
+        """Return the content of `kbatch.producers`, if it was made from batches that the log still has."""
         files, directory = self._segments.files, self._segments.directory
         saved = saved_producers.read(files, directory)
         if saved is None or not (

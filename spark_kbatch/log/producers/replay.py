@@ -1,4 +1,4 @@
-"""Producers and transactions, found by reading the batch headers of a log.
+"""Producer state and aborted transactions, found by reading the batch headers of a log.
 
     rebuild          rebuild producers, open and aborted transactions from the newest valid snapshot and
                      the batches after it; from the log start if there is none
@@ -70,7 +70,7 @@ assert _WITHOUT_SEQUENCE_MAX <= _WINDOW_SIZE
 
 
 class BatchPosition(NamedTuple):
-    """The place where a batch begins."""
+    """The place where a batch begins: the base offset of its segment, and its position there."""
 
     base_offset: int  # of its segment
     position: int
@@ -85,7 +85,7 @@ class ProducerBatch(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """The result of `rebuild`."""
+    """The producer state and aborted transactions of a log, as `rebuild` found them."""
 
     states: ProducerStates
     aborted: list[AbortedTransaction]  # whose markers lie at `replayed_from` or above, in order
@@ -105,7 +105,7 @@ def rebuild(
     saved: tuple[SavedProducers, BatchPosition] | None = None,
     expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
 ) -> Rebuilt:
-    """Rebuild the producers of a log as of its end.
+    """Rebuild the producer state of a log as of its end, from a snapshot and the batches after it.
 
     Args:
         segments_from: returns the segments from the one that holds an offset on, ascending. Earlier ones
@@ -153,14 +153,14 @@ def rebuild(
 
 
 class _AppendTimes:
-    """Times at which batches of a log were appended, or later ones."""
+    """Estimates of when batches were appended, from their segments' file times; never too early."""
 
     def __init__(self, files: Files, directory: Path, now_ms: int) -> None:
         self._files, self._directory, self._now_ms = files, directory, now_ms
         self._written_ms: dict[int, int] = {}  # when a segment was last written, by its base offset
 
     def of(self, base_offset: int, timestamp: int) -> int:
-        """Return the time of a batch's append, from its segment's base offset and its own timestamp."""
+        """Estimate when a batch was appended, from its segment's base offset and its own timestamp."""
         if timestamp >= self._now_ms:
             return self._now_ms
         written_ms = self._written_ms.get(base_offset)
@@ -173,7 +173,7 @@ class _AppendTimes:
         return min(max(timestamp, written_ms), self._now_ms)
 
     def of_entries(self, entries: Mapping[int, ProducerEntry]) -> dict[int, ProducerEntry]:
-        """Return the entries of a snapshot with the times of their last appends."""
+        """Return the producer entries of a snapshot with estimated times of their last appends."""
         names = self._files.list(self._directory)
         bases = sorted(base for base in map(base_offset_of, names) if base is not None)
         found = {}
@@ -193,7 +193,7 @@ def replay(
     marker: EndTransactionMarker | None,
     now_ms: int,
 ) -> AbortedTransaction | None:
-    """Add a producer's batch in the log to `states`; return the transaction it aborted, if any."""
+    """Apply a producer's batch to the producer state; return the transaction that it aborted, if any."""
     if not header.is_control:
         states.add(header, now_ms)
     elif marker is not None:
@@ -243,7 +243,10 @@ def producer_batches(
 
 
 def _from_offset(segments: Iterable[Segment], offset: int) -> Iterator[Segment]:
-    """Yield the segments from the one that holds `offset` on: the last that does not begin above it."""
+    """Yield the segments from the one that holds `offset` on.
+
+    That is the last one that does not begin above it.
+    """
     floor: Segment | None = None
     for segment in segments:
         if segment.base_offset > offset:
@@ -258,7 +261,7 @@ def _from_offset(segments: Iterable[Segment], offset: int) -> Iterator[Segment]:
 
 
 class _Window:
-    """A few KiB of a file, read at once as they may hold many small batches."""
+    """A buffer for a few KiB of a `.log` file, read at once as they may hold many small batches."""
 
     def __init__(self, files: Files, descriptor: int, end_position: int) -> None:
         self._files, self._descriptor, self.end_position = files, descriptor, end_position
@@ -276,7 +279,7 @@ class _Window:
         return self._buffer[start : min(start + size, self._end - self._position)]
 
     def size_of_messages(self, position: int, first_size: int) -> int:
-        """Return the size of a run of uncompressed messages, so that thousands are skipped together."""
+        """Return the size of the run of uncompressed V0 or V1 messages at `position`, to skip them all."""
         room = self.end_position - position
         data = memoryview(bytearray(min(max(RUN_BYTES_MAX, first_size), room)))
         data = data[: self._files.pread_into(self._descriptor, position, data)]
@@ -286,7 +289,7 @@ class _Window:
 
 
 def _header_and_size(window: _Window, position: int) -> tuple[BatchHeader | None, int]:
-    """Return header and size of the batch at `position`, no header for V0 and V1.
+    """Return header and size of the batch at `position`; the header is None for V0 and V1 messages.
 
     Positions in errors are relative to it.
     """
@@ -337,7 +340,10 @@ def _marker(window: _Window, position: int, header: BatchHeader) -> EndTransacti
 
 
 class _Looked(NamedTuple):
-    """The progress and results of a search; replaced whole."""
+    """The progress and results of a search for aborted transactions.
+
+    Replaced whole.
+    """
 
     start_offset: int
     next_offset: int
@@ -347,11 +353,11 @@ class _Looked(NamedTuple):
 
 
 class AbortedSearch:
-    """A search for the aborted transactions of one log. Any number of threads may use it.
+    """A search for the aborted transactions of one log, by reading its batches.
 
-    A transaction's marker follows its data, as far away as its producer kept it open. So the search starts
-    at the data, and continues until everything in the range is decided. It remembers how far it came, so
-    that a sequential reader does not search twice.
+    Any number of threads may use it. A transaction's marker follows its data, as far away as its producer
+    kept it open. So the search starts at the data, and continues until everything in the range is
+    decided. It remembers how far it came, so that a sequential reader does not search twice.
     """
 
     # Readers take no lock: what is remembered is replaced whole, and a reader whose result was replaced
@@ -369,7 +375,7 @@ class AbortedSearch:
         last_stable_offset: int,
         log_end_offset: int,
     ) -> LogRead:
-        """Return what a reader of committed data may see of `read`, with the aborted transactions.
+        """Cut a READ_COMMITTED read at the last stable offset, and add its aborted transactions.
 
         Args:
             read: what was read.

@@ -1,4 +1,4 @@
-"""`kbatch.producers`: the state of a log's producers at an earlier end, saved to spare a replay.
+"""`kbatch.producers`: a log's producer state as of an earlier end, saved to spare a replay of batches.
 
     position  bytes  field
            0      4  magic "KBPR"
@@ -64,7 +64,7 @@ assert RECORD_BATCH_OVERHEAD == 61
 
 
 class SavedProducers(NamedTuple):
-    """The content of a `kbatch.producers` file: a log's producers, and the batch after which it had them."""
+    """The content of a `kbatch.producers` file: a log's producer state, and the last batch that it covers."""
 
     offset: int
     segment_base_offset: int
@@ -75,7 +75,7 @@ class SavedProducers(NamedTuple):
 
 
 def pack(saved: SavedProducers) -> bytes:
-    """Return the file's bytes."""
+    """Return the bytes of a `kbatch.producers` file."""
     parts = []
     for producer_id, entry in saved.entries.items():
         first_offset = -1 if entry.txn_first_offset is None else entry.txn_first_offset
@@ -94,7 +94,7 @@ def pack(saved: SavedProducers) -> bytes:
 
 
 def unpack(data: bytes) -> SavedProducers | None:
-    """Return the content in a file's bytes; None if they are damaged."""
+    """Parse the bytes of a `kbatch.producers` file; return None if they are damaged."""
     if len(data) < _HEAD.size:
         return None
     magic, crc, version, size, *fields, header, count = _HEAD.unpack_from(data)
@@ -127,12 +127,12 @@ def unpack(data: bytes) -> SavedProducers | None:
 
 
 def write(files: Files, directory: Path, saved: SavedProducers) -> None:
-    """Write the file, without a flush."""
+    """Write a log's `kbatch.producers` file, without a flush."""
     files.write(directory / PRODUCERS_FILE, 0, pack(saved))
 
 
 def read(files: Files, directory: Path) -> SavedProducers | None:
-    """Read the file; return None if it is missing or damaged, or cannot be read."""
+    """Read a log's `kbatch.producers` file; return None if it is missing, damaged or unreadable."""
     try:
         return unpack(files.read(directory / PRODUCERS_FILE))
     except FileNotFoundError:
@@ -143,6 +143,6 @@ def read(files: Files, directory: Path) -> SavedProducers | None:
 
 
 def remove(files: Files, directory: Path) -> None:
-    """Remove the file after batches were removed from the log."""
+    """Remove a log's `kbatch.producers` file after batches were removed from the log."""
     with contextlib.suppress(IsADirectoryError):  # which holds no producers
         files.remove(directory / PRODUCERS_FILE)

@@ -1,4 +1,4 @@
-"""`.snapshot`: the producers of a log as of the offset in the file's name, big-endian.
+"""Kafka's `.snapshot` file, big-endian: a log's producer state as of the offset in the file's name.
 
     position  bytes  field
            0      2  version                   1
@@ -43,24 +43,24 @@ assert _ENTRY.size == 46
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:
-    """Return the path of the snapshot as of `offset`, exclusive."""
+    """Return the path of the producer `.snapshot` file as of `offset`, exclusive."""
     return directory / f"{offset:020d}{SUFFIX}"
 
 
 def snapshot_offset_of(name: str) -> int | None:
-    """Return the offset in the name of a snapshot; None for any other name."""
+    """Return the offset in the name of a producer `.snapshot` file; None for any other name."""
     stem, dot, end = name.partition(".")
     return int(stem) if f"{dot}{end}" == SUFFIX and len(stem) == 20 and stem.isdigit() else None
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:
-    """Return the offsets of all snapshots, valid or not, ascending."""
+    """Return the offsets of all producer snapshots in a log's directory, valid or not, ascending."""
     offsets = map(snapshot_offset_of, files.list(directory))
     return sorted(offset for offset in offsets if offset is not None)
 
 
 def stray_snapshots(offsets: Iterable[int], segment_base_offsets: Collection[int]) -> list[int]:
-    """Return the snapshots that a log with these segments does not need.
+    """Return the offsets of the producer snapshots that a log with these segments does not need.
 
     A snapshot belongs to the segment that begins at its offset. Of those after the last segment the newest
     stays: it was written when the log was closed.
@@ -73,7 +73,7 @@ def stray_snapshots(offsets: Iterable[int], segment_base_offsets: Collection[int
 
 
 def pack(entries: Mapping[int, ProducerEntry]) -> bytes:
-    """Return a file's bytes, with the producers in the order of their ids."""
+    """Return the bytes of a producer `.snapshot` file, with the producers in the order of their ids."""
     body = b"".join(
         _pack_entry(producer_id, entry) for producer_id, entry in sorted(entries.items())
     )
@@ -91,7 +91,7 @@ def _pack_entry(producer_id: int, entry: ProducerEntry) -> bytes:
 
 
 def unpack(data: bytes) -> dict[int, ProducerEntry] | None:
-    """Return the producers by id; None if the bytes are not a valid snapshot."""
+    """Parse the bytes of a producer `.snapshot` file into entries by producer id; None if not valid."""
     if len(data) < _HEAD.size:
         return None
     version, crc, count = _HEAD.unpack_from(data)
@@ -127,7 +127,7 @@ def _unpack_entry(fields: tuple[int, ...]) -> tuple[int, ProducerEntry]:
 def write_snapshot(
     files: Files, directory: Path, offset: int, entries: Mapping[int, ProducerEntry]
 ) -> Path:
-    """Write the producers as of `offset`, without a flush; return the path."""
+    """Write the producer `.snapshot` file as of `offset`, without a flush; return its path."""
     path = snapshot_path(directory, offset)
     files.remove(path)
     files.write(path, 0, pack(entries))
@@ -137,7 +137,7 @@ def write_snapshot(
 def newest_snapshot(
     files: Files, directory: Path, offsets: Iterable[int]
 ) -> tuple[int, dict[int, ProducerEntry]] | None:
-    """Return offset and producers of the newest valid snapshot among `offsets`; None if none is."""
+    """Return offset and producers of the newest valid `.snapshot` file among `offsets`; None if none is."""
     for offset in sorted(offsets, reverse=True):
         try:
             entries = unpack(files.read(snapshot_path(directory, offset)))

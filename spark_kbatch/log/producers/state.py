@@ -1,4 +1,4 @@
-"""The producers of a log, in memory: recent batches, to find duplicates, and open transactions.
+"""The producer state of a log, in memory: recent batches, to find duplicates, and open transactions.
 
 For each producer id: its epoch, the last five batches of that epoch, the epoch of the coordinator that
 last ended one of its transactions, and where its open transaction started. Sequences count records, from 0
@@ -53,7 +53,7 @@ _EXPIRATION_CHECK_MS = 600_000
 
 
 class BatchMetadata(NamedTuple):
-    """A remembered batch."""
+    """The sequences and offsets of a producer's recent batch, kept to detect duplicates of it."""
 
     first_sequence: int
     last_sequence: int
@@ -63,12 +63,15 @@ class BatchMetadata(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """Offset of its first record."""
+        """Offset of the batch's first record."""
         return self.last_offset - self.offset_delta
 
 
 class ProducerEntry(NamedTuple):
-    """One producer. `batches` are of its epoch, from the oldest to the newest."""
+    """The state of one producer id in a log: its epoch, recent batches and open transaction.
+
+    `batches` are of its epoch, from the oldest to the newest.
+    """
 
     producer_epoch: int
     batches: tuple[BatchMetadata, ...] = ()
@@ -79,12 +82,15 @@ class ProducerEntry(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of its newest record in this epoch; -1 if there is none."""
+        """Sequence of the producer's newest record in its epoch; -1 if there is none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 class ProducerStates:
-    """The producers of one log. Guarded by the partition's lock."""
+    """The producer state of one log, by producer id.
+
+    Guarded by the partition's lock.
+    """
 
     def __init__(
         self,
@@ -105,11 +111,14 @@ class ProducerStates:
 
     @property
     def entries(self) -> Mapping[int, ProducerEntry]:
-        """The entries by producer id. A view: it changes with the next append."""
+        """The state of each producer by its id, as a view that changes with the next append."""
         return self._entries
 
     def load(self, entries: Mapping[int, ProducerEntry], now_ms: int) -> None:
-        """Load the entries of a snapshot, except for expired ones. Nothing may have been added before."""
+        """Load the producer entries of a snapshot, except for expired ones.
+
+        Nothing may have been added before.
+        """
         for producer_id, entry in entries.items():
             if not self._is_expired(entry, now_ms):
                 self._entries[producer_id] = entry
@@ -119,7 +128,7 @@ class ProducerStates:
     # Before an append.
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """Return the remembered batch of which this one is a duplicate, if there is one."""
+        """Return the remembered batch of which this is a duplicate, by epoch and sequences, if any."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.producer_epoch != header.producer_epoch:
             return None
@@ -130,7 +139,7 @@ class ProducerStates:
         return None
 
     def ensure_follows(self, header: BatchHeader) -> None:
-        """Check that a data batch is in sequence, and in its producer's transaction if one is open.
+        """Check that a data batch is in sequence, and transactional if its producer has an open transaction.
 
         Raises:
             InvalidProducerEpochError: its epoch is fenced.
@@ -153,7 +162,7 @@ class ProducerStates:
             )
 
     def ensure_may_end(self, header: BatchHeader, marker: EndTransactionMarker) -> None:
-        """Check that a marker is from the current producer and coordinator epochs.
+        """Check that a transaction marker has neither a fenced producer epoch nor a fenced coordinator epoch.
 
         Raises:
             InvalidProducerEpochError: the producer's epoch is fenced.
@@ -174,7 +183,7 @@ class ProducerStates:
     def aborted_by(
         self, header: BatchHeader, marker: EndTransactionMarker
     ) -> AbortedTransaction | None:
-        """Return the transaction that a marker with these offsets aborts, if it does."""
+        """Return the open transaction that this transaction marker aborts, or None if it aborts none."""
         entry = self._entries.get(header.producer_id)
         if not marker.is_abort or entry is None or entry.txn_first_offset is None:
             return None
@@ -186,7 +195,7 @@ class ProducerStates:
         )
 
     def last_stable_offset_with(self, header: BatchHeader) -> int:
-        """Return the last stable offset with a batch of these offsets below the high watermark."""
+        """Return the last stable offset that a log has once this batch is below its high watermark."""
         still_open = [first for first, owner in self._open.items() if owner != header.producer_id]
         entry = self._entries.get(header.producer_id)
         if not header.is_control:
@@ -208,7 +217,10 @@ class ProducerStates:
     # After an append. Nothing is checked any more: what is in the log counts.
 
     def add(self, header: BatchHeader, now_ms: int) -> None:
-        """Add a data batch in the log, with its final offsets. Adding it again changes nothing."""
+        """Add a data batch that is in the log to its producer's entry.
+
+        Its offsets are final; adding it again changes nothing.
+        """
         entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_epoch)
         batches = entry.batches if entry.producer_epoch == header.producer_epoch else ()
         if batches and batches[-1].last_offset >= header.last_offset:
@@ -236,7 +248,7 @@ class ProducerStates:
     def end_transaction(
         self, header: BatchHeader, marker: EndTransactionMarker, now_ms: int
     ) -> AbortedTransaction | None:
-        """End a transaction by a marker in the log; return what it aborted, if anything.
+        """End a producer's transaction by a marker in the log; return the transaction if it was aborted.
 
         If its producer has no open transaction, only the epochs change.
         """
@@ -256,7 +268,7 @@ class ProducerStates:
         return aborted
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
-        """Return the exclusive end of what is decided.
+        """Return the log's last stable offset, the exclusive end of its decided transactions.
 
         Each transaction before it has a marker, and that is below the high watermark.
         """
@@ -271,7 +283,7 @@ class ProducerStates:
         }
 
     def remove_expired(self, now_ms: int) -> None:
-        """Remove producers that were idle for too long; at most every ten minutes."""
+        """Remove producers idle for producer.id.expiration.ms or longer; checks at most every ten minutes."""
         if 0 <= now_ms - self._checked_ms < _EXPIRATION_CHECK_MS:
             return
         self._checked_ms = now_ms

@@ -1,4 +1,4 @@
-"""`.txnindex`: the aborted transactions of a segment, that is those whose ABORT marker it holds.
+"""Kafka's `.txnindex` file: the aborted transactions of a segment, those whose ABORT marker it holds.
 
     position  bytes  field
            0      2  version               0
@@ -33,17 +33,17 @@ assert ENTRY_SIZE == 34
 
 
 def transaction_index_path(directory: Path, base_offset: int) -> Path:
-    """Return the path of the index of the segment that begins at `base_offset`."""
+    """Return the path of the `.txnindex` file of the segment that begins at `base_offset`."""
     return directory / f"{base_offset:020d}{SUFFIX}"
 
 
 def pack(aborted: AbortedTransaction) -> bytes:
-    """Return the bytes of one entry."""
+    """Return the bytes of one `.txnindex` entry, an aborted transaction."""
     return _ENTRY.pack(_VERSION, *aborted)
 
 
 def unpack(data: bytes, base_offset: int) -> list[AbortedTransaction] | None:
-    """Return the entries of a file; None if they cannot be those of a segment at `base_offset`.
+    """Parse the bytes of a `.txnindex` file; None if they cannot be those of a segment at `base_offset`.
 
     Source: TransactionIndex.sanityCheck, which checks only the last offset.
     """
@@ -65,7 +65,7 @@ def unpack(data: bytes, base_offset: int) -> list[AbortedTransaction] | None:
 
 
 def read(files: Files, directory: Path, base_offset: int) -> list[AbortedTransaction] | None:
-    """Read the entries of a segment: empty if it has no such file, None if the file is damaged."""
+    """Read the `.txnindex` file of a segment: empty if there is none, None if it is damaged."""
     try:
         data = files.read(transaction_index_path(directory, base_offset))
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def read(files: Files, directory: Path, base_offset: int) -> list[AbortedTransac
 def append(
     files: Files, directory: Path, base_offset: int, entries: Sequence[AbortedTransaction]
 ) -> Path:
-    """Append entries, without a flush; return the path of the file."""
+    """Append aborted transactions to a segment's `.txnindex` file, without a flush; return its path."""
     path = transaction_index_path(directory, base_offset)
     size = files.size(path) if files.exists(path) else 0
     files.write(path, size // ENTRY_SIZE * ENTRY_SIZE, b"".join(map(pack, entries)))
@@ -84,7 +84,7 @@ def append(
 
 
 def truncate(files: Files, directory: Path, base_offset: int, offset: int) -> None:
-    """Remove the entries of markers at `offset` and above; all entries if the file is damaged."""
+    """Remove the `.txnindex` entries of markers at `offset` and above; all entries if the file is damaged."""
     path = transaction_index_path(directory, base_offset)
     if files.exists(path):
         entries = unpack(files.read(path), base_offset) or []
