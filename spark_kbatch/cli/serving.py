@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
-from queue import SimpleQueue
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -80,17 +82,8 @@ def serve(
         if topic_key(key) in _OPTIONS_OF_SERVE:
             raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
     options: dict[str, Any] = dict(given)
-    signals: SimpleQueue[int] = SimpleQueue()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        if number != signal.SIGUSR1:
-            # So that a second signal ends the process at once.
-            signal.signal(number, signal.SIG_DFL)
-        signals.put(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, on_signal)
     with (
+        _signals() as next_signal,
         Cluster(path, create=create) as cluster,
         cluster.serve(
             *listen,
@@ -116,10 +109,34 @@ def serve(
         else:
             shown = f"{counted(len(names), 'topic')} of {cluster.path}"
             print_line(visible(f"Serving {shown} at {server.bootstrap_servers}; Ctrl+C ends it."))
-        while signals.get() == signal.SIGUSR1:
+        while next_signal() == signal.SIGUSR1:
             _print_metrics(cluster, server)
         if as_json:
             _print_metrics(cluster, server)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[Callable[[], int]]:
+    """Yield a function that waits for SIGINT, SIGTERM or SIGUSR1, and returns its number."""
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGUSR1:
+            # So that a second signal ends the process at once.
+            signal.signal(number, signal.SIG_DFL)
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    # Through a file, because Python runs handlers between two steps of the main thread: a signal that arrives
+    # just before that thread starts to wait for a lock would be noticed when the wait ends, so never.
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, on_signal)
+    try:
+        yield lambda: os.read(reader, 1)[0]
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
 
 
 def _print_metrics(cluster: Cluster, server: Server) -> None:

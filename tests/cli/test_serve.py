@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,39 @@ def test_a_served_cluster_can_be_used_until_a_signal(
     assert cluster.topic("events").partitions == 2
     assert cluster.read("events").read_all()["value"].to_pylist() == [b"value"]
     assert cluster.running_server() is None
+
+
+# Serves, with a thread that signals itself once it is told to.
+SIGNALLED_ELSEWHERE = """
+import signal, sys, threading
+from spark_kbatch.cli.main import main
+
+def signal_this_thread():
+    sys.stdin.readline()
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=signal_this_thread, daemon=True).start()
+main()
+"""
+
+
+def test_a_signal_that_interrupts_no_wait_of_the_main_thread_ends_the_server(
+    tmp_path: Path,
+) -> None:
+    words = ["serve", str(tmp_path / "cluster"), "--create", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [sys.executable, "-c", SIGNALLED_ELSEWHERE, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert first_line(process)
+            process.communicate("\n", timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+
+    assert process.returncode == 0
 
 
 def test_address_path_and_topics_are_printed_once_clients_can_connect(
