@@ -38,7 +38,7 @@ def whole_number(name: str, value: Any, low: int, high: int = LONG_MAX) -> int:
 
 
 def seconds(name: str, value: Any) -> float:
-    """Return a time to wait, 0 or longer; times that no clock can wait for become a year."""
+    """Return an argument that must be a time-out in seconds, 0 or more; more than a year becomes a year."""
     try:
         number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -56,7 +56,7 @@ def text(name: str, value: Any) -> str:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """Return True or False; truthy and falsy values are refused."""
+    """Return an argument that must be True or False; other truthy and falsy values are refused."""
     if not isinstance(value, bool):
         refuse(name, value, "True, False")
     return value
@@ -108,7 +108,7 @@ def topic_partitions(name: str, value: Any) -> list[TopicPartition]:
 
 
 def by_partition(name: str, value: Any, accepts: str) -> dict[TopicPartition, Any]:
-    """Return a mapping by partition; its keys are checked, its values are not."""
+    """Return an argument that must be a mapping by partition; its keys are checked, its values are not."""
     if not isinstance(value, Mapping):
         refuse(name, value, accepts)
     return {topic_partition(f"a partition in {name}", tp): wanted for tp, wanted in value.items()}
@@ -123,7 +123,7 @@ def _listed(name: str, value: Any, accepts: str) -> list[Any]:
 
 
 def shown(value: object) -> str:
-    """Return a short representation for an error, also of a value whose `repr` fails."""
+    """Return a short representation of a value for an error message, even if its `repr` fails."""
     try:
         return reprlib.repr(value)
     except Exception:  # noqa: BLE001  whatever an object raises

@@ -1,4 +1,4 @@
-"""An option, and the options of one call, recognised by their keys.
+"""The definition of an option, and the matching of the options that a caller gives with the known ones.
 
 Keys are Kafka's, or those of Spark's Kafka connector, and match in any case. A key of Kafka's may
 have the prefix `kafka.`, as Spark's connector requires. Keys that only concern a remote broker are
@@ -24,7 +24,7 @@ MiB, GiB = 1 << 20, 1 << 30
 
 @dataclass(frozen=True)
 class Option:
-    """One option, and its row of the options tables."""
+    """The definition of one option, and its row in the documentation's tables of options."""
 
     key: str
     parse: Callable[[str, str], Any]  # raises a ConfigError with key, value and what is accepted
@@ -35,7 +35,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default as the tables show it."""
+        """The option's default, as the documentation's tables show it."""
         if self.default_words:
             return self.default_words
         if self.default is None:
@@ -45,7 +45,7 @@ class Option:
 
 
 def refuse(key: str, value: str, accepts: str) -> NoReturn:
-    """Raise for a value that is not accepted."""
+    """Raise a ConfigError for an option's value that is not accepted."""
     raise ConfigError(f"option {key!r} is {value!r}; accepted: {accepts}")
 
 
@@ -62,7 +62,7 @@ def parse_number(low: int, high: int = INT_MAX) -> Callable[[str, str], int]:
 
 
 def parse_boolean(key: str, value: str) -> bool:
-    """Parse true or false."""
+    """Parse an option's value that is true or false."""
     text = value.strip().lower()
     if text not in ("true", "false"):
         refuse(key, value, "true or false")
@@ -142,13 +142,13 @@ _NEAR_ENOUGH = 0.6  # of `difflib`; below that a suggestion misleads
 
 
 class Given:
-    """The options of one call, by their keys in the options tables.
+    """The options that a caller gives, matched with the known options.
 
     Iterates over the keys that are known and given. A value is parsed when it is asked for.
     """
 
     def __init__(self, options: Mapping[str, str], known: tuple[Option, ...]) -> None:
-        """Match the keys.
+        """Match the given keys with the known options, in any case and with or without the prefix `kafka.`.
 
         Raises:
             ConfigError: a key is unknown, or is given twice, such as with and without `kafka.`.
@@ -226,7 +226,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def path_of(given: Given) -> str:
-    """Return the folder that options name.
+    """Return the cluster's folder that the given options name.
 
     Raises:
         ConfigError: they name none.

@@ -65,7 +65,7 @@ def absolute_path(path: str | os.PathLike[str], name: str = "path") -> Path:
 
 
 def _path_of_file_uri(text: str) -> str:
-    """Return what follows `file:`, unescaped."""
+    """Return the path in a `file:` URI, unescaped."""
     path = text.partition(":")[2]
     if path.startswith("//"):
         host, slash, rest = path[2:].partition("/")

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ProducerConfig:
-    """The parsed options of a producer; the rules between options hold."""
+    """The parsed options of a producer, checked against each other."""
 
     acks: int = -1  # -1 for all
     batch_size: int = 16384
@@ -197,7 +197,7 @@ def _warn_of_a_constant_backoff(config: ProducerConfig) -> None:
 def _with_idempotence_where_possible(
     config: ProducerConfig, given: Mapping[str, Any]
 ) -> ProducerConfig:
-    """Turn idempotence off where another option rules it out, unless the user asked for it."""
+    """Turn idempotence off if another option rules it out, or raise a ConfigError if it was asked for."""
     if not config.enable_idempotence:
         return config
     in_flight = config.max_in_flight_requests_per_connection

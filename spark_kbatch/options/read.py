@@ -51,21 +51,24 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d":
 
 @dataclass(frozen=True)
 class Subscribe:
-    """All partitions of these topics."""
+    """The selection of all partitions of the given topics (`subscribe`)."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SubscribePattern:
-    """All partitions of the topics whose name the pattern matches anywhere, except internal topics."""
+    """The selection of all topics whose name matches a regular expression, except internal topics.
+
+    The expression may match anywhere in the name.
+    """
 
     pattern: str
 
 
 @dataclass(frozen=True)
 class Assign:
-    """These partitions, as far as they exist."""
+    """The selection of the given partitions (`assign`), without those that do not exist."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -93,7 +96,7 @@ Bound: TypeAlias = Offsets | Timestamps
 
 
 class Patience(NamedTuple):
-    """Limits of a read to the errors of a real cluster that it waits out."""
+    """How long a read from a real Kafka cluster waits for records, and how often it repeats look-ups."""
 
     poll_timeout_ms: int | None = None  # of one fetch; None for default.api.timeout.ms
     look_ups_repeated: int = 0  # how often a look-up that timed out is repeated
@@ -196,7 +199,10 @@ def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
 def _by_partition(
     key: str, value: str, accepts: str, accepted: Callable[[int], bool]
 ) -> dict[TopicPartition, int]:
-    """Parse numbers by topic and partition; the keys beside topics in a stream's offsets are ignored."""
+    """Parse JSON that has a number for each partition of each topic.
+
+    The keys beside topics in a stream's offsets are ignored.
+    """
     numbers: dict[TopicPartition, int] = {}
     for topic, by_partition in _json_object(key, value, accepts).items():
         if topic.startswith(_OURS):
@@ -219,7 +225,7 @@ def _by_partition(
 
 
 def _offsets(*, hint: str = "", **words: int) -> Callable[[str, str], Offsets]:
-    """Return a parser of one of the words, or of JSON in which their numbers may stand for offsets.
+    """Return a parser of offsets: a word such as `latest` for all partitions, or JSON with one for each.
 
     Args:
         hint: added to the error for a value that is refused.
@@ -358,7 +364,7 @@ def parse_stream_read_options(options: Mapping[str, str], *, warn: bool = True) 
 
 
 def parse_batch_or_stream_options(options: Mapping[str, str]) -> tuple[ReadOptions, bool]:
-    """Parse options that may be a batch's or a stream's; return also whether they must be a batch's.
+    """Parse the options of a read, batch or stream; return also whether they fit a batch only.
 
     Raises:
         ConfigError: they fit neither; says why not a batch.
@@ -379,7 +385,7 @@ def parse_batch_or_stream_options(options: Mapping[str, str]) -> tuple[ReadOptio
 def _bound(
     given: Given, side: str, *, parse_offsets: Callable[[str, str], Offsets] | None = None
 ) -> Bound | None:
-    """Return the value of the option that decides one side; None where none is given."""
+    """Return the start or end of a read, from the option that takes precedence; None if none is given."""
     for key in (f"{side}Timestamp", f"{side}OffsetsByTimestamp"):
         if key in given:
             by_time: Timestamps = given.get(key)
@@ -444,7 +450,7 @@ def _selection(given: Given) -> Selection:
 
 
 def _ensure_ordered(starting: Bound, ending: Bound) -> None:
-    """Check a start and an end of the same kind, both by partition, against each other."""
+    """Check that a start and an end by partition name the same partitions, no end before its start."""
     match starting, ending:
         case Offsets(offsets=Mapping() as start), Offsets(offsets=Mapping() as end):
             pass

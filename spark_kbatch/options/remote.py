@@ -1,4 +1,4 @@
-"""The options of a client of a real cluster: bootstrap servers, time-outs, security.
+"""The options of a client of a real Kafka cluster: bootstrap servers, time-outs, security.
 
     parse_cluster_options({"kafka.bootstrap.servers": "host:9092", "kafka.client.id": "reports"})
 
@@ -51,7 +51,7 @@ _SERVERS_ACCEPTED = (
 
 @dataclass(frozen=True, repr=False)
 class ClusterOptions:
-    """The parsed options of a client of a real cluster."""
+    """The parsed options of a client of a real Kafka cluster."""
 
     bootstrap_servers: tuple[str, ...]  # HOST:PORT each
     client_id: str = "spark-kbatch"
@@ -152,7 +152,7 @@ _KEYS = {option.key: option for option in CLUSTER_OPTIONS}
 
 
 def parse_cluster_options(options: Mapping[str, Any], *, alone: bool = False) -> ClusterOptions:
-    """Parse and check the options that concern a cluster.
+    """Parse and check the options of a client of a real Kafka cluster.
 
     Args:
         options: of a read, a write or a client. Keys of Spark's connector, and keys of Kafka's that do not
@@ -200,7 +200,7 @@ def _as_text(key: str, value: Any) -> str:
 
 
 def _ensure_known(name: str, key: str, *, alone: bool) -> None:
-    """Refuse a key that concerns a cluster, and that no one knows or may give."""
+    """Raise a ConfigError for a key that a client of a real Kafka cluster does not know or support."""
     is_kafkas = name.lower() != key or alone
     if key in REFUSED_SECURITY_KEYS:
         raise ConfigError(f"option {name!r} is not supported: {REFUSED_SECURITY_KEYS[key]}")
@@ -213,7 +213,7 @@ def _ensure_known(name: str, key: str, *, alone: bool) -> None:
 
 
 def place_of(given: Given, options: Mapping[str, str]) -> tuple[str, ClusterOptions | None]:
-    """Return the folder that options name, and no cluster; or an empty path and a real cluster.
+    """Return the place that options name: a folder and None, or an empty path and a real cluster's options.
 
     Args:
         given: the options, matched with those that are known.

@@ -30,7 +30,7 @@ HIDDEN = "[hidden]"
 
 @dataclass(frozen=True, repr=False)
 class Secret:
-    """A text that is never shown; `text` is for those who use it."""
+    """A secret such as a password, hidden in its `repr`; `text` holds the value."""
 
     text: str = ""
 
@@ -51,7 +51,7 @@ class Jaas(NamedTuple):
     options: tuple[tuple[str, Secret], ...] = ()
 
     def get(self, name: str) -> str | None:
-        """Return an option's value; None if it is not given."""
+        """Return the value of a login module's option; None if it is not given."""
         return next((value.text for key, value in self.options if key == name), None)
 
 
@@ -204,14 +204,14 @@ def parse_jaas(key: str, value: str) -> Jaas:
 
 
 class _Token(NamedTuple):
-    """A word of a JAAS text, or one of its marks."""
+    """A token of `sasl.jaas.config`: a word, or one of the marks `=` and `;`."""
 
     text: str
     mark: str | None  # "=" or ";" outside of quotes
 
 
 def _jaas_tokens(value: str) -> list[_Token] | None:
-    """Return the tokens, or None if a quote is not closed."""
+    """Split the value of `sasl.jaas.config` into tokens; return None if a quote is not closed."""
     tokens: list[_Token] = []
     position, text = 0, value.rstrip()
     while position < len(text):
@@ -282,7 +282,7 @@ REFUSED_SECURITY_KEYS = {
 
 
 def security_of(values: Mapping[str, Any]) -> Security:
-    """Return the settings from parsed values by key, after checking that they fit together.
+    """Return a client's security options from values by key, after checking that they fit together.
 
     Raises:
         ConfigError: names the options that do not fit.

@@ -38,7 +38,7 @@ _VERSIONS = "a version of Kafka, 0.8 or later, such as 0.9.0, 0.10.2 or 3.0"
 
 
 def ensure_valid_topic(name: str) -> str:
-    """Return the name if Kafka would accept it.
+    """Check a topic's name by Kafka's rules, and return it.
 
     Raises:
         InvalidTopicError: says which rule it breaks.
@@ -56,7 +56,7 @@ def ensure_valid_topic(name: str) -> str:
 
 
 def ensure_not_internal(name: str) -> None:
-    """Check that a topic is not one of the cluster's own.
+    """Check that a topic's name is not that of an internal topic, which starts with `__`.
 
     Raises:
         ConfigError: it is, so only the cluster may change it.
@@ -68,7 +68,7 @@ def ensure_not_internal(name: str) -> None:
 def numbers_of_a_new_topic(
     partitions: int | None, num_partitions: int | None, replication_factor: int | None
 ) -> dict[str, int]:
-    """Return `partitions` and `replication_factor` as far as they were given.
+    """Check a new topic's numbers of partitions and replicas; return those that are given, by name.
 
     Args:
         partitions: how many.
@@ -97,7 +97,7 @@ def numbers_of_a_new_topic(
 
 @functools.cache
 def message_magic(version: str) -> int:
-    """Return the record format, 0 to 2, that Kafka's brokers of a version wrote.
+    """Return the record format, magic 0 to 2, that brokers of a version of Kafka wrote.
 
     Raises:
         ConfigError: no such version.
@@ -165,23 +165,23 @@ class TopicConfig:
 
     @property
     def message_magic(self) -> int:
-        """The record format of what is written: 2 for record batches, 0 and 1 for the older formats."""
+        """Magic of the records written to the topic: 2 for record batches, 0 and 1 for the older formats."""
         return message_magic(self.message_format_version)
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether records get the time of their append in place of their own."""
+        """Whether records get the time of their append (LogAppendTime) in place of their own."""
         return self.message_timestamp_type == LOG_APPEND_TIME
 
     def stored_codec(self, sent_codec: int) -> int:
-        """Return the codec that a batch is stored with, from the one that its producer names."""
+        """Return the codec that a batch is stored with, given the one that its producer used."""
         if self.compression_type == PRODUCER:
             return sent_codec
         return CODECS.get(self.compression_type, 0)
 
     @property
     def limits_times(self) -> bool:
-        """Whether `ensure_time_accepted` may refuse a time."""
+        """Whether the topic limits records' timestamps, so that `ensure_time_accepted` may refuse one."""
         limits = (self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)
         return limits != (LONG_MAX, LONG_MAX) and not self.is_log_append_time
 
@@ -305,7 +305,7 @@ CONFIG_OPTIONS = (
 
 
 def parse_topic_options(options: Any) -> dict[str, Any]:
-    """Return the given settings, parsed, as fields of TopicConfig.
+    """Parse a topic's settings, given by Kafka's keys, to fields of TopicConfig.
 
     Args:
         options: by Kafka's keys, with dots or underscores; a number may be an int or text.
@@ -317,7 +317,7 @@ def parse_topic_options(options: Any) -> dict[str, Any]:
 
 
 def topic_fields(given: Given, options: tuple[Option, ...] = TOPIC_OPTIONS) -> dict[str, Any]:
-    """Return those of the given options that are a topic's, parsed, as fields of TopicConfig."""
+    """Return the topic settings among the given options, parsed, as fields of TopicConfig."""
     return {
         topic_field(option.key): given.get(option.key) for option in options if option.key in given
     }
@@ -346,7 +346,7 @@ def _ensure_settings(options: Any) -> None:
 
 
 def altered(topic: Topic, changes: Mapping[str, object]) -> TopicConfig:
-    """Return a topic's settings with changes, by Kafka's keys; None resets one to its default.
+    """Return a topic's settings after changes by Kafka's keys; None resets a setting to its default.
 
     Raises:
         ConfigError: an unknown key, a bad value, or a setting that cannot be changed.

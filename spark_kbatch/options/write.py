@@ -95,7 +95,7 @@ class WriteOptions:
 
     @staticmethod
     def ensure_equal(topic: str, key: str, wanted: Any, existing: Any) -> None:
-        """Check one setting of an existing topic; raises as `ensure_are_of`."""
+        """Check that one setting of an existing topic is as asked for; raises as `ensure_are_of`."""
         if wanted not in (None, existing):
             raise ConfigError(
                 f"option {key!r} is {wanted}, but topic {topic!r} exists with {existing}; "
@@ -120,7 +120,7 @@ def parse_dotted_path(key: str, value: str) -> str:
 
 
 def parse_acks(key: str, value: str) -> int:
-    """Parse acks."""
+    """Parse the value of `acks`: all, -1, 1 or 0."""
     acks = {"all": -1, "-1": -1, "1": 1, "0": 0}.get(value.strip().lower())
     if acks is None:
         refuse(key, value, "all, -1, 1, 0")
@@ -136,14 +136,14 @@ def parse_folders(key: str, value: str) -> tuple[str, ...]:
 
 
 def parse_foreign_end(key: str, value: str) -> str:
-    """Parse where a broker's logs end."""
+    """Check the value of `foreign.end`: where a read of a real broker's log directory ends."""
     if arguments.text(key, value) not in FOREIGN_ENDS:
         refuse(key, value, ", ".join(FOREIGN_ENDS))
     return value
 
 
 def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
-    """Check that a topic's record format has a codec.
+    """Check that a topic's record format supports a compression codec.
 
     Raises:
         ConfigError: zstd, which is newer than the formats V0 and V1.
@@ -164,7 +164,7 @@ def _gzip_level(key: str, value: str) -> int:
 
 
 def compression_level(value_of: Callable[[str], Any]) -> int | None:
-    """Return the level of the codec that options name; None for a codec without levels.
+    """Return the compression level that options set for their codec; None for a codec without levels.
 
     Args:
         value_of: returns the parsed value of an option, by its key.

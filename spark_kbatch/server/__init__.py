@@ -1,4 +1,4 @@
-"""A Kafka server over an embedded cluster: answers requests of any Kafka client from PATH.
+"""A Kafka server over an embedded cluster: it answers any Kafka client from the logs in the cluster's folder.
 
 It is one more process on PATH. Spark jobs and producers go on beside it and need not know of it, nor does
 the commit protocol. To clients it is one node, with id 1, that leads all partitions.

@@ -22,14 +22,14 @@ _FIRST_WITH_SOFTWARE = 3
 
 
 class ApiVersionsHandler:
-    """Answers ApiVersions."""
+    """Handler of ApiVersions requests."""
 
     def __init__(self, supported: Callable[[], Mapping[int, Versions]]) -> None:
         """Answer with what `supported` returns: the supported versions by api key."""
         self._supported = supported
 
     def handle(self, received: Received, respond: Respond) -> None:
-        """Answer one request; one of an unknown version has no body."""
+        """Answer an ApiVersions request, which has no decoded body if its version is unknown."""
         body = received.body
         if body is None:
             respond(self._answer(0, ErrorCode.UNSUPPORTED_VERSION))

@@ -37,7 +37,7 @@ _IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
 
 
 class Append(NamedTuple):
-    """One batch for one partition."""
+    """A batch that a Produce request appends to one partition, with its deadline and answer callback."""
 
     data: Buffer
     required_acks: int
@@ -47,7 +47,7 @@ class Append(NamedTuple):
 
 
 class _Queue:
-    """One partition's appends."""
+    """The appends that wait for one partition, in the order in which they arrived."""
 
     __slots__ = ("appends", "topic_partition", "waiting_since")
 
@@ -58,17 +58,17 @@ class _Queue:
 
 
 class Appends:
-    """The queues of all partitions. Thread-safe."""
+    """The append queues of all partitions, served by a thread pool; thread-safe."""
 
     def __init__(self, backend: Backend, pool: Pool, call_later: CallLater, *, flush: bool) -> None:
-        """`flush` says whether batches are on disk before they are answered."""
+        """Start without queues; `flush` says whether a batch is flushed to disk before it is acknowledged."""
         self._backend, self._pool, self._call_later = backend, pool, call_later
         self._flush = flush
         self._mutex = threading.Lock()  # guards _queues and their contents; innermost
         self._queues: dict[TopicPartition, _Queue] = {}  # only those that are not idle
 
     def append(self, topic_partition: TopicPartition, append: Append) -> None:
-        """Queue a batch. Its answer is given by any thread, with no lock held."""
+        """Queue a batch for its partition; any thread may call its `answer` later, with no lock held."""
         with self._mutex:
             queue = self._queues.get(topic_partition)
             if queue is not None:
@@ -96,7 +96,7 @@ class Appends:
         self._make_ready(queue)
 
     def _is_done(self, queue: _Queue, append: Append) -> bool:
-        """Append, unless the partition is locked; return False if it is."""
+        """Append and answer a queued batch; return False if it must still wait for the partition's lock."""
         if queue.waiting_since is not None and self._is_locked(queue.topic_partition):
             return self._timed_out(append)
         locked = answered = False
@@ -127,7 +127,7 @@ class Appends:
         return not locked or self._timed_out(append)
 
     def _is_locked(self, topic_partition: TopicPartition) -> bool:
-        """Return True if another process or thread holds the lock.
+        """Return True if another process or thread holds the partition's lock.
 
         That is far cheaper than an append, which checks its batch.
         """
@@ -151,7 +151,7 @@ class Appends:
         return True
 
     def _wait(self, queue: _Queue) -> None:
-        """Check the lock again later; until then answer appends that have waited too long."""
+        """Schedule the next check of a locked partition's queue, and answer its timed-out appends."""
         now_s = time.monotonic()
         if queue.waiting_since is None:
             queue.waiting_since = now_s

@@ -18,7 +18,7 @@ from spark_kbatch.replica.view import Replicas
 
 
 class Backend(Protocol):
-    """The embedded cluster behind a server, as far as its handlers use it. Thread-safe."""
+    """The interface of the embedded cluster behind a server, for the server's handlers; thread-safe."""
 
     path: Path
     files: Files
@@ -37,7 +37,7 @@ class Backend(Protocol):
         exist_ok: bool = True,
         deadline: float | None = None,
     ) -> Topic:
-        """Do as `administration.create_topic`."""
+        """Create a topic, as `administration.create_topic` does."""
 
     def append_records(
         self,
@@ -52,7 +52,10 @@ class Backend(Protocol):
         lock_timeout_ms: int | None = None,
         topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> None:
-        """Do as `ReplicaManager.append_records`, finishing a commit that a dead committer left."""
+        """Append batches to partitions, after finishing any commit that a dead process left unfinished.
+
+        Otherwise as `ReplicaManager.append_records`.
+        """
 
     def fetch_messages(
         self,
@@ -66,10 +69,13 @@ class Backend(Protocol):
         room: Room | None = None,
         replicas: Replicas | None = None,
     ) -> None:
-        """Do as `ReplicaManager.fetch_messages`."""
+        """Read batches from partitions, now or when there are `min_bytes`.
+
+        As `ReplicaManager.fetch_messages`.
+        """
 
     def coordinator(self, *, flush: bool) -> Coordinator:
-        """Return an object that finishes commits left by dead committers."""
+        """Return a commit coordinator, which finishes commits that dead processes left unfinished."""
 
     def new_producer_id(self, *, deadline: float | None = None) -> int:
         """Return a producer id that is unused in this cluster, in any process."""

@@ -35,14 +35,14 @@ _ChangesOf: TypeAlias = Callable[[Topic, Sequence[Any]], Mapping[str, str | None
 
 
 class ResourceType(IntEnum):
-    """Kinds of things that have settings; the numbers are Kafka's."""
+    """The types of resources that have configs here, topics and brokers, with Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class _Operation(IntEnum):
-    """Changes of a setting; the numbers are Kafka's."""
+    """The operations on a config in IncrementalAlterConfigs, with Kafka's numbers."""
 
     SET = 0
     DELETE = 1
@@ -51,7 +51,7 @@ class _Operation(IntEnum):
 
 
 class ConfigsHandler:
-    """Shows and changes settings. Thread-safe."""
+    """Handler of requests that describe or alter the configs of topics and of the server; thread-safe."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ConfigsHandler:
         of_the_server: Callable[[Received], Sequence[Setting]],
         outcomes: Outcomes,
     ) -> None:
-        """Show settings of `backend`; `of_the_server` returns the server's, as the requesting client sees them."""
+        """Serve the configs of `backend`, and those that `of_the_server` returns for a request."""
         self._backend, self._of_the_server, self._outcomes = backend, of_the_server, outcomes
 
     # Showing.
@@ -84,7 +84,7 @@ class ConfigsHandler:
         respond(response(version=received.version, results=results))
 
     def _described(self, received: Received, resource: Any) -> list[Setting]:
-        """Return the requested settings of a resource."""
+        """Return the configs of one topic or broker that a DescribeConfigs request asks for."""
         found: Iterable[Setting]
         if resource.resource_type == ResourceType.TOPIC:
             found = settings.topic_settings(self._topic(resource.resource_name).config)
@@ -165,12 +165,12 @@ class ConfigsHandler:
 
 
 def _changes(topic: Topic, configs: Sequence[Any]) -> dict[str, str | None]:
-    """Return the settings that an IncrementalAlterConfigs changes of a topic; None for a default."""
+    """Return the settings that an IncrementalAlterConfigs changes, with new values; None is the default."""
     return settings.changes_of((one.name, _value_after(topic, one)) for one in configs)
 
 
 def _replacement(_: Topic, configs: Sequence[Any]) -> dict[str, str | None]:
-    """Return all settings of a topic after an AlterConfigs; None for a default."""
+    """Return all of a topic's settings, with their values after an AlterConfigs; None is the default."""
     return settings.all_of((one.name, _value(one)) for one in configs)
 
 
@@ -183,7 +183,7 @@ def _value(change: Any) -> str:
 
 
 def _value_after(topic: Topic, change: Any) -> str | None:
-    """Return the value that a setting gets; None for its default."""
+    """Return a topic setting's value after an IncrementalAlterConfigs operation; None is the default."""
     key, operation = change.name, change.config_operation
     if operation == _Operation.DELETE:
         return None

@@ -1,4 +1,4 @@
-"""One client's connection, as the loop sees it: a request in, its answer out, and then the next one.
+"""A client's connection in the server's event loop: it receives a request, sends its answer, then the next.
 
     receiving   a request is not whole yet
     handling    it is whole, and its answer is awaited; nothing more is read
@@ -41,7 +41,7 @@ _STALLED_AFTER_S = (
 
 
 class Occasionally:
-    """Warnings of what clients do, at most one in a second: they may do it as often as they like."""
+    """A rate limit on warnings about clients: at most one per second, however often clients cause them."""
 
     def __init__(self) -> None:
         self._again_s = 0.0
@@ -72,7 +72,7 @@ class _State(Enum):
 
 
 class Exchange:
-    """One request that waits for its answer. Thread-safe."""
+    """A request in progress on a connection, to be answered once, by any thread; thread-safe."""
 
     __slots__ = (
         "_began_s", "_connection", "_correlation_id", "_is_answered", "_metrics", "api_key", "version",
@@ -86,7 +86,7 @@ class Exchange:
         correlation_id: int,
         metrics: RequestMetrics,
     ) -> None:
-        """Start to wait; `metrics` are told of the answer."""
+        """Note when a request began; `metrics` count it once it is answered."""
         self._connection, self.api_key, self.version = connection, api_key, version
         self._metrics, self._began_s = metrics, time.monotonic()
         self._correlation_id, self._is_answered = correlation_id, False
@@ -97,7 +97,7 @@ class Exchange:
         return self._is_answered
 
     def respond(self, body: Any | None) -> None:
-        """Answer; see `requests`."""
+        """Send the answer's body; None sends no answer, and HANG_UP closes the connection."""
         if self._is_answered:
             logger.error("a request of key %d was answered twice", self.api_key)
             return
@@ -125,7 +125,7 @@ class Exchange:
 
 
 class Connection:
-    """One client's connection."""
+    """A client's connection to the server, with one request in progress at a time."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Connection:
             self.end(error)
 
     def _receive_some(self) -> bool:
-        """Read once, and have the request handled if it is whole; return False if no more may be read now."""
+        """Read from the socket once, and handle a complete request; return False to stop reading for now."""
         is_large = (self._receive.announced or 0) > SMALL_REQUEST_BYTES
         if is_large and not self._memory.requests.may_receive(self):
             self._read(False)
@@ -204,7 +204,7 @@ class Connection:
         return count == wanted and self._state is _State.RECEIVING
 
     def _handle_next(self) -> None:
-        """Have the next request handled, if it is whole."""
+        """Pass the next request to `on_request`, if it has been received completely."""
         frame = self._receive.next_frame()
         if frame is None:
             return
@@ -214,13 +214,13 @@ class Connection:
         self._on_request(self, frame)
 
     def resume(self) -> None:
-        """Go on receiving, because there is memory again."""
+        """Read from the socket again, now that there is memory for the request."""
         if self._state is _State.RECEIVING:
             self._last_active_s = self._loop.time()
             self._read(True)
 
     def _notice_the_end(self) -> None:
-        """Close if the client is gone; otherwise leave what it has sent in the kernel for now."""
+        """Close the connection if the client is gone; else stop reading until its request is answered."""
         try:
             is_over = not self._socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -290,7 +290,7 @@ class Connection:
     # The end.
 
     def is_over(self, now_s: float, idle_s: float) -> bool:
-        """Return True if the client has been silent for too long, though it is its turn."""
+        """Return True if the client has neither sent nor read anything for too long when it should."""
         waits_for_memory = self._state is _State.RECEIVING and not self._reads
         if self._state is _State.HANDLING or waits_for_memory:
             return False
@@ -299,7 +299,7 @@ class Connection:
         return now_s - self._last_active_s > limit_s
 
     def end(self, error: Exception) -> None:
-        """Close because of an error of the network, or in the client's bytes."""
+        """Log an error of the network, of the client's bytes or of the server, and close the connection."""
         if self._state is _State.CLOSED:
             return
         if isinstance(error, KBatchError):

@@ -1,4 +1,4 @@
-"""The table of requests: the handler, versions and threads of each kind, and the dispatch to them.
+"""The dispatch of requests to handlers: a table by api key of handlers, versions and thread pools.
 
 If a handler raises, its request is answered with the error's code. A request that cannot be decoded, or
 has a key or version that was not offered, ends the connection, as in Kafka: no one knows where its fields
@@ -32,7 +32,7 @@ _DECODED_BY_LOOP_MAX = 65_536  # bytes; a larger request would keep the loop fro
 
 
 class Entry(NamedTuple):
-    """One kind of request."""
+    """An api key's entry in the dispatch table: its handler, and the threads that may call it."""
 
     handler: Handler
     pool: Pool | None
@@ -42,7 +42,10 @@ class Entry(NamedTuple):
 
 
 class Dispatch:
-    """The handlers by api key. Filled before the server listens; `intercept` is for any thread."""
+    """The dispatch table: it decodes each request, and has the handler of its api key answer it.
+
+    It is filled before the server listens; `intercept` is for any thread.
+    """
 
     def __init__(self, intercepting: Pool, call_later: CallLater) -> None:
         """Start with ApiVersions alone; functions given to `intercept` run in the pool `intercepting`."""
@@ -55,7 +58,7 @@ class Dispatch:
     def register(
         self, api_key: int, handler: Handler, pool: Pool | None, *, by_loop: bool = False
     ) -> None:
-        """Have requests of this key answered, in all versions that `protocol` knows.
+        """Register the handler of an api key, for all its versions that `protocol` supports.
 
         Args:
             api_key: the kind of request.
@@ -67,7 +70,7 @@ class Dispatch:
         self.metrics[api_key] = RequestMetrics()
 
     def intercept(self, api_key: int, function: Intercept | None) -> None:
-        """Let a function see requests of a kind first; None removes it."""
+        """Let a function see each request of an api key first; None removes the function."""
         others = {key: one for key, one in self._intercepts.items() if key != api_key}
         self._intercepts = others if function is None else {**others, api_key: function}
 
@@ -76,7 +79,7 @@ class Dispatch:
         return {key: protocol.SUPPORTED[key] for key in self._entries}
 
     def request(self, connection: Connection, frame: memoryview) -> None:
-        """Have a request answered; called by the loop.
+        """Decode a request and have its handler answer it; called in the event loop's thread.
 
         Raises:
             ProtocolError, UnsupportedVersionError: it is not one that this server answers.
@@ -122,7 +125,7 @@ class Dispatch:
             self._run(entry.handler, received, exchange)
 
     def _begin(self, entry: Entry, received: Received, exchange: Exchange) -> None:
-        """Have the request handled in a thread of its pool, after its intercepting function if it has one."""
+        """Pass a decoded request to its handler's threads, after the function that intercepts it, if any."""
         run = functools.partial(self._run, entry.handler, received, exchange)
         submit = run if entry.pool is None else functools.partial(entry.pool.submit, run)
         intercept = self._intercepts.get(received.api_key)

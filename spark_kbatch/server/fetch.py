@@ -39,7 +39,7 @@ _MAX_WAIT_MS = 60_000
 
 
 class FetchHandler:
-    """Answers Fetch. Thread-safe."""
+    """Handler of Fetch requests, including those that wait for `min_bytes`; thread-safe."""
 
     def __init__(self, backend: Backend, memory: AnswerMemory, *, max_bytes: int) -> None:
         """Limit each answer to `max_bytes`, unless its first batch is larger."""
@@ -51,7 +51,7 @@ class FetchHandler:
         self._is_ending = False
 
     def handle(self, received: Received, respond: Respond) -> None:
-        """Answer at once, or have the cluster answer when there are enough bytes."""
+        """Answer a Fetch request at once, or when there are `min_bytes` or `max_wait_ms` have passed."""
         request: FetchRequest = received.body
         error = _refused(request)
         if error:
@@ -110,7 +110,7 @@ class FetchHandler:
 
 
 class _Answer:
-    """The answer to one request, given once: when enough bytes are there, or earlier if the server ends."""
+    """The response to one Fetch request, sent once: when there are enough bytes, or when the server ends."""
 
     def __init__(self, request: FetchRequest, respond: Respond) -> None:
         self._request, self._respond = request, respond
@@ -124,7 +124,7 @@ class _Answer:
         )
 
     def give(self, results: Mapping[TopicPartition, FetchResult]) -> None:
-        """Respond with these results, unless the answer was given already."""
+        """Send the results of all partitions as the Fetch response, unless it was sent already."""
         with self._mutex:
             if self._is_given:
                 return

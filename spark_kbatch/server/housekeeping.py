@@ -1,4 +1,4 @@
-"""Periodic work of a server, which runs for days.
+"""A server's periodic work: delete old segments and deleted topics' files, bring lagging replicas up to date.
 
 Without a server, each append does the work that is due for its partition. A server does the same every
 log.retention.check.interval.ms for partitions without appends, in a thread of its own, which may wait for
@@ -30,7 +30,7 @@ _ENDS_WITHIN_S = 1.0
 
 
 class Housekeeping:
-    """The thread of the periodic work."""
+    """The background thread that does a server's periodic work on its logs."""
 
     def __init__(self, backend: Backend, *, interval_ms: int) -> None:
         """Prepare the thread; after `start` it first works one interval later."""

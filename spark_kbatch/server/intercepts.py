@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class InterceptedRequest:
-    """A request that is not answered yet; unless a method is called, it is answered as usual."""
+    """A request that a test sees before the server handles it, and may fail, delay or drop."""
 
     def __init__(self, received: Received) -> None:
         self.api = name_of(ApiKey(received.api_key))
@@ -40,15 +40,15 @@ class InterceptedRequest:
         return f"InterceptedRequest({self.api!r}, version={self.version}, client_id={self.client_id!r})"
 
     def fail(self, error: int | str) -> None:
-        """Answer with an error, by Kafka's number or name, and do nothing else."""
+        """Answer the request with an error, by Kafka's number or name, instead of handling it."""
         self.error = _error_code(error)
 
     def delay(self, seconds: float) -> None:
-        """Answer later. The calling thread goes on."""
+        """Handle the request only after this many seconds; the calling thread does not wait."""
         self.delay_s = seconds
 
     def drop(self) -> None:
-        """Close the connection without an answer, and do nothing else."""
+        """Close the client's connection, without handling or answering the request."""
         self.is_dropped = True
 
 

@@ -1,4 +1,4 @@
-"""The loop's thread: it accepts connections, and closes those that are idle.
+"""The server's event loop in its own thread: it accepts connections, and closes those that are idle.
 
 Source: Kafka core/.../network/SocketServer.scala Acceptor, ConnectionQuotas.
 """
@@ -69,7 +69,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Listener:
-    """A loop in its own thread, one listening socket, and its connections."""
+    """The server's event loop in its own thread, with the listening socket and all clients' connections."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Listener:
         memory: Memory,
         connections_max: int,
     ) -> None:
-        """Prepare to serve a bound socket; `start` starts."""
+        """Prepare to serve a bound socket; `start` listens on it."""
         self._socket, self._config, self._connections_max = sock, config, connections_max
         self._memory = memory
         self._selector = selectors.DefaultSelector()
@@ -90,7 +90,7 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="kbatch-server", daemon=True)
 
     def start(self, on_request: Callable[[Connection, memoryview], None]) -> None:
-        """Listen, and call the function with each request.
+        """Listen for connections, and start the event loop, which calls `on_request` with each request.
 
         Raises:
             ConfigError: someone else listens there, since the socket was bound.
@@ -106,7 +106,7 @@ class Listener:
         self._thread.start()
 
     def discard(self) -> None:
-        """Close a loop that was not started."""
+        """Close the event loop of a listener that was not started."""
         self._loop.close()
 
     def _run(self) -> None:
@@ -215,7 +215,7 @@ class Listener:
         self.call(self._end_when_answered)
 
     def finish_end(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for those answers; then close all connections and end the thread."""
+        """Wait until the connections are closed, or close them after `timeout_s`; then end the thread."""
         self._all_ended.wait(timeout_s)
         self._loop.call_soon_threadsafe(self._close_all)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""What a server needs of its machine: file descriptors for its connections, and a file system whose locks hold.
+"""Checks of a server's machine: its limit of open files, and whether a cluster is on a network file system.
 
 Appends and commits open files. If connections took all descriptors, these would fail, so some are left
 for them.
@@ -63,7 +63,7 @@ def file_system_of(path: PurePath, mounts: str) -> str:
 
 
 def connections_possible(wanted: int) -> int:
-    """Return for how many connections there are file descriptors, up to `wanted`.
+    """Return how many of the `wanted` client connections the limit of open files allows.
 
     Raises the process's limit where it may; logs a warning if that is not enough.
     """

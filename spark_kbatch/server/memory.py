@@ -24,11 +24,11 @@ class Receiver(Protocol):
     """A connection that receives a large request."""
 
     def resume(self) -> None:
-        """Go on receiving, as far as `RequestMemory.may_receive` allows."""
+        """Read more of the request, for which there may be memory again."""
 
 
 class RequestMemory:
-    """The memory for large requests."""
+    """The limit on the memory of large requests, counted over all connections."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes, self.used_bytes = limit_bytes, 0
@@ -37,7 +37,7 @@ class RequestMemory:
         self._favoured: Receiver | None = None  # may receive even if all memory is used
 
     def may_receive(self, receiver: Receiver) -> bool:
-        """Return True if the receiver may read on; otherwise it is resumed once it may."""
+        """Return True if a connection may read more of its request; otherwise it is resumed once it may."""
         if self.used_bytes < self._limit_bytes or self._favoured is receiver:
             return True
         if self._favoured is None:
@@ -47,12 +47,15 @@ class RequestMemory:
         return False
 
     def take(self, receiver: Receiver, size_in_bytes: int) -> None:
-        """Count bytes that the receiver has received."""
+        """Count bytes of a large request that a connection has received."""
         self.used_bytes += size_in_bytes
         self._held[receiver] = self._held.get(receiver, 0) + size_in_bytes
 
     def release(self, receiver: Receiver) -> None:
-        """Stop counting the receiver's bytes, because its request is answered or it is closed."""
+        """Stop counting the bytes of a connection's request, and resume connections that wait for memory.
+
+        The request is answered, or the connection is closed.
+        """
         self._waiting.pop(receiver, None)
         held = self._held.pop(receiver, 0)
         self.used_bytes -= held
@@ -66,7 +69,7 @@ class RequestMemory:
 
 
 class AnswerMemory:
-    """The memory for answers that are being read, or not yet taken by their clients."""
+    """The limit on the memory of answers that are being read from logs, or are not yet sent completely."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -79,12 +82,12 @@ class AnswerMemory:
             self.used_bytes += size_in_bytes
 
     def room(self) -> int:
-        """Return how many bytes there is room for."""
+        """Return how many more bytes of answers the limit allows."""
         return max(self._limit_bytes - self.used_bytes, 0)
 
     @contextlib.contextmanager
     def reserved(self, size_in_bytes: int) -> Iterator[int]:
-        """Reserve as many of the bytes as there is room for; yield how many."""
+        """Reserve memory for an answer during a `with`, as much of the size as is free; yield how much."""
         with self._mutex:
             size_in_bytes = min(size_in_bytes, self.room())
             self.used_bytes += size_in_bytes

@@ -51,7 +51,7 @@ class NewTopics(NamedTuple):
 
 
 class MetadataHandler:
-    """Answers questions about the cluster. Thread-safe."""
+    """Handler of Metadata, DescribeCluster and FindCoordinator requests; thread-safe."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class MetadataHandler:
         return True
 
     def _metadata(self, received: Received, late: Collection[str] = ()) -> Any:
-        """Return the answer; topics in `late` will be created when they are asked for again."""
+        """Return the Metadata response; topics in `late` get an error after which clients ask again."""
         response = protocol.MetadataResponse
         body = received.body
         host, port = self._advertised(received)
@@ -143,7 +143,7 @@ class MetadataHandler:
             return None
 
     def _of_ids(self, topic_ids: Collection[uuid.UUID | None]) -> list[Any]:
-        """Return the answers for topics that are asked for by id."""
+        """Return the metadata of topics that a client asks for by id."""
         if not topic_ids:
             return []
         response = protocol.MetadataResponse.MetadataResponseTopic
@@ -221,7 +221,7 @@ class MetadataHandler:
         )
 
     def find_coordinator(self, received: Received, respond: Respond) -> None:
-        """Answer FindCoordinator: this node, for groups; no one, for transactions."""
+        """Answer FindCoordinator: with this node for groups, with an error for transactions."""
         response = protocol.FindCoordinatorResponse
         body = received.body
         host, port = self._advertised(received)
@@ -243,5 +243,5 @@ class MetadataHandler:
 
 
 def uuid_of(topic_id: str) -> uuid.UUID:
-    """Return a topic's id as the protocol has it."""
+    """Convert a topic's id from base64 text to the UUID of Kafka's protocol."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))

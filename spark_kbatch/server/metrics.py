@@ -1,4 +1,4 @@
-"""The requests that a server has answered, by the names of a Kafka broker's metrics.
+"""Metrics of the requests that a server has answered, by the names of a Kafka broker's metrics.
 
 Source: Kafka server/.../network/metrics/RequestMetrics.java.
 """
@@ -13,7 +13,7 @@ from spark_kbatch.meters import Meters
 
 
 class RequestMetrics:
-    """The requests of one kind. Thread-safe."""
+    """Number, rate and times of the requests of one api key; thread-safe."""
 
     def __init__(self) -> None:
         self._requests = Meters("RequestsPerSec")
@@ -31,7 +31,7 @@ class RequestMetrics:
                 self._max_s = took_s
 
     def as_dict(self) -> dict[str, Any]:
-        """Return them by Kafka's names; times in ms are None if nothing was answered."""
+        """Return the metrics by Kafka's names; times in ms are None if no request was answered."""
         with self._lock:
             count, total_s, max_s = self._count, self._total_s, self._max_s
         times = {

@@ -38,7 +38,7 @@ class _Found(NamedTuple):
 
 
 class OffsetsHandler:
-    """Answers questions about offsets. Thread-safe."""
+    """Handler of ListOffsets and OffsetForLeaderEpoch requests; thread-safe."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -124,7 +124,7 @@ class OffsetsHandler:
         respond(OffsetForLeaderEpochResponse(version=received.version, topics=topics))
 
     def _look(self, partitions: Iterable[TopicPartition]) -> Seen:
-        """Return the replicas to read, in one snapshot if all can be read; an error for those that cannot."""
+        """Return the replica to read of each partition, or the error of one that cannot be read."""
         wanted = list(dict.fromkeys(partitions))
         try:
             return self._backend.prompt_snapshots.replicas(wanted)

@@ -1,4 +1,4 @@
-"""Outcomes: the errors that answers have for things that were refused or failed.
+"""Outcomes of admin requests: the error code and message in the answer for each topic or resource.
 
 An answer has an outcome for each requested topic or resource, so one error does not stop the others.
 Refusals of features that this server does not have are logged, each sentence once.
@@ -40,7 +40,7 @@ class RefusedError(KBatchError):
 
 
 class Outcome(NamedTuple):
-    """An error, as answers have it."""
+    """The error code and message that an answer has for one topic or resource."""
 
     error_code: int
     error_message: str | None
@@ -50,14 +50,14 @@ DONE = Outcome(ErrorCode.NONE, None)
 
 
 class Outcomes:
-    """Turns errors into outcomes. Thread-safe."""
+    """The conversion of exceptions to error codes and messages for answers, with logging; thread-safe."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()  # guards _logged; innermost
         self._logged: set[str] = set()
 
     def attempt(self, work: Callable[[], _Result]) -> tuple[_Result | None, Outcome]:
-        """Do some work; return its result, and DONE or the outcome of its error."""
+        """Call `work`; return its result and DONE, or None and the outcome of the error that it raised."""
         try:
             return work(), DONE
         except (OSError, KBatchError) as error:

@@ -1,4 +1,4 @@
-"""One server per PATH: it holds the lock `locks/server` and writes its address to `server.json`.
+"""One server per cluster folder: it holds the lock `locks/server`, and writes its address to `server.json`.
 
     PATH/locks/server     flock, held as long as the server runs; the kernel frees it if the process dies
     PATH/server.json      host, port, process_id, started_ms of the server that wrote it last
@@ -28,7 +28,7 @@ _PATIENCE_S, _PAUSE_S = 0.5, 0.02
 
 
 class ServerAddress(NamedTuple):
-    """The address and process of the server of a PATH."""
+    """The address and process of the server that serves a cluster's folder."""
 
     host: str
     port: int
@@ -37,17 +37,17 @@ class ServerAddress(NamedTuple):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address as clients take it."""
+        """The server's address as HOST:PORT, for a client's `bootstrap.servers`."""
         return shown_address(self.host, self.port)
 
 
 def shown_address(host: str, port: int) -> str:
-    """Return HOST:PORT, an IPv6 address in brackets."""
+    """Return HOST:PORT, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def running_server(metadata: Metadata) -> ServerAddress | None:
-    """Return the address of the server that runs on a PATH; None if there is none.
+    """Return the address of the server that runs on a cluster's folder; None if there is none.
 
     A user who may only read cannot try the lock, and gets the address in the file.
     """
@@ -71,10 +71,10 @@ def running_server(metadata: Metadata) -> ServerAddress | None:
 
 
 class Ownership:
-    """The right to serve a PATH, from the construction to `release`."""
+    """The exclusive right to serve a cluster's folder, held as a file lock from construction to `release`."""
 
     def __init__(self, metadata: Metadata) -> None:
-        """Take the right.
+        """Take the file lock that only one server of a cluster's folder can hold.
 
         Raises:
             ServerRunningError: another server has it, of this process or another; says where it listens.
@@ -97,12 +97,12 @@ class Ownership:
         self._lock: LockFile = lock
 
     def announce(self, host: str, port: int, started_ms: int) -> None:
-        """Write the server's address for others to find."""
+        """Write the server's address to `server.json`, where other processes find it."""
         address = ServerAddress(host, port, os.getpid(), started_ms)
         self._files.replace(self._path, as_bytes(address._asdict()))
 
     def release(self) -> None:
-        """Give the right up; in a forked child, which never had it, do nothing."""
+        """Remove `server.json` and free the lock; do nothing in a forked child, which does not hold it."""
         if self._lock.descriptor < 0:
             return
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Threads for handlers.
+"""Thread pools for the server's request handlers.
 
 Each kind of request has its own pool, so that one kind that waits does not stop another. Threads are
 started when they are needed and do not keep the process alive.
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class CallLater(Protocol):
-    """A timer."""
+    """The interface of a timer function, which calls another function after a delay."""
 
     def __call__(self, delay_s: float, function: Callable[[], object], /) -> object:
         """Call the function after some time, in a thread that it must not block."""

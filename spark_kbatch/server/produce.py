@@ -1,4 +1,4 @@
-"""Produce: batches of clients; the answer has the result of each partition's batch.
+"""The handler of Produce requests, which answers with the result of each partition's batch.
 
 Versions below 3 are offered and refused: without them librdkafka believes that the server does not accept
 compressed batches.
@@ -28,7 +28,7 @@ _FIRST_WITH_ZSTD = 7
 
 
 class ProduceHandler:
-    """Answers Produce. Thread-safe."""
+    """Handler of Produce requests; thread-safe."""
 
     def __init__(self, appends: Appends) -> None:
         self._appends = appends
@@ -59,7 +59,7 @@ class ProduceHandler:
 
 
 class _Answer:
-    """The answer to one request, given when its last part is ready."""
+    """The response to one Produce request, sent when the last partition's result is known."""
 
     def __init__(self, request: ProduceRequest, respond: Respond) -> None:
         self.topics = [
@@ -73,7 +73,7 @@ class _Answer:
         self._missing = 1  # parts, and the handler itself
 
     def part(self, slot: ProducePartitionResponse) -> Any:
-        """Return the function to call with the result of a batch."""
+        """Return the callback that puts the result of a partition's batch into the response."""
         self._missing += 1
 
         def answer(result: AppendResult) -> None:
@@ -88,7 +88,7 @@ class _Answer:
         return answer
 
     def done_with_one(self) -> None:
-        """Count a part as ready; respond if it was the last."""
+        """Count one partition's result as known; send the Produce response if it was the last."""
         with self._mutex:
             self._missing -= 1
             if self._missing:
@@ -102,7 +102,7 @@ class _Answer:
 
 
 def _refused(received: Received) -> tuple[ErrorCode, str] | None:
-    """Return the error of a request as a whole; None if there is none."""
+    """Return the error that refuses a Produce request as a whole; None if there is none."""
     request = received.body
     if received.version < _FIRST_VERSION:
         return (
@@ -120,7 +120,7 @@ def _refused(received: Received) -> tuple[ErrorCode, str] | None:
 
 
 def _refused_batch(topic: str, data: Buffer, version: int) -> tuple[ErrorCode, str]:
-    """Return the error of a batch, as far as that depends on the request."""
+    """Return the error that refuses a partition's batch before it is queued; NONE if it is accepted."""
     if topic.startswith(INTERNAL_PREFIX):
         return (
             ErrorCode.INVALID_TOPIC_EXCEPTION,

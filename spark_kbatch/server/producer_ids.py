@@ -24,7 +24,7 @@ _TAKES_WITHIN_S = 10.0  # an id; clients wait for 30 s
 
 
 class ProducerIdsHandler:
-    """Answers InitProducerId. Thread-safe."""
+    """Handler of InitProducerId requests; thread-safe."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -28,7 +28,7 @@ _OFFSET_FETCH_ERROR_SINCE, _OFFSET_FETCH_GROUPS_SINCE = 2, 8
 
 
 def refusal(received: Received, error: ErrorCode) -> Any | None:
-    """Return an answer to a request with only this error; None if it has no answer at all."""
+    """Return a response to a request with only this error; None for a Produce with acks=0."""
     api_key = ApiKey(received.api_key)
     if api_key is ApiKey.PRODUCE:
         return _produce(received.body, error)
@@ -80,7 +80,7 @@ def _each(
     asked: Callable[[Received], Iterable[Any]],
     names: Callable[[Any], Mapping[str, Any]],
 ) -> _Fields:
-    """Return a function that makes one answer, in the field `answers`, for each requested thing."""
+    """Return a function that makes error responses with one entry per item, in the field `answers`."""
 
     def fields(received: Received, error: ErrorCode) -> Mapping[str, Any]:
         return {answers: [make(error_code=error, **names(one)) for one in asked(received)]}
@@ -91,7 +91,10 @@ def _each(
 def _each_partition(
     make_topic: Any, make: Callable[..., Any], *, topic: str = "name", number: str
 ) -> _Fields:
-    """Return a function that makes one answer per partition; `topic` and `number` are their fields' names."""
+    """Return a function that makes an error response with an entry for each requested partition.
+
+    `topic` and `number` are the names of an entry's fields.
+    """
 
     def fields(received: Received, error: ErrorCode) -> Mapping[str, Any]:
         return {

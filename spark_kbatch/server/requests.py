@@ -1,4 +1,4 @@
-"""The interface of handlers.
+"""The interface of the server's request handlers.
 
     def handle(received: Received, respond: Respond) -> None
 

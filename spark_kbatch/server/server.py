@@ -61,7 +61,7 @@ class _Pools:
         self.intercepts = Pool("intercepts", 1)
 
     def close(self, timeout_s: float) -> None:
-        """End them; log those that go on for longer."""
+        """Close all thread pools; log a warning for each that is still busy after `timeout_s`."""
         for pool in vars(self).values():
             if not pool.close(timeout_s):
                 logger.warning("what the server's %s threads do goes on after its end", pool.name)
@@ -86,7 +86,7 @@ class Server:
         port: int,
         advertised: tuple[str, int] | None = None,
     ) -> None:
-        """Start.
+        """Start the server: listen, and answer requests in threads of its own.
 
         Args:
             backend: the cluster.
@@ -201,7 +201,7 @@ class Server:
                 self._dispatch.register(api_key, handler, pool)
 
     def _groups_tick(self) -> None:
-        """Let the groups do their periodic work from now on."""
+        """Run the group coordinator's periodic work now, and again after each interval."""
 
         def tick() -> None:
             try:
@@ -232,7 +232,7 @@ class Server:
         return shown_address(*(self._advertised or (self.host, self.port)))
 
     def metrics(self) -> dict[str, Any]:
-        """Return what clients have asked and what logs have taken and given, by the names of a broker's metrics.
+        """Return metrics of requests, topics and connections, by the names of a Kafka broker's metrics.
 
         "BrokerTopicMetrics" counts records, bytes and requests of this process, "RequestMetrics" requests by
         their kind, with their times in ms, "socket-server-metrics" connections. A "...PerSec" has Count, since
@@ -277,7 +277,7 @@ class Server:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Close the server."""
         self.close()
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class ConfigSource(IntEnum):
 
 
 class Setting(NamedTuple):
-    """A setting with its value."""
+    """A setting of a topic or of the server, as DescribeConfigs shows it."""
 
     name: str
     value: str
@@ -59,7 +59,7 @@ class Setting(NamedTuple):
 
 
 class _Fixed(NamedTuple):
-    """A setting that has only one value here."""
+    """One of Kafka's settings that has a single possible value here."""
 
     value: str
     type: ConfigType
@@ -159,7 +159,7 @@ def server_settings(
 
 
 def parse_new(given: Iterable[tuple[str, str | None]]) -> TopicConfig:
-    """Return the settings of a new topic.
+    """Parse the settings that a CreateTopics request gives a new topic.
 
     Raises:
         ConfigError: an unknown key, a key that is given twice, or a value that is not accepted.
@@ -169,10 +169,10 @@ def parse_new(given: Iterable[tuple[str, str | None]]) -> TopicConfig:
 
 
 def changes_of(given: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
-    """Return settings by key, without those that have only one value here.
+    """Check a topic's settings from a client; return by key those that can have more than one value here.
 
     Raises:
-        ConfigError: an unknown key, a key that is given twice, or another value than that one.
+        ConfigError: an unknown key, a key that is given twice, or a value other than the only possible one.
     """
     changes: dict[str, str | None] = {}
     seen = set()

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
+"""The handler of CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
 Each topic of a request succeeds or fails by itself. Changes go through `replica/administration`, as from
 Python, under the same locks that Spark jobs take; a request waits for them until its time-out. Topics whose
@@ -50,7 +50,7 @@ _FIRST_WITH_IDS = 6  # of DeleteTopics
 
 
 class _Wanted(NamedTuple):
-    """A topic that a client asks for."""
+    """A topic that a CreateTopics request asks for, with the server's defaults filled in."""
 
     name: str
     partitions: int
@@ -59,10 +59,10 @@ class _Wanted(NamedTuple):
 
 
 class TopicsHandler:
-    """Creates, grows, empties and deletes topics. Thread-safe; its callers wait for locks."""
+    """Handler of requests that create, grow, empty or delete topics; thread-safe, and waits for locks."""
 
     def __init__(self, backend: Backend, new_topics: NewTopics, outcomes: Outcomes) -> None:
-        """Use `new_topics` for what a client leaves open about a topic."""
+        """Use the defaults in `new_topics` for numbers that a CreateTopics request leaves open."""
         self._backend, self._new_topics, self._outcomes = backend, new_topics, outcomes
 
     def create_topics(self, received: Received, respond: Respond) -> None:
@@ -82,7 +82,7 @@ class TopicsHandler:
         respond(protocol.CreateTopicsResponse(version=received.version, topics=results))
 
     def _create(self, asked: Any, times: int, deadline: float, validate_only: bool) -> Any:
-        """Create a topic; return its result."""
+        """Create one topic of a CreateTopics request; return its entry in the response."""
         _ensure_once(asked.name, times)
         wanted = self._wanted(asked)
         if validate_only:
@@ -98,7 +98,7 @@ class TopicsHandler:
         return _created(wanted, uuid_of(topic.topic_id))
 
     def _wanted(self, asked: Any) -> _Wanted:
-        """Return the requested topic, if it may be created."""
+        """Check one topic of a CreateTopics request; return it with the server's defaults filled in."""
         name = asked.name
         ensure_not_the_clusters(name)
         if self._backend.metadata.topics.find(name) is not None:
@@ -253,7 +253,7 @@ class TopicsHandler:
         respond(response(version=received.version, topics=topics))
 
     def _delete_records(self, topic_partition: TopicPartition, offset: int, deadline: float) -> int:
-        """Delete the records below an offset; return the new log start offset."""
+        """Delete a partition's records below an offset; return its new log start offset."""
         ensure_not_the_clusters(topic_partition.topic)
         topic = self._backend.metadata.topics.topic(topic_partition.topic)
         if not 0 <= topic_partition.partition < topic.partitions:
@@ -270,7 +270,7 @@ class TopicsHandler:
 
 
 def ensure_not_the_clusters(name: str) -> None:
-    """Check that clients may change a topic of this name.
+    """Check that a topic's name is valid and not internal, so that clients may change the topic.
 
     Raises:
         InvalidTopicError: Kafka would refuse the name.
@@ -290,7 +290,7 @@ def _deadline(received: Received) -> float:
 
 
 def _once(topics: Sequence[Any]) -> Iterator[tuple[Any, int]]:
-    """Yield one topic of each name, and the number of topics with that name."""
+    """Yield each topic of a request once by name, with how often the request names it."""
     times = Counter(one.name for one in topics)
     for one in {one.name: one for one in topics}.values():
         yield one, times[one.name]

@@ -16,7 +16,7 @@ _NUMBER_BYTES = 4
 
 
 def partitions(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of an assignment; none if members use another format, as they may."""
+    """Decode the partitions of a group member's assignment; none if it is not in Kafka's consumer format."""
     found = []
     try:
         _, topics = _START.unpack_from(data)

@@ -13,14 +13,14 @@ _JITTER = 0.2
 
 @dataclass(frozen=True)
 class ExponentialBackoff:
-    """Lengths of the pauses after each attempt."""
+    """Pauses between attempts that double up to a maximum, with jitter."""
 
     initial_ms: int
     max_ms: int
     random: Callable[[], float]  # evenly from [0, 1)
 
     def pause_ms(self, attempts: int) -> int:
-        """Return the pause after `attempts` earlier attempts, from 0 on, give or take a fifth."""
+        """Return the pause in ms, doubled for each of the `attempts` so far, with 20 % jitter."""
         doublings = min(attempts, 62)
         middle = min(self.initial_ms << doublings, self.max_ms)
         spread = 1 - _JITTER + 2 * _JITTER * self.random()

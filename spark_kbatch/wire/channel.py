@@ -34,7 +34,7 @@ class Socket(Protocol):
 
 
 class Channel:
-    """One connection's socket, with the send in progress and the frame in progress."""
+    """A connection's socket, with the frame being sent and the frame being received."""
 
     def __init__(self, sock: Socket, peer: str, receive: Receive | None = None) -> None:
         """Take over a socket.
@@ -61,7 +61,7 @@ class Channel:
 
     @property
     def wants_write(self) -> bool:
-        """Whether the next step needs the socket to take bytes."""
+        """Whether to wait until the socket is writable, to send a frame or for TLS."""
         if self._tls is None:
             return self.is_sending
         sends = self.is_sending and not self._tls.write_waits_for_read
@@ -79,7 +79,7 @@ class Channel:
         return self._send
 
     def write(self) -> Send | None:
-        """Write as much as the socket takes; return the send if that completes it.
+        """Write as much of the outgoing frame as the socket takes; return the `Send` if it is complete.
 
         Raises:
             DisconnectedError: the connection is lost.

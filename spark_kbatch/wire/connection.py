@@ -67,7 +67,7 @@ class ConnectionConfig:
 
 
 class Completion(NamedTuple):
-    """The end of a request: its answer or its error."""
+    """The result of a finished request, its answer or its error, to be delivered to its callback."""
 
     on_complete: OnComplete
     body: Any
@@ -129,7 +129,7 @@ class Connection:
 
     @property
     def wants_write(self) -> bool:
-        """Whether to go on once the socket takes more; otherwise once it has more."""
+        """Whether to wait until the socket is writable, and not only until it is readable."""
         return self._channel.wants_write
 
     @property
@@ -142,15 +142,15 @@ class Connection:
         return self._takes_requests() and not self._is_session_over()
 
     def _takes_requests(self) -> bool:
-        """Return True if nothing but the end of the session keeps a request from being sent."""
+        """Return True if a request may be sent now, even if it is time to authenticate again."""
         return self.is_ready and self._in_flight.can_send_more() and not self.throttled_ms()
 
     def throttled_ms(self) -> int:
-        """Return the ms for which the server asked not to be sent requests; 0 if none are left."""
+        """Return how many ms are left of the time for which the server has throttled this client."""
         return max(0, self._throttled_until_ms - self._monotonic_ms())
 
     def version_of(self, api_key: int, last: int | None = None) -> int:
-        """Return the highest version of a request that both know.
+        """Return the highest version of a request that both the client and the server support.
 
         Args:
             api_key: the kind of request.
@@ -177,7 +177,7 @@ class Connection:
         last_version: int | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Start a request; `write` writes it.
+        """Encode a request and start to send it; `write` writes the bytes.
 
         Args:
             api_key: its kind.
@@ -198,7 +198,7 @@ class Connection:
         self._start(api_key, version, message, on_complete, timeout_ms)
 
     def write(self) -> None:
-        """Write as much as the socket takes; a request without an answer ends when all of it is written.
+        """Write as much of the request as the socket takes; one without an answer is complete once written.
 
         Raises:
             DisconnectedError: the connection is lost.
@@ -342,7 +342,7 @@ class Connection:
         self._start(ApiKey.SASL_HANDSHAKE, version, body, _ignore, None)
 
     def _authenticate(self, api_key: int, body: Any) -> None:
-        """Go on after an answer of the exchange."""
+        """Handle a response of the SASL exchange, and send the next request unless it is complete."""
         authenticator = self._authenticator
         assert authenticator is not None
         if api_key == ApiKey.SASL_HANDSHAKE:
@@ -363,4 +363,4 @@ class Connection:
 
 
 def _ignore(body: Any, error: KBatchError | None) -> None:
-    """Do nothing: the connection itself sent the request."""
+    """Do nothing when a request of the connection's own, such as ApiVersions, is complete."""

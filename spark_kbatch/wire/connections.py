@@ -1,4 +1,4 @@
-"""A client's connections to all servers of a cluster, on one selector. Not thread-safe, but for `wakeup`.
+"""A client's connections to all servers of a cluster, on one selector; only `wakeup` is thread-safe.
 
     DISCONNECTED ----------> CONNECTING ----------> CHECKING_API_VERSIONS ----------> READY
          ^     ready(), back-off over   connected,             versions known,          |
@@ -105,7 +105,7 @@ class _Peer:
 
 
 class Connections:
-    """A client's connections, made on demand."""
+    """A client's connections to the servers of a Kafka cluster, made on demand."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Connections:
         return peer is not None and peer.connection is not None and peer.connection.can_send_more()
 
     def ready(self, node: Node) -> bool:
-        """Return True if a request may be sent to the node now; otherwise start to connect, if it is time."""
+        """Return True if a request may be sent to the node now; otherwise connect, unless in back-off."""
         peer = self._peers.get(node) or self._peers.setdefault(node, _Peer(node))
         if peer.state is State.DISCONNECTED and self._monotonic_ms() >= peer.next_attempt_ms:
             self._connect(peer)
@@ -183,14 +183,14 @@ class Connections:
         return self.can_send(node)
 
     def connection_delay_ms(self, node: Node) -> int:
-        """Return the ms until `ready` may connect; 0 if it may now, or has started."""
+        """Return how many ms of back-off are left before `ready` may connect to the node; 0 if none."""
         peer = self._peers.get(node)
         if peer is None or peer.state is not State.DISCONNECTED:
             return 0
         return max(0, peer.next_attempt_ms - self._monotonic_ms())
 
     def delay_ms(self, node: Node) -> int:
-        """Return the ms until `ready` may connect, or a broker that asked for a pause may be sent a request."""
+        """Return how many ms are left of the back-off before connecting to a node, or of its throttling."""
         peer = self._peers.get(node)
         if peer is None or peer.connection is None:
             return self.connection_delay_ms(node)
@@ -202,7 +202,7 @@ class Connections:
         return None if peer is None else peer.last_error
 
     def refusal(self, node: Node) -> KBatchError | None:
-        """Return why there is no connection to the node, if trying again does not help; None otherwise."""
+        """Return the error that makes it pointless to connect to the node again; None if there is none."""
         peer = self._peers.get(node)
         if peer is None or peer.state is not State.DISCONNECTED:
             return None
@@ -319,7 +319,7 @@ class Connections:
             self._disconnect(peer, reason)
 
     def disconnect_busy(self, reason: str) -> None:
-        """Close the connections that have requests in flight, which fail."""
+        """Close the connections that have requests in flight, and fail these requests."""
         for peer in self._peers.values():
             if peer.connection is not None and peer.connection.in_flight_count:
                 self._disconnect(peer, reason, by_choice=True)
@@ -438,7 +438,7 @@ class Connections:
             peer.last_error = None
 
     def _register(self, peer: _Peer) -> None:
-        """Register for the events that the peer needs: writing only while it connects or sends."""
+        """Register a node's socket with the selector, for writing only while it connects or sends."""
         if peer.socket is not None:
             events = selectors.EVENT_WRITE
         elif peer.tls is not None:
@@ -477,7 +477,7 @@ class Connections:
             self._disconnect(peer, str(error))
 
     def _hint(self, peer: _Peer) -> str:
-        """Return what to look at if the server closes each connection before it answers a request."""
+        """Return a hint for the error if a server closed the connection before it answered any request."""
         is_new = peer.connection is not None and not peer.connection.has_answered
         if not is_new and peer.tls is None:
             return ""
@@ -551,14 +551,14 @@ class Connections:
                 pass
 
     def _release(self) -> None:
-        """Close all sockets, which in a forked child are the inherited ones."""
+        """Close the selector and the sockets that wake it up, or a forked child's copies of them."""
         self._is_closed = True
         self._selector.close()
         self._wakeup_reader.close()
         self._wakeup_writer.close()
 
     def start_again_in_a_child(self) -> None:
-        """Close the inherited sockets, and go on without connections."""
+        """Close a forked child's copies of all sockets, and go on without connections."""
         if self._is_closed:
             return
         for peer in self._peers.values():

@@ -226,7 +226,7 @@ _FROM_A_SENTENCE: dict[ErrorCode, Any] = {
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """Return the code by which a client learns of an exception."""
+    """Return Kafka's error code for an exception, to send to a client."""
     if isinstance(error, ApiError):
         return ErrorCode(error.code) if error.code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
     if isinstance(error, errors.RecordTooLargeError) and error.option == "segment.bytes":
@@ -238,7 +238,7 @@ def code_of(error: BaseException) -> ErrorCode:
 
 
 def error_of(code: int, text: str = "") -> KBatchError:
-    """Return the exception for a code other than NONE.
+    """Return the exception for an error code of Kafka's other than NONE.
 
     Args:
         code: an unknown code keeps its number, and is treated as UNKNOWN_SERVER_ERROR.

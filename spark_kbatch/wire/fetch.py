@@ -1,4 +1,4 @@
-"""Bodies of Fetch, versions 4 to 12, flexible from 12 on.
+"""Encoding and decoding of FetchRequest and FetchResponse, versions 4 to 12, flexible from 12 on.
 
     request                               since    response                              since
     replica_id             int32                   throttle_time_ms         int32
@@ -56,7 +56,7 @@ _RESPONSE_MIN_SIZE = 24
 
 @dataclass(slots=True)
 class FetchPartition:
-    """The offset and limits for one partition."""
+    """A partition in a FetchRequest: the offset to read from, the byte limit and leader epochs."""
 
     partition: int
     fetch_offset: int
@@ -68,7 +68,7 @@ class FetchPartition:
 
 @dataclass(slots=True)
 class FetchTopic:
-    """The partitions to read of one topic."""
+    """A topic in a FetchRequest, with the partitions to read."""
 
     topic: str
     partitions: list[FetchPartition]
@@ -76,7 +76,7 @@ class FetchTopic:
 
 @dataclass(slots=True)
 class ForgottenTopic:
-    """Partitions to leave out of a session."""
+    """A topic in a FetchRequest whose partitions are to be removed from the fetch session."""
 
     topic: str
     partitions: list[int]
@@ -84,7 +84,7 @@ class ForgottenTopic:
 
 @dataclass(slots=True)
 class FetchRequest:
-    """A request for batches: partitions with their offsets, limits, and how long to wait."""
+    """Kafka's FetchRequest: partitions with their offsets, byte limits, and how long to wait."""
 
     max_wait_ms: int
     min_bytes: int
@@ -104,7 +104,7 @@ class FetchRequest:
 
     @classmethod
     def decode(cls, reader: Reader, version: int) -> FetchRequest:
-        """Read a body."""
+        """Decode the body of a FetchRequest."""
 
         def read_partition(reader: Reader) -> FetchPartition:
             return _read_partition(reader, version)
@@ -126,7 +126,7 @@ class FetchRequest:
         return one
 
     def encode(self, writer: Writer, version: int) -> None:
-        """Write the body."""
+        """Encode the body of a FetchRequest."""
         writer.pack(
             _LIMITS,
             self.replica_id,
@@ -146,7 +146,7 @@ class FetchRequest:
 
 
 class EpochEndOffset(NamedTuple):
-    """The end of a leader epoch, after which the client's records differ from the leader's."""
+    """A FetchResponse's diverging epoch: where the log of the client begins to differ from the leader's."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -154,7 +154,7 @@ class EpochEndOffset(NamedTuple):
 
 @dataclass(slots=True)
 class FetchPartitionResponse:
-    """The batches of one partition."""
+    """A partition in a FetchResponse: its record batches or error, and its offsets."""
 
     partition: int
     error_code: int = 0
@@ -170,7 +170,7 @@ class FetchPartitionResponse:
 
 @dataclass(slots=True)
 class FetchTopicResponse:
-    """The batches of one topic."""
+    """A topic in a FetchResponse, with the results of its partitions."""
 
     topic: str
     partitions: list[FetchPartitionResponse]
@@ -178,7 +178,7 @@ class FetchTopicResponse:
 
 @dataclass(slots=True)
 class FetchResponse:
-    """The answer to a fetch."""
+    """Kafka's FetchResponse: record batches and errors, by topic and partition."""
 
     topics: list[FetchTopicResponse]
     throttle_time_ms: int = 0
@@ -187,7 +187,7 @@ class FetchResponse:
 
     @classmethod
     def decode(cls, reader: Reader, version: int) -> FetchResponse:
-        """Read a body; its records refer to the reader's frame."""
+        """Decode the body of a FetchResponse; its records refer to the reader's frame, without a copy."""
 
         def read_partition(reader: Reader) -> FetchPartitionResponse:
             return _read_partition_response(reader, version)
@@ -201,7 +201,7 @@ class FetchResponse:
         return one
 
     def encode(self, writer: Writer, version: int) -> None:
-        """Write the body; its records are pieces that must not change until they are sent."""
+        """Encode a FetchResponse's body; its records are not copied, so they must not change until sent."""
         writer.int32(self.throttle_time_ms)
         if version >= 7:
             writer.int16(self.error_code)

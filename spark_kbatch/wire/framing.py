@@ -40,7 +40,7 @@ class Send:
     __slots__ = ("_next", "_remaining", "_views")
 
     def __init__(self, pieces: Iterable[Buffer]) -> None:
-        """Frame a message.
+        """Frame a message: put its size before its pieces.
 
         Raises:
             ValueError: it has more than 2^31-1 bytes.
@@ -60,15 +60,15 @@ class Send:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything is written."""
+        """Whether the whole frame is written."""
         return not self._remaining
 
     def pending(self, max_pieces: int = MAX_PIECES) -> list[memoryview]:
-        """Return the next pieces to write, as many as one call takes."""
+        """Return the frame's next pieces to write, at most as many as one call of `sendmsg` takes."""
         return self._views[self._next : self._next + max_pieces]
 
     def advance(self, size_in_bytes: int) -> None:
-        """Count pending bytes as written."""
+        """Count bytes of the frame as written."""
         self._remaining -= size_in_bytes
         while size_in_bytes:
             view = self._views[self._next]
@@ -91,7 +91,7 @@ class Receive:
     __slots__ = ("_ahead", "_end", "_filled", "_frame", "_max_size", "_size", "_start")
 
     def __init__(self, max_size: int = INT_MAX, *, read_ahead: int = _READ_AHEAD) -> None:
-        """Start with the size of a frame.
+        """Start with an empty buffer, before the first frame.
 
         Args:
             max_size: the largest frame. A client accepts any size: the first batch of a fetch is sent
@@ -127,7 +127,7 @@ class Receive:
         return buffer
 
     def received(self, size_in_bytes: int) -> None:
-        """Count bytes as read into the buffer."""
+        """Count bytes as received into the memory that `buffer` returned."""
         if self._frame is None:
             self._end += size_in_bytes
         else:
@@ -147,7 +147,7 @@ class Receive:
         return frame
 
     def _begin(self) -> bool:
-        """Start a frame with the bytes read so far, if its size is among them; return True if so."""
+        """Start the next frame with the bytes received so far; return False if its size is not among them."""
         if self._end - self._start < SIZE.size:
             return False
         size: int = SIZE.unpack_from(self._ahead, self._start)[0]
@@ -162,14 +162,14 @@ class Receive:
         return True
 
     def _close_gap(self) -> None:
-        """Move the bytes read ahead to the front."""
+        """Move the bytes that were read ahead to the front of their buffer."""
         if self._start:
             rest = self._end - self._start
             self._ahead[:rest] = self._ahead[self._start : self._end]
             self._start, self._end = 0, rest
 
     def _grow(self, frame: memoryview) -> None:
-        """Make room for more of the frame in progress."""
+        """Enlarge the buffer of the frame that is being received."""
         size = self._size if len(frame) >= _BELIEVED_FROM else _GROWTH * len(frame)
         larger = _uncleared(min(self._size, size))
         larger[: len(frame)] = frame

@@ -1,4 +1,4 @@
-"""Requests of one connection that are sent, or being sent, and not answered.
+"""The in-flight requests of a connection: those sent, or being sent, and not yet answered.
 
 Answers arrive in the order of requests. Another request may be sent if none is in flight, or if the last
 one is written and fewer than the maximum are in flight. So a connection has one send at a time, and stops
@@ -33,7 +33,7 @@ class InFlightRequest:
 
     @property
     def expires_at_ms(self) -> int:
-        """The time at which it times out."""
+        """The time at which the request times out, on the monotonic clock."""
         return self.sent_at_ms + self.timeout_ms
 
 
@@ -48,7 +48,7 @@ class InFlightRequests:
         return len(self._requests)
 
     def can_send_more(self) -> bool:
-        """Return True if another request may be sent now."""
+        """Return True if another request may be sent on the connection now."""
         if not self._requests:
             return True
         last = self._requests[-1]
@@ -79,7 +79,10 @@ class InFlightRequests:
         return requests
 
     def expired(self, now_ms: int) -> InFlightRequest | None:
-        """Return a request that has timed out; each has its own time-out."""
+        """Return an in-flight request that has timed out; None if there is none.
+
+        Each request has its own time-out.
+        """
         return next((one for one in self._requests if one.expires_at_ms <= now_ms), None)
 
     def next_expiry_ms(self) -> int | None:

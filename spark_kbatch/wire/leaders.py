@@ -19,14 +19,14 @@ _ENDPOINT_MIN_SIZE = 11
 
 
 class CurrentLeader(NamedTuple):
-    """The leader of a partition, as far as the answering broker knows; -1 if it knows none."""
+    """A partition's leader in a Produce or Fetch response; -1 if the broker knows none."""
 
     leader_id: int = -1
     leader_epoch: int = -1
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a broker that leads one of the partitions."""
+    """The address, in a Produce response, of a broker that leads one of its partitions."""
 
     node_id: int
     host: str
@@ -35,24 +35,24 @@ class NodeEndpoint(NamedTuple):
 
 
 def read_leader(reader: Reader) -> CurrentLeader:
-    """Read the value of a tagged field."""
+    """Decode the tagged field `current_leader`."""
     leader = CurrentLeader(*reader.unpack(_LEADER, "current_leader"))
     reader.tagged_fields("current_leader")
     return leader
 
 
 def encoded_leader(leader: CurrentLeader) -> bytes:
-    """Return the value of a tagged field."""
+    """Return the encoded value of the tagged field `current_leader`."""
     return _LEADER.pack(*leader) + b"\0"
 
 
 def read_endpoints(reader: Reader) -> list[NodeEndpoint]:
-    """Read the value of a tagged field."""
+    """Decode the tagged field `node_endpoints`."""
     return reader.array(_read_endpoint, _ENDPOINT_MIN_SIZE, "node_endpoints")
 
 
 def encoded_endpoints(endpoints: list[NodeEndpoint]) -> bytes:
-    """Return the value of a tagged field."""
+    """Return the encoded value of the tagged field `node_endpoints`."""
     writer = Writer(flexible=True)
     writer.array_length(len(endpoints))
     for one in endpoints:

@@ -39,7 +39,7 @@ _ANSWER_MAX = 1 << 20
 
 
 class TokenSource:
-    """Where tokens come from."""
+    """A source of OAUTHBEARER tokens, configured by Kafka's `sasl.*` options."""
 
     def __init__(self, security: Security) -> None:
         self._security = security
@@ -76,7 +76,7 @@ class TokenSource:
         return self._unsecured()
 
     def _fetched(self, url: str) -> tuple[str, float]:
-        """Return a token of the endpoint, and its lifetime in seconds."""
+        """Request a token from an identity provider's endpoint; return it, and its lifetime in seconds."""
         security, jaas = self._security, self._security.sasl_jaas_config
         client_id = security.sasl_oauthbearer_client_id or jaas.get("clientId")
         secret = security.sasl_oauthbearer_client_secret.text or jaas.get("clientSecret")
@@ -123,7 +123,7 @@ class TokenSource:
 
 @functools.cache
 def token_source_of(security: Security) -> TokenSource:
-    """Return the source of these settings, the same for all connections of the process."""
+    """Return the token source for security settings, the same for all connections of the process."""
     return TokenSource(security)
 
 

@@ -40,7 +40,7 @@ Element = TypeVar("Element")
 
 
 class Reader:
-    """A position in one frame, and the reads that advance it.
+    """A bounds-checked reader of a frame's fields, in the types of Kafka's protocol.
 
     Every read names its field, for errors. `flexible` says how lengths are written. Not thread-safe.
     """
@@ -66,7 +66,7 @@ class Reader:
         self.flexible = flexible
 
     def describe(self, message: str, *, flexible: bool) -> None:
-        """Set the kind of the rest of the frame, which is known after its header."""
+        """Set the message's name and whether it is flexible, which are known after its header is read."""
         self._message = message
         self.flexible = flexible
 
@@ -96,7 +96,7 @@ class Reader:
         return value
 
     def unpack(self, layout: struct.Struct, field: str) -> tuple[Any, ...]:
-        """Read fields of fixed size."""
+        """Read several adjacent fields of fixed size at once."""
         position = self.position
         end = position + layout.size
         if end > self._end:
@@ -232,7 +232,7 @@ class Reader:
         return values
 
     def refuse(self, field: str, expected: object, found: object) -> ProtocolError:
-        """Return the error for a field that ends or starts at the position."""
+        """Return the ProtocolError for a field at the current position that is not as expected."""
         return ProtocolError(self._message, field, self.position, expected, found)
 
     def _count_elements(self, count: int, start: int, field: str) -> None:
@@ -288,7 +288,7 @@ class Writer:
         self._tail += _INT64.pack(value)
 
     def pack(self, layout: struct.Struct, *values: Any) -> None:
-        """Write fields of fixed size."""
+        """Write several adjacent fields of fixed size at once."""
         self._tail += layout.pack(*values)
 
     def varint(self, value: int) -> None:
@@ -324,14 +324,14 @@ class Writer:
             self.append(data)
 
     def append(self, data: Buffer) -> None:
-        """Write bytes unchanged, as a separate piece."""
+        """Write encoded bytes unchanged, as a separate piece."""
         if self._tail:
             self._pieces.append(self._tail)
             self._tail = bytearray()
         self._pieces.append(data)
 
     def tagged_fields(self, fields: Mapping[int, bytes] | None = None) -> None:
-        """End a structure; flexible versions end it with tagged fields, given as encoded values by tag."""
+        """Write the tagged fields that end a structure, from encoded values by tag; none if not flexible."""
         if not self.flexible:
             return
         self.varint(len(fields or {}))

@@ -1,4 +1,4 @@
-"""Bodies of Produce, versions 0 to 12, flexible from 9 on.
+"""Encoding and decoding of ProduceRequest and ProduceResponse, versions 0 to 12, flexible from 9 on.
 
     request                         since      response                         since
     transactional_id  string, null  3          topics
@@ -51,7 +51,7 @@ _ENDPOINTS: TaggedReaders = {0: ("node_endpoints", read_endpoints)}
 
 @dataclass(slots=True)
 class ProducePartition:
-    """The batches for one partition."""
+    """A partition in a ProduceRequest, with the record batches to append to it."""
 
     partition: int
     records: Buffer | None  # adjacent batches
@@ -59,7 +59,7 @@ class ProducePartition:
 
 @dataclass(slots=True)
 class ProduceTopic:
-    """The batches for one topic."""
+    """A topic in a ProduceRequest, with the record batches for its partitions."""
 
     topic: str
     partitions: list[ProducePartition]
@@ -67,7 +67,7 @@ class ProduceTopic:
 
 @dataclass(slots=True)
 class ProduceRequest:
-    """Batches to append to partitions."""
+    """Kafka's ProduceRequest: record batches to append, by topic and partition, with acks and time-out."""
 
     acks: int  # -1 for all in-sync replicas; 0 for no response
     timeout_ms: int
@@ -81,7 +81,7 @@ class ProduceRequest:
 
     @classmethod
     def decode(cls, reader: Reader, version: int) -> ProduceRequest:
-        """Read a body; its records refer to the reader's frame."""
+        """Decode the body of a ProduceRequest; its records refer to the reader's frame, without a copy."""
         transactional_id = reader.nullable_string("transactional_id") if version >= 3 else None
         acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT, "acks to timeout_ms")
         topics = read_topics(reader, ProduceTopic, _read_partition, 5)
@@ -89,7 +89,7 @@ class ProduceRequest:
         return cls(acks, timeout_ms, topics, transactional_id)
 
     def encode(self, writer: Writer, version: int) -> None:
-        """Write the body."""
+        """Encode the body of a ProduceRequest."""
         if version >= 3:
             writer.string(self.transactional_id)
         writer.pack(_ACKS_AND_TIMEOUT, self.acks, self.timeout_ms)
@@ -107,7 +107,7 @@ class RecordError:
 
 @dataclass(slots=True)
 class ProducePartitionResponse:
-    """The result of one partition's batches."""
+    """A partition in a ProduceResponse: the base offset of its appended batches, or the error."""
 
     partition: int
     error_code: int = 0
@@ -121,7 +121,7 @@ class ProducePartitionResponse:
 
 @dataclass(slots=True)
 class ProduceTopicResponse:
-    """The results of one topic's batches."""
+    """A topic in a ProduceResponse, with the results of its partitions."""
 
     topic: str
     partitions: list[ProducePartitionResponse]
@@ -129,7 +129,7 @@ class ProduceTopicResponse:
 
 @dataclass(slots=True)
 class ProduceResponse:
-    """The results of all batches."""
+    """Kafka's ProduceResponse: base offsets or errors, by topic and partition."""
 
     topics: list[ProduceTopicResponse]
     throttle_time_ms: int = 0
@@ -137,7 +137,7 @@ class ProduceResponse:
 
     @classmethod
     def decode(cls, reader: Reader, version: int) -> ProduceResponse:
-        """Read a body."""
+        """Decode the body of a ProduceResponse."""
 
         def read_partition(reader: Reader) -> ProducePartitionResponse:
             return _read_partition_response(reader, version)
@@ -148,7 +148,7 @@ class ProduceResponse:
         return cls(topics, throttle_time_ms, **tags)
 
     def encode(self, writer: Writer, version: int) -> None:
-        """Write the body."""
+        """Encode the body of a ProduceResponse."""
         write_topics(writer, self.topics, partial(_write_partition_response, writer, version))
         if version >= 1:
             writer.int32(self.throttle_time_ms)

@@ -330,7 +330,7 @@ class Response(NamedTuple):
 
 
 def decode_request(frame: memoryview) -> Request:
-    """Decode a request.
+    """Decode a request from a frame.
 
     Args:
         frame: without its size. The records of a Produce refer to it, everything else is copied. Bytes
@@ -355,7 +355,7 @@ def decode_request(frame: memoryview) -> Request:
 def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, body: Any
 ) -> list[Buffer]:
-    """Encode a request.
+    """Encode a request, header and body, as the pieces of a frame.
 
     Returns:
         the frame without its size, in pieces; the records of a Produce are separate pieces.
@@ -401,7 +401,7 @@ def decode_response(api_key: int, version: int, frame: memoryview) -> Response:
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:
-    """Encode a response.
+    """Encode a response, header and body, as the pieces of a frame.
 
     Two threads must not encode the same body at the same time, because the library sets its version.
 
@@ -433,7 +433,7 @@ def _ensure_supported(api_key: int, version: int, correlation_id: int = -1) -> N
 
 
 class _Kind(NamedTuple):
-    """Facts about one kind of message in one version, for decoding."""
+    """A request or response type in one version: its name, its flexibility, and its body's decoder."""
 
     name: str
     is_flexible: bool

@@ -45,10 +45,10 @@ _CREDENTIALS = {
 
 
 class Authenticator:
-    """The client's side of the exchange, for one connection."""
+    """The client's side of the SASL exchange on one connection."""
 
     def __init__(self, security: Security, host: str, server: str) -> None:
-        """Start before the first exchange.
+        """Store the security settings; `start` begins a SASL exchange.
 
         Args:
             security: whose mechanism and credentials are used.
@@ -62,7 +62,7 @@ class Authenticator:
         self.name = security.sasl_mechanism
 
     def start(self) -> None:
-        """Start an exchange, the first or another one.
+        """Begin a SASL exchange, for the first authentication or a later one.
 
         Raises:
             ConfigError: a package that the mechanism needs is missing.
@@ -72,15 +72,15 @@ class Authenticator:
 
     @property
     def is_done(self) -> bool:
-        """Whether the exchange is complete."""
+        """Whether the SASL exchange is complete."""
         return bool(self._mechanism.is_done())
 
     def next_bytes(self) -> bytes:
-        """Return the bytes to send next."""
+        """Return the SASL bytes to send to the server next."""
         return bytes(self._guarded(self._mechanism.auth_bytes))
 
     def receive(self, answer: bytes) -> None:
-        """Take in the bytes of the server.
+        """Process the SASL bytes that the server has sent.
 
         Raises:
             SaslAuthenticationError: the server is not the one that knows the password.
@@ -90,7 +90,7 @@ class Authenticator:
             raise self.refused("it did not accept the credentials")
 
     def ensure_offered(self, error_code: int, mechanisms: Iterable[str]) -> None:
-        """Check the answer to the handshake.
+        """Check the SaslHandshake response: whether the server has the client's mechanism.
 
         Raises:
             SaslAuthenticationError: the server does not have the mechanism, or does not use SASL.
@@ -105,10 +105,10 @@ class Authenticator:
             raise self.uses_no_sasl(error_of(error_code))
 
     def ensure_accepted(self, error_code: int, message: str | None) -> None:
-        """Check the answer to a step.
+        """Check a SaslAuthenticate response for an error.
 
         Raises:
-            SaslAuthenticationError: the server refused it.
+            SaslAuthenticationError: the response has one.
         """
         if error_code:
             raise self.refused(self._without_secrets(message or str(error_of(error_code))))
@@ -153,7 +153,7 @@ class Authenticator:
         return get_sasl_mechanism(self.name)(**given)
 
     def _guarded(self, step: Callable[[], Any]) -> Any:
-        """Run a step of the library, whose errors may be of any kind, and may quote what was exchanged."""
+        """Run a step of a kafka-python mechanism, and turn any error into a KBatchError without secrets."""
         try:
             return step()
         except KBatchError:
@@ -180,7 +180,7 @@ class Authenticator:
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # the library has no types
-    """Tokens, as the library asks for them."""
+    """The adapter that gives OAUTHBEARER tokens to kafka-python's mechanism."""
 
     def __init__(self, security: Security) -> None:
         super().__init__()

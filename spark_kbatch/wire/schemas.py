@@ -44,25 +44,25 @@ class Field(Protocol):
 
     @property
     def type_str(self) -> str:
-        """The type; of an array, the type of its elements, with or without `[]` before it."""
+        """The field's type; of an array, the type of its elements, with or without `[]` before it."""
 
     def is_array(self) -> bool:
-        """Return True if it is an array, of structures too."""
+        """Return True if the field is an array, of structures or of anything else."""
 
     def is_struct(self) -> bool:
-        """Return True if it is a structure."""
+        """Return True if the field is a structure."""
 
     def is_struct_array(self) -> bool:
-        """Return True if it is an array of structures."""
+        """Return True if the field is an array of structures."""
 
     def for_version_q(self, version: int) -> bool:
-        """Return True if the version has the field."""
+        """Return True if this version of the message has the field."""
 
     def nullable_for_version_q(self, version: int) -> bool:
-        """Return True if it can be null in the version."""
+        """Return True if the field can be null in this version of the message."""
 
     def tagged_field_q(self, version: int) -> bool:
-        """Return True if it is among the tagged fields of the version."""
+        """Return True if the field is a tagged field in this version of the message."""
 
 
 def structure(
@@ -165,7 +165,7 @@ def _array(element: Decoder, size: int, nullable: bool, name: str) -> Decoder:
 
 
 def _maybe(decoder: Decoder, name: str) -> Decoder:
-    """Return the decoder of a structure that can be null; then the byte before it is negative."""
+    """Return the decoder of a nullable structure, which is a negative byte if it is null."""
     return lambda reader: None if reader.int8(name) < 0 else decoder(reader)
 
 

@@ -70,7 +70,7 @@ _NOT_TLS = "it does not speak TLS ({alert}): look at 'security.protocol' and at 
 
 
 def tls_context(security: Security) -> ssl.SSLContext:
-    """Return the settings of all connections.
+    """Return the SSLContext for all connections of a client, from Kafka's `ssl.*` options.
 
     Raises:
         ConfigError: a file cannot be read, or is not what its option says; a password is wrong.
@@ -88,7 +88,10 @@ def tls_context(security: Security) -> ssl.SSLContext:
 
 
 def _set_ciphers(context: ssl.SSLContext, suites: tuple[str, ...]) -> None:
-    """Offer these suites of TLS 1.2. The library cannot choose among those of 1.3, but can leave it out."""
+    """Offer the given cipher suites of TLS 1.2, and leave out TLS 1.2 or 1.3 if none is given for it.
+
+    Python's `ssl` module cannot choose among the suites of TLS 1.3.
+    """
     older = [one for one in suites if not one.startswith(("TLS_AES_", "TLS_CHACHA20_"))]
     if not older:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -104,7 +107,7 @@ def _set_ciphers(context: ssl.SSLContext, suites: tuple[str, ...]) -> None:
 
 
 def _openssl_name(suite: str) -> str:
-    """Return OpenSSL's name of a suite that may have its IANA name, as Java uses it."""
+    """Return OpenSSL's name of a cipher suite, which may be given by its IANA name, as in Java."""
     if not suite.startswith("TLS_"):
         return suite
     exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
@@ -150,7 +153,7 @@ def _load_client_certificate(context: ssl.SSLContext, security: Security) -> Non
 def _explained(
     option: str, location: str = "", *, text: str = "", password: str = ""
 ) -> Iterator[None]:
-    """Raise a ConfigError that says which option could not be used; what is in it is not repeated."""
+    """Turn an error about a certificate or key into a ConfigError that names the option, not its content."""
     where = f" names {location!r}, which" if location else ""
     try:
         yield
@@ -184,7 +187,7 @@ def _start_of(location: str) -> bytes:
 
 
 def _wrapped_pem(option: str, text: str) -> str:
-    """Return PEM text in lines; as an option it is often one line, without its breaks."""
+    """Return PEM text with line breaks; given as an option it is often a single line."""
     blocks = _PEM.findall(text.replace("\\n", "\n"))
     if not blocks:
         raise ConfigError(f"option {option!r} is not PEM: it has no '-----BEGIN ...-----' block")
@@ -201,7 +204,7 @@ def _wrapped_block(label: str, body: str) -> str:
 
 @contextlib.contextmanager
 def _readable_file(content: bytes) -> Iterator[str]:
-    """Yield the path of a file that holds a secret for a moment, and that no other user can read."""
+    """Yield the path of a temporary file with a secret, such as a key, that no other user can read."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("kbatch-key", os.MFD_CLOEXEC)
         try:
@@ -285,7 +288,7 @@ class TlsSocket:
         return count
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        """Read some bytes, of as many records as have arrived; return how many, 0 at the end."""
+        """Read and decrypt the TLS records that have arrived; return how many bytes, 0 at the end."""
         count = 0
         while count < len(buffer):
             try:
@@ -300,7 +303,7 @@ class TlsSocket:
         return count
 
     def _read(self, buffer: memoryview) -> int:
-        """Read bytes of one record."""
+        """Read and decrypt bytes of one TLS record; return how many."""
         try:
             count = self._call(lambda: self._socket.recv_into(buffer))
         except BlockingIOError:
@@ -310,7 +313,7 @@ class TlsSocket:
         return count
 
     def pending(self) -> int:
-        """Return the number of decrypted bytes, which a selector does not see."""
+        """Return how many decrypted bytes are still to be read, which a selector does not see."""
         return self._socket.pending()
 
     def close(self) -> None:
@@ -329,7 +332,7 @@ class TlsSocket:
             raise SslAuthenticationError(self._server, self._reason(error)) from None
 
     def _raise_what_the_server_said(self) -> None:
-        """Look for the alert of a server that closed the connection."""
+        """Raise the TLS alert that a server sent before it closed the connection, if there is one."""
         with contextlib.suppress(OSError):
             self._call(lambda: self._socket.recv_into(bytearray(1)))
 
@@ -355,7 +358,7 @@ class TlsSocket:
 
 
 def _joined(buffers: list[memoryview]) -> memoryview:
-    """Return the first bytes of some pieces, at most one record."""
+    """Join the first bytes of several pieces, up to the size of one TLS record."""
     taken: list[memoryview] = []
     room = _RECORD
     for one in buffers:

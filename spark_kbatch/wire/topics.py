@@ -1,4 +1,4 @@
-"""Arrays of topics, each a name and an array of partitions, as Produce and Fetch have them."""
+"""Encoding and decoding of the array of topics, each with its partitions, in Produce and Fetch messages."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PartitionWritten = TypeVar("PartitionWritten", covariant=True)
 
 
 class OfTopic(Protocol[PartitionWritten]):
-    """One topic of a body."""
+    """The interface of one topic in a Produce or Fetch message."""
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """The topic's name."""
 
     @property
     def partitions(self) -> Sequence[PartitionWritten]:
-        """What the body has for each partition."""
+        """The message's entries for the topic's partitions."""
 
 
 def read_topics(
@@ -33,7 +33,7 @@ def read_topics(
     partition_min_size: int,
     field: str = "topics",
 ) -> list[Topic]:
-    """Read the array.
+    """Decode the array of topics in a Produce or Fetch message.
 
     Args:
         topic_of: returns a topic from its name and partitions.
@@ -56,7 +56,7 @@ def write_topics(
     topics: Sequence[OfTopic[Partition]],
     write_partition: Callable[[Partition], None],
 ) -> None:
-    """Write the array; `write_partition` writes one partition."""
+    """Encode the array of topics in a Produce or Fetch message; `write_partition` encodes one partition."""
     writer.array_length(len(topics))
     for topic in topics:
         writer.string(topic.topic)

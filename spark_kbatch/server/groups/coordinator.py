@@ -69,7 +69,7 @@ _Failed = Callable[[ErrorCode], Any]
 
 
 class GroupCoordinator:
-    """All groups of one cluster. Thread-safe."""
+    """The coordinator of all consumer groups of one cluster; thread-safe."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class GroupCoordinator:
         monotonic_ms: Callable[[], int],
         config: GroupConfig,
     ) -> None:
-        """Prepare to coordinate; the first request loads the groups.
+        """Start without groups; the first request loads them from the store.
 
         Args:
             store: where offsets and generations are stored.
@@ -111,13 +111,13 @@ class GroupCoordinator:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Return when to call `tick` next, by the monotonic clock; None if there are no time-outs."""
+        """Time at which to call `tick` next, on the monotonic clock; None if no time-out is pending."""
         with self._mutex:
             deadline_ms = self._timers.next_deadline_ms()
             return None if deadline_ms is None else deadline_ms + self._store.waited_ms
 
     def close(self) -> None:
-        """Answer all held requests; later ones are answered that clients must find another coordinator."""
+        """Answer held and later requests with errors after which clients look for a coordinator."""
         with self._mutex:
             self._is_closed = True
             self._memberships.close()
@@ -125,7 +125,7 @@ class GroupCoordinator:
         _give(answers)
 
     def topics_deleted(self, topics: Collection[str]) -> None:
-        """Drop the offsets of deleted topics now instead of with the next check."""
+        """Drop the committed offsets of deleted topics now, instead of in the next periodic check."""
         with self._mutex:
             if self._why_not_ready() is ErrorCode.NONE:
                 self._offsets.clean_up(topics)
@@ -150,7 +150,7 @@ class GroupCoordinator:
     # Handling.
 
     def _handle(self, respond: Respond, failed: _Failed, handle: Callable[[Respond], None]) -> None:
-        """Handle a request; `handle` answers it, now or later.
+        """Run a group request's handler under the mutex, then send the answers that are ready.
 
         Args:
             respond: takes the answer.
@@ -528,7 +528,7 @@ class GroupCoordinator:
         self._handle(respond, failed, handle)
 
     def describe_groups(self, received: Received, respond: Respond) -> None:
-        """Answer a DescribeGroups; a group that does not exist is dead."""
+        """Answer a DescribeGroups; a group that does not exist is shown as Dead."""
         asked = dict.fromkeys(received.body.groups)  # each is described once
 
         def answer_of(group_id: str, error: ErrorCode) -> Any:

@@ -1,4 +1,4 @@
-"""One group: its members and its state.
+"""A consumer group in memory: its members, generation and state.
 
     EMPTY        no members. A group that only commits offsets is never in another state
     PREPARING    members must join again; their JoinGroups are held until all have joined, or time is up
@@ -98,7 +98,10 @@ class Member:
 
     @property
     def must_send_heartbeats(self) -> bool:
-        """Whether its session ends without a heartbeat: not while its own request is held."""
+        """Whether the member must send heartbeats: not while a request of it is held, unless it is new.
+
+        A held request is a JoinGroup or SyncGroup that is not answered yet.
+        """
         return self.is_new or (self.awaiting_join is None and self.awaiting_sync is None)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -106,18 +109,18 @@ class Member:
         return dict(self.protocols).get(protocol or "", b"")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """Return the candidate that the member prefers."""
+        """Return the one of the candidate assignment protocols that the member prefers."""
         known = set(candidates)
         return next(name for name, _ in self.protocols if name in known)
 
     def answer_join(self, answer: JoinAnswer) -> None:
-        """Answer its JoinGroup, if one is held."""
+        """Answer the member's JoinGroup, if one is held."""
         held, self.awaiting_join = self.awaiting_join, None
         if held is not None:
             held(answer)
 
     def answer_sync(self, answer: SyncAnswer) -> bool:
-        """Answer its SyncGroup; return False if none is held."""
+        """Answer the member's SyncGroup; return False if none is held."""
         held, self.awaiting_sync = self.awaiting_sync, None
         if held is not None:
             held(answer)
@@ -125,7 +128,7 @@ class Member:
 
 
 class Group:
-    """One group."""
+    """A consumer group: its members, generation and state."""
 
     def __init__(self, group_id: str, *, state_timestamp: int = NO_TIMESTAMP) -> None:
         """Make a group without members."""
@@ -148,7 +151,7 @@ class Group:
 
     @classmethod
     def of(cls, group_id: str, stored: GroupMetadata) -> Group:
-        """Return a group as it was stored."""
+        """Return a group restored from its value in `__consumer_offsets`."""
         group = cls(group_id, state_timestamp=stored.state_timestamp)
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None
@@ -171,7 +174,10 @@ class Group:
         return group
 
     def stored(self, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
-        """Return this generation as it is stored, with these assignments or the current ones."""
+        """Return the current generation as a value of `__consumer_offsets`.
+
+        Its members have the given assignments, or their current ones.
+        """
         return GroupMetadata(
             self.protocol_type or "", self.generation, self.protocol, self.leader,
             self.state_timestamp,
@@ -190,7 +196,7 @@ class Group:
 
     @property
     def is_simple(self) -> bool:
-        """Whether it never had members: its consumers assign partitions themselves."""
+        """Whether the group never had members, because its consumers assign partitions themselves."""
         return self.protocol_type is None and not self.members
 
     @property
@@ -200,7 +206,7 @@ class Group:
 
     @property
     def awaiting_join_count(self) -> int:
-        """Number of members whose JoinGroups are held."""
+        """Number of members whose JoinGroup is held, to be answered when the rebalance is over."""
         return sum(one.awaiting_join is not None for one in self.members.values())
 
     @property
@@ -226,7 +232,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return True if members read the topic, or may do so."""
+        """Return True if a member subscribes to the topic, or may, because subscriptions are unknown."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics
@@ -270,7 +276,7 @@ class Group:
     # Changes.
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
-        """Move to another state."""
+        """Move the group to another state, and note the time."""
         self.previous_state, self.state = self.state, state
         self.state_timestamp = now_ms
 
@@ -316,7 +322,7 @@ class Group:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader has joined; return False if no member has."""
+        """Keep or elect a leader that has joined the rebalance; return False if no member has joined."""
         leader = self.members.get(self.leader or "")
         if leader is None or leader.awaiting_join is None:
             joined = (one for one in self.members.values() if one.awaiting_join is not None)

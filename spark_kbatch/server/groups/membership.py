@@ -57,7 +57,7 @@ _SESSION, _JOIN, _SYNC = "session", "join", "sync"
 
 
 class Joining(NamedTuple):
-    """A JoinGroup."""
+    """The contents of a JoinGroup request."""
 
     group_id: str
     member_id: str
@@ -73,7 +73,7 @@ class Joining(NamedTuple):
 
 
 class Syncing(NamedTuple):
-    """A SyncGroup."""
+    """The contents of a SyncGroup request."""
 
     group_id: str
     generation: int
@@ -92,7 +92,7 @@ class Leaving(NamedTuple):
 
 
 class Memberships:
-    """All groups, in memory. Not thread-safe."""
+    """All consumer groups in memory, with their rebalances and their members' sessions; not thread-safe."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Memberships:
         self._now_ms, self._session_ms = now_ms, session_ms
 
     def load(self, stored: Mapping[str, GroupMetadata], groups_of_offsets: Iterable[str]) -> None:
-        """Take over the stored groups; those that only committed offsets are simple ones."""
+        """Restore groups from the store; a group that only has committed offsets has no members."""
         for group_id, metadata in stored.items():
             group = self.groups[group_id] = Group.of(group_id, metadata)
             for member in group.members.values():
@@ -120,7 +120,7 @@ class Memberships:
             self.groups.setdefault(group_id, Group(group_id))
 
     def close(self) -> None:
-        """Answer all held requests: clients must find another coordinator."""
+        """Answer all held JoinGroups and SyncGroups with NOT_COORDINATOR."""
         for group in self.groups.values():
             for member in group.members.values():
                 member.answer_join(JoinAnswer(ErrorCode.NOT_COORDINATOR, member.member_id))
@@ -356,7 +356,7 @@ class Memberships:
         self._set_timer(_SYNC, group, group.rebalance_timeout_ms, expire)
 
     def _expire_syncs(self, group: Group, generation: int) -> None:
-        """Remove members that joined the generation and did not ask for their assignments."""
+        """Remove the members of a generation that have not sent SyncGroup in time, and rebalance."""
         missing = group.pending_syncs & group.members.keys()
         if group.generation != generation or not missing:
             return
@@ -443,7 +443,7 @@ class Memberships:
         return ErrorCode.NONE
 
     def keep_session(self, group: Group, member_id: str) -> None:
-        """Extend the session of a member that is alive."""
+        """Extend a member's session, as a heartbeat does; do nothing if it is not a member."""
         member = group.members.get(member_id)
         if member is not None:
             self._expect_heartbeat(group, member)
@@ -485,7 +485,10 @@ class Memberships:
         return errors
 
     def _after_removal(self, group: Group, reason: str, *, were_members: bool) -> None:
-        """Go on after removals; `were_members` unless all of them were only about to join."""
+        """Rebalance a group that has lost members, or drop it if it is empty and was never stored.
+
+        `were_members` is False if all of them were only about to join.
+        """
         if group.state is GroupState.PREPARING:
             self._complete_if_all_joined(group)
         elif were_members:
@@ -502,7 +505,7 @@ class Memberships:
         group.remove(member_id)
 
     def _forget_if_unknown(self, group: Group) -> None:
-        """Drop a group that was never stored, whose client never joined with the id that it got."""
+        """Drop an empty group from memory if `__consumer_offsets` has no record of it."""
         stored = self._store.contents
         if group.group_id not in stored.groups and group.group_id not in stored.offsets:
             self.forget(group.group_id)

@@ -47,7 +47,7 @@ _RETENTION_OF_BROKER = -1
 
 
 class Committing(NamedTuple):
-    """An OffsetCommit."""
+    """The contents of an OffsetCommit request."""
 
     version: int
     group_id: str
@@ -59,7 +59,7 @@ class Committing(NamedTuple):
 
 
 class CommittedOffsets:
-    """The offsets of all groups. Not thread-safe."""
+    """The committed offsets of all consumer groups, and their expiry; not thread-safe."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class CommittedOffsets:
     def delete(
         self, group_id: str, topic_partitions: Collection[TopicPartition]
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
-        """Drop offsets; return one error for all, or one for each partition."""
+        """Drop a group's offsets of some partitions; return one error code for all, or one for each."""
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND

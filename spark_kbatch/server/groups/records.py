@@ -70,7 +70,7 @@ _T = TypeVar("_T")
 
 
 class OffsetKey(NamedTuple):
-    """The key of one group's offset of one partition."""
+    """The record key, in `__consumer_offsets`, of a group's committed offset of one partition."""
 
     group: str
     topic: str
@@ -78,7 +78,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """The key of a group."""
+    """The record key, in `__consumer_offsets`, of a group and its members."""
 
     group: str
 
@@ -98,7 +98,7 @@ class CommittedOffset(NamedTuple):
 
 
 class MemberMetadata(NamedTuple):
-    """One member of a generation."""
+    """A member of a consumer group, as `__consumer_offsets` stores it."""
 
     member_id: str
     instance_id: str | None
@@ -111,7 +111,7 @@ class MemberMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """One generation of a group."""
+    """A consumer group's generation and members, as `__consumer_offsets` stores them."""
 
     protocol_type: str  # empty for a group that never had members
     generation: int
@@ -125,7 +125,7 @@ class GroupMetadata(NamedTuple):
 
 
 def pack_key(key: Key) -> bytes:
-    """Return the key of a record.
+    """Encode the key of a record of `__consumer_offsets`.
 
     Raises:
         ValueError: a string is longer than the format can hold.
@@ -137,7 +137,7 @@ def pack_key(key: Key) -> bytes:
 
 
 def pack_offset(value: CommittedOffset) -> bytes:
-    """Return the value of an offset's record."""
+    """Encode a committed offset as a record's value for `__consumer_offsets`."""
     text = value.metadata.encode()
     if value.expire_timestamp != NO_TIMESTAMP:
         return b"".join(
@@ -166,7 +166,7 @@ def pack_offset(value: CommittedOffset) -> bytes:
 
 
 def pack_group(value: GroupMetadata) -> bytes:
-    """Return the value of a group's record.
+    """Encode a group's generation and members as a record's value for `__consumer_offsets`.
 
     Raises:
         ValueError: a string is longer than the format can hold.
@@ -217,7 +217,7 @@ def _uuid(text: str) -> bytes:
 
 
 def unpack_key(data: bytes) -> Key | None:
-    """Return the decoded key of a record; None for an unknown kind of key.
+    """Decode the key of a record of `__consumer_offsets`; return None for an unknown kind of key.
 
     Raises:
         CorruptRecordError: the key does not have the format of its version.
@@ -235,7 +235,7 @@ def unpack_key(data: bytes) -> Key | None:
 
 
 def unpack_offset(data: bytes) -> CommittedOffset:
-    """Return an offset's value.
+    """Decode a committed offset from a record's value in `__consumer_offsets`.
 
     Raises:
         CorruptRecordError: the value does not have the format of its version, or has an unknown version.
@@ -256,7 +256,7 @@ def unpack_offset(data: bytes) -> CommittedOffset:
 
 
 def unpack_group(data: bytes) -> GroupMetadata:
-    """Return a group's value; raises as `unpack_offset`."""
+    """Decode a group from a record's value in `__consumer_offsets`; raises as `unpack_offset`."""
     fields = _Fields(data, "value of a group in __consumer_offsets")
     version = fields.version(_GROUP_VERSION_MAX)
     protocol_type, generation = fields.string(), fields.int32()
@@ -286,7 +286,7 @@ def _member(fields: _Fields, version: int) -> MemberMetadata:
 
 
 class _Fields:
-    """The fields of one key or value, read in order; each length is checked before it is used."""
+    """A bounds-checked reader of the fields of a key or value of `__consumer_offsets`."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data, self._what = data, what
@@ -294,7 +294,7 @@ class _Fields:
         self._is_flexible = False
 
     def version(self, most: int) -> int:
-        """Return the version, on which the format of the rest depends."""
+        """Read the version in front of a value, which sets the format of all later reads."""
         version = self.int16()
         if not 0 <= version <= most:
             raise CorruptRecordError(
@@ -335,7 +335,7 @@ class _Fields:
         return [read() for _ in range(count)]
 
     def tagged(self) -> dict[int, bytes]:
-        """Return the tagged fields, of which there are none before the flexible versions."""
+        """Read the tagged fields, by tag; a version that is not flexible has none."""
         if not self._is_flexible:
             return {}
         found = {}

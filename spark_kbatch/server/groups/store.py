@@ -64,14 +64,14 @@ _KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 
 @dataclass
 class StoredGroups:
-    """The last value of each key of the log."""
+    """The contents of `__consumer_offsets` in memory: the last value of each key."""
 
     groups: dict[str, GroupMetadata] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     others: dict[bytes, bytes] = field(default_factory=dict)  # records with unknown kinds of keys
 
     def apply(self, change: Change) -> None:
-        """Apply one change."""
+        """Set or remove the value of one group or committed offset in these contents."""
         key, value = change
         if isinstance(key, GroupKey):
             if isinstance(value, GroupMetadata):
@@ -89,7 +89,7 @@ class StoredGroups:
             self.offsets.pop(key.group, None)
 
     def apply_record(self, record: PlainRecord) -> None:
-        """Apply a record of the log.
+        """Apply a record of `__consumer_offsets` to these contents.
 
         Raises:
             CorruptRecordError: its key or value is damaged.
@@ -109,7 +109,7 @@ class StoredGroups:
             self.others[record.key] = record.value
 
     def packed(self) -> Iterator[_KeyAndValue]:
-        """Yield records that hold all of this."""
+        """Yield the keys and values of records that hold all these contents, to rewrite the log from."""
         for group, metadata in self.groups.items():
             yield _packed((GroupKey(group), metadata))
         for group, offsets in self.offsets.items():
@@ -119,7 +119,10 @@ class StoredGroups:
 
 
 class OffsetsStore:
-    """`__consumer_offsets` of the cluster that a server serves. Used by one thread at a time."""
+    """The store of groups and offsets: it appends to `__consumer_offsets`, and holds its contents in memory.
+
+    It is used by one thread at a time.
+    """
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class OffsetsStore:
         timeout_ms: int = 5_000,
         monotonic_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
-        """Prepare to load and append.
+        """Start with empty contents; `load` reads them from `__consumer_offsets`.
 
         Args:
             backend: the cluster.
@@ -145,12 +148,12 @@ class OffsetsStore:
         self._kept_bytes = self._grown_bytes = 0  # of the log: what was rewritten, and since then
 
     def load(self) -> StoredGroups:
-        """Read all of it; raises as `read_records`."""
+        """Read all of `__consumer_offsets` into `contents`, and return them; raises as `read_records`."""
         self.contents, self._kept_bytes, self._grown_bytes = _load(self._backend)
         return self.contents
 
     def append(self, changes: Sequence[Change]) -> None:
-        """Store changes, all or none, and apply them to `contents`.
+        """Append changes to `__consumer_offsets`, all or none, and apply them to `contents`.
 
         Raises:
             KBatchError: the changes are not stored; after a RequestTimedOutError they may be.
@@ -183,7 +186,7 @@ class OffsetsStore:
         return _topic_id_of(self._backend, topic_partition)
 
     def is_gone(self, topic_partition: TopicPartition, committed: CommittedOffset) -> bool:
-        """Return True if an offset is of a topic that no longer exists."""
+        """Return True if a committed offset is of a topic or partition that no longer exists."""
         return _is_gone(self._backend, topic_partition, committed)
 
     def _make_topic(self) -> None:
@@ -222,7 +225,7 @@ class OffsetsStore:
             raise error
 
     def _try_rewrite(self) -> None:
-        """Rewrite the log. An error is only logged, because the append has succeeded."""
+        """Rewrite `__consumer_offsets` to hold current values alone; an error is only logged."""
         try:
             self._rewrite()
         except (OSError, KBatchError) as error:
@@ -263,7 +266,7 @@ def make_topic(backend: Backend, deadline: float) -> bool:
 
 
 def code_of_append(error: KBatchError) -> ErrorCode:
-    """Return the error for a client whose change could not be stored.
+    """Return the error code for a client after a failed append to `__consumer_offsets`.
 
     Source: CoordinatorOperationExceptionHelper, appendGroupMetadataErrorToResponseError.
     """
@@ -327,7 +330,7 @@ def read_groups(backend: Backend) -> list[StoredGroup]:
 
 
 def _load(backend: Backend) -> tuple[StoredGroups, int, int]:
-    """Return what the log says, and the bytes of its older segments and of its last one."""
+    """Read `__consumer_offsets`; return its contents, and its bytes before and in the last segment."""
     while True:
         try:
             replica = backend.snapshots.replicas([CONSUMER_OFFSETS])[CONSUMER_OFFSETS]

@@ -13,7 +13,7 @@ _START, _SIZE = struct.Struct(">hi"), struct.Struct(">h")
 
 
 def topics(data: bytes) -> frozenset[str] | None:
-    """Return the topics of a subscription; None if members use another format, as they may."""
+    """Decode the topics of a member's subscription; return None if not in Kafka's consumer format."""
     try:
         _, count = _START.unpack_from(data)
         position = _START.size

@@ -1,4 +1,4 @@
-"""Actions to run later, by key: at most one for each."""
+"""Timers by key for consumer groups: each runs one action at its deadline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Key: TypeAlias = tuple[str, ...]
 
 
 class _Due(NamedTuple):
-    """An entry of the heap; it counts unless the key's deadline has been put off."""
+    """A key's entry in the heap of deadlines, outdated if the key's deadline has changed since."""
 
     deadline_ms: int
     number: int  # orders equal deadlines by the time at which they were set
@@ -19,7 +19,7 @@ class _Due(NamedTuple):
 
 
 class Timers:
-    """Timers with a clock that the caller reads. Not thread-safe.
+    """Timers by key, each with a deadline and an action, on a clock that the caller reads; not thread-safe.
 
     Every heartbeat puts off the end of a member's session. So putting off adds no entry to the heap: an entry
     that comes up too early is put back with the current deadline.
@@ -32,14 +32,14 @@ class Timers:
         self._numbers = itertools.count()
 
     def set(self, key: Key, deadline_ms: int, action: Callable[[], None]) -> None:
-        """Run the action at the deadline, in place of the key's earlier action."""
+        """Set a key's timer, which runs the action at the deadline, in place of the key's earlier timer."""
         self._actions[key] = deadline_ms, action
         queued = self._queued.get(key)
         if queued is None or queued > deadline_ms:
             self._push(key, deadline_ms)
 
     def cancel(self, key: Key) -> None:
-        """Drop the key's action."""
+        """Cancel a key's timer, if there is one."""
         self._actions.pop(key, None)
 
     def run_due(self, now_ms: int) -> None:
