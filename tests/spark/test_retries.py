@@ -113,7 +113,7 @@ def run(place: dict[str, str], folder: Path) -> str:
         env={**environment, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
