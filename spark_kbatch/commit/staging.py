@@ -204,6 +204,7 @@ class Staging:
         self._made = False
         self._shared: AppendFile | None = None
         self._own: dict[TopicPartition, AppendFile] = {}
+        self._names: dict[AppendFile, str] = {}  # relative to the staging directory
         self._open_files = open_files or OpenFiles()
         self._shared_bytes: dict[TopicPartition, int] = {}
         self._files_made: dict[TopicPartition, int] = {}
@@ -222,7 +223,7 @@ class Staging:
             position = file.append(batch)
         except FileNotFoundError:
             raise gone(self._attempt_dir) from None
-        name = str(file.path.relative_to(self._staging_dir))
+        name = self._names[file]
         last = self._last.get(topic_partition)
         if last is not None:
             extent = self._extents[last]
@@ -279,6 +280,11 @@ class Staging:
         self._open_files.forget(file)
         file.close(flush=flush)
 
+    def _create(self, name: str) -> AppendFile:
+        file = AppendFile(self._files, self._attempt_dir / name)
+        self._names[file] = str(file.path.relative_to(self._staging_dir))
+        return file
+
     def _file_for(self, topic: Topic, topic_partition: TopicPartition, size: int) -> AppendFile:
         if not self._made:
             self._files.make_dir(self._attempt_dir, exclusive=True)
@@ -287,7 +293,7 @@ class Staging:
         if shared_bytes < self._shared_bytes_max:
             self._shared_bytes[topic_partition] = shared_bytes + size
             if self._shared is None:
-                self._shared = AppendFile(self._files, self._attempt_dir / "shared")
+                self._shared = self._create("shared")
             return self._shared
         own = self._own.get(topic_partition)
         if own is None or own.size_in_bytes + size > topic.config.segment_bytes:
@@ -295,9 +301,9 @@ class Staging:
                 self._close(own, flush=self._flush)
             number = self._files_made.get(topic_partition, 0)
             self._files_made[topic_partition] = number + 1
-            path = self._attempt_dir / f"{topic.topic_id}-{topic_partition.partition}.{number}"
             self._open_files.make_room()
-            own = self._own[topic_partition] = AppendFile(self._files, path)
+            name = f"{topic.topic_id}-{topic_partition.partition}.{number}"
+            own = self._own[topic_partition] = self._create(name)
         self._open_files.make_room(own)
         return own
 

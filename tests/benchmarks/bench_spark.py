@@ -138,6 +138,8 @@ def bench_write_and_read(
     all_columns = log_at(spark, filled).select(*seven)
     ready_all = ready_made(spark, count, value_bytes, "seven")
 
+    ready_offsets = ready_made(spark, count, value_bytes, "offset")
+
     def count_offsets() -> None:
         assert log_at(spark, filled, "offset long").count() == count
 
@@ -155,6 +157,7 @@ def bench_write_and_read(
             "Parquet read": Candidate(lambda: consume(spark.read.parquet(str(parquet))), units),
             "ready made, 7 columns": Candidate(lambda: consume(ready_all), units),
             "kbatch read, 7 columns": Candidate(lambda: consume(all_columns), units),
+            "ready made, count() of offsets": Candidate(ready_offsets.count, units),
             "kbatch count() of offsets": Candidate(count_offsets, units),
         },
         rounds=ROUNDS,

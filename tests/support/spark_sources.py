@@ -31,6 +31,7 @@ class DropWriter(DataSourceArrowWriter):
 
 
 SCHEMAS = {
+    "offset": "offset long",
     "two": "key binary, value binary",
     "seven": "key binary, value binary, topic string, partition int, offset long, "
     "timestamp timestamp, timestampType int",
@@ -53,8 +54,10 @@ class ReadyReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         made = bulk_rows(self._batch_rows, key_bytes=16, value_bytes=self._value_bytes)
         made = made.select(["key", "value"])
-        if self._columns == "seven":
+        if self._columns != "two":
             made = with_all_columns(made)
+        if self._columns == "offset":
+            made = made.select(["offset"])
         left = partition.count
         while left > 0:
             yield made.slice(0, left)
