@@ -20,6 +20,7 @@ import pytest
 
 from spark_kbatch.cli.main import cli
 from spark_kbatch.cli.properties import parse_properties
+from spark_kbatch.kernels import records, routing
 from spark_kbatch.options.remote import parse_cluster_options
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
 from tests.support.generated_docs import DOCS, GENERATED, section
@@ -92,6 +93,8 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
     }
     assert found["README.md"]
     blocks = {page: [example.code for example in shown] for page, shown in found.items()}
+    records.load()  # else pytest says in an example that it compiles kernels
+    routing.load()
 
     # As in an IDE, or from cron: the virtual environment is not active, and the first python3 on PATH
     # has nothing of it.

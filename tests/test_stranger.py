@@ -158,10 +158,14 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     path = [one for one in kept["PATH"].split(os.pathsep) if not one.startswith(sys.prefix)]
     home = folder / "home"
     home.mkdir()
-    return Stranger(
+    stranger = Stranger(
         programs,
         kept | SHORT_LIVED_SPARK | {"PATH": os.pathsep.join(path), "HOME": str(home), "COLUMNS": "80"},
     )  # fmt: skip
+    # Else pytest says in an example that it compiles kernels.
+    compiled = stranger.run("python", "-c", "from spark_kbatch.kernels import records, routing; records.load(); routing.load()", folder=folder)  # fmt: skip
+    assert compiled.returncode == 0, compiled.stderr
+    return stranger
 
 
 def steady(text: str) -> str:
