@@ -1,8 +1,8 @@
 """Compile a kernel on its first call: once on each machine, from a cache after that.
 
 Importing numba takes 0.25 s and 60 MB, and compiling a kernel takes up to a few seconds. Planners and
-committers call no kernels and must not pay for that, so numba is imported on the first call too; and who
-reads does not pay for the kernels that write.
+committers call no kernels and must not pay for that, so numba is imported on the first call too; and a
+process that reads does not pay for the kernels that write.
 
 Compiled code is cached next to the kernels' file, or in the user's cache directory, or, where neither can
 be written, in a temporary directory of the user's own, which all of the user's processes share. It is
