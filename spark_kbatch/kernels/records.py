@@ -625,7 +625,6 @@ def write_records(
 
     Runs the kernel for rows of this kind, so that others need not be compiled.
 
-
     inputs:  slots int32[n], or empty if all rows have slot 0; first_row, where to start;
              timestamps int64[n]; key and value spans; headers as written by write_headers, or
              empty if no row has any.
