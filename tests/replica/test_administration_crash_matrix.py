@@ -259,10 +259,14 @@ def test_a_change_whose_power_is_lost_at_any_step_is_done_or_not(start: Start) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", range(1, 11))
 def test_a_change_that_crashes_in_another_way_is_met_by_everyone(start: Start, seed: int) -> None:
     recording = start.recording
-    for crash in [*recording.power_losses(seed), *recording.torn_kills(seed), *recording.kills()]:
+    for crash in [
+        *recording.power_losses(seed),
+        *recording.torn_kills(seed),
+        *recording.kills(seed),
+    ]:
         start.ensure_survived(crash, by=4)
 
 

@@ -12,7 +12,7 @@ job stages and its commit. After each step:
 In the end all disks are back: everyone can write, replicas are in sync, each directory is of the topic that
 has its name, and a day later nothing is left of the deleted topics.
 
-A few schedules by default, 1,000 with `make soak`; `tests.support.schedules` has how to repeat one.
+A few schedules by default, 200 with `make soak`; `tests.support.schedules` has how to repeat one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tests.support.failing_disks import (
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
 
-QUICK, MANY = 6, 1_000
+QUICK, MANY = 6, 200
 STEPS = 16
 DAY_MS = 86_400_000
 TOPICS = ("events", "others")

@@ -12,7 +12,7 @@ In the end all disks are back: every record that was acknowledged is there, all 
 and hold the same bytes, each append was answered once, each commit is what its committer was told, and
 no lock is left behind.
 
-A few schedules by default, 10,000 with `make soak`; `tests.support.schedules` has how to repeat one.
+A few schedules by default, 500 with `make soak`; `tests.support.schedules` has how to repeat one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.support.failing_disks import (
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
 
-QUICK, MANY = 15, 10_000
+QUICK, MANY = 15, 500
 PARTITIONS = [EVENTS, TopicPartition("events", 1)]
 STEPS = 14
 TIMEOUT_MS = 500

@@ -3,13 +3,14 @@
     recording = Recording(disk, work)              # one run, on a copy of the disk
     for crash in recording.kills(): ...            # killed before each step, and after the last
     for crash in recording.torn_kills(): ...       # killed within each step that can be done in part
-    for crash in recording.power_losses(seed): ... # power lost before each step, and after the last
+    for crash in recording.power_losses(): ...     # power lost before each step, and after the last
 
 A crash says where it happened, and has the disk that it left; `crash.files()` opens it. What survives a
 power loss depends on a seed: it is the same for the same seed and step. After a power loss the machine has
 another boot id: look at the disk within `crash.met()`.
 
-`make soak` crashes at every step, `make test` at every tenth one, including the first and the last.
+`make soak` crashes at every step, `make test` at every tenth one, including the first and the last. With a
+seed, crashes are at every tenth step in both, and each seed begins at another one: ten seeds look at all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from tests.support.faults import CAN_BE_TORN, Fault, Killed, SimulatedProcess
 
 Work = Callable[[SimulatedProcess], object]
 
-STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 10
+SEEDED_STRIDE = 10
+STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else SEEDED_STRIDE
 T = TypeVar("T")
 
 
@@ -38,6 +40,10 @@ def sample(steps: Sequence[T], stride: int = STRIDE) -> list[T]:
     """Return every `stride`th of these, including the first and the last; all of them in `make soak`."""
     stride = min(stride, STRIDE)
     return [step for at, step in enumerate(steps) if at % stride == 0 or at == len(steps) - 1]
+
+
+def _sample(steps: Sequence[T], seed: int, stride: int = STRIDE) -> Sequence[T]:
+    return steps[seed % SEEDED_STRIDE :: SEEDED_STRIDE] if seed else sample(steps, stride)
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ class Recording:
         self.steps = [*recorder.steps, "the end"]
         self._disks = [*recorder.disks, recorder.disk.copy()]
 
-    def kills(self, stride: int = STRIDE) -> Iterator[Crash]:
+    def kills(self, seed: int = 0, stride: int = STRIDE) -> Iterator[Crash]:
         """Yield a crash for each step that changes the disk: most locks and flushes do not."""
         last, different = None, []
         for at, (step, disk) in enumerate(zip(self.steps, self._disks, strict=True)):
@@ -124,12 +130,12 @@ class Recording:
             if found != last:
                 different.append(Crash(f"killed before step {at}: {step}", at, disk))
             last = found
-        yield from sample(different, stride)
+        yield from _sample(different, seed, stride)
 
     def torn_kills(self, seed: int = 0) -> Iterator[Crash]:
         """Yield crashes within a step, each from a run of its own."""
         torn = [at for at, step in enumerate(self.steps) if step.split()[0] in CAN_BE_TORN]
-        for at in sample(torn):
+        for at in _sample(torn, seed):
             process = SimulatedProcess(self._before.copy(), Fault(at, torn=True, seed=seed))
             assert killed(self._work, process)
             where = f"killed within step {at}, seed {seed}: {self.steps[at]}"
@@ -137,9 +143,8 @@ class Recording:
 
     def power_losses(self, seed: int = 0, stride: int = STRIDE) -> Iterator[Crash]:
         """Yield a crash for each step."""
-        for at, step, disk in sample(
-            [*zip(count(), self.steps, self._disks, strict=False)], stride
-        ):
+        steps = [*zip(count(), self.steps, self._disks, strict=False)]
+        for at, step, disk in _sample(steps, seed, stride):
             rng = random.Random(f"{seed} {at}")
             where = f"power lost before step {at}, seed {seed}: {step}"
             yield Crash(where, at, disk.after_power_loss(rng), power_lost=True)
