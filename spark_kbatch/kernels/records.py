@@ -21,7 +21,7 @@ Positions are uint64, because signed ones cost a test for negative indices at ea
 a uint64 and a signed number into a float, so constants are named and typed. Passing an array costs
 0.2 us per call, so outputs of one type share a two-dimensional array.
 
-The first call of any kernel compiles them all; see `jit`.
+The first call of a kernel compiles it; see `jit`.
 
 Source: Kafka clients/.../common/utils/ByteUtils.java, record/DefaultRecord.java.
 """
@@ -135,132 +135,6 @@ def _code(position: Any, otherwise: Any) -> Any:
     return BAD_VARINT if position == _TOO_LONG else otherwise
 
 
-def _write_rows(
-    slots: Any,
-    first_row: Any,
-    timestamps: Any,
-    key_data: Any,
-    key_bounds: Any,
-    key_valid: Any,
-    value_data: Any,
-    value_bounds: Any,
-    value_valid: Any,
-    headers_data: Any,
-    headers_bounds: Any,
-    memory: Any,
-    batches: Any,
-    current: Any,
-    spares: Any,
-    batch_of: Any,
-    is_scattered: Any,
-    has_nulls: Any,
-    has_headers: Any,
-    with_batch_of: Any,
-) -> Any:
-    """Write rows as write_records says; with constants for the last four, only rows of that kind.
-
-    Scattered rows have a key and a value, and seldom the slot of the row before: testing for that costs
-    more than it saves.
-    """
-    has_slots = slots.shape[0] > 0
-    has_key = is_scattered or key_bounds.shape[0] > 0
-    has_value = is_scattered or value_bounds.shape[0] > 0
-    keys_valid = not has_nulls or key_valid.shape[0] == 0
-    values_valid = not has_nulls or value_valid.shape[0] == 0
-    rows_count, spares_count = np.uint64(timestamps.shape[0]), np.uint64(spares.shape[0])
-    row, slot, spare = np.uint64(first_row), _0, _0
-    while row < rows_count:
-        if has_slots:
-            slot = np.uint64(slots[row])
-        if current[slot] < 0:
-            if spare == spares_count:
-                break
-            current[slot] = spares[spare]
-            batches[np.uint64(current[slot]) * _8 + _6] = np.int64(slot)
-            spare = spare + _1
-        batch = np.uint64(current[slot]) * _8
-        position, stop = np.uint64(batches[batch]), np.uint64(batches[batch + _1])
-        base_timestamp, max_timestamp = batches[batch + _2], batches[batch + _3]
-        offset_delta = np.uint64(batches[batch + _4])
-        is_full = False
-        while True:
-            timestamp = timestamps[row]
-            if offset_delta == _0:
-                base_timestamp = timestamp
-            timestamp_delta = _zigzag(timestamp - base_timestamp)
-            # A length of 1 is zigzag for -1: null.
-            key_start, key_size, key_length = _0, _0, _1
-            if has_key and (keys_valid or key_valid[row] != 0):
-                key_start = np.uint64(key_bounds[row])
-                key_size = np.uint64(key_bounds[row + _1]) - key_start
-                key_length = key_size << _1
-            value_start, value_size, value_length = _0, _0, _1
-            if has_value and (values_valid or value_valid[row] != 0):
-                value_start = np.uint64(value_bounds[row])
-                value_size = np.uint64(value_bounds[row + _1]) - value_start
-                value_length = value_size << _1
-            headers_start, headers_size = _0, _1
-            if has_headers:
-                headers_start = np.uint64(headers_bounds[row])
-                headers_size = np.uint64(headers_bounds[row + _1]) - headers_start
-
-            # The exact size is needed only if the largest possible one might not fit, or if its
-            # own varint would be longer than that of the smallest possible one.
-            data_size = key_size + value_size + headers_size
-            length_size = _varint_size((data_size + _LEAST) << _1)
-            most = data_size + _MOST
-            if position + length_size + most > stop or _varint_size(most << _1) != length_size:
-                size = (
-                    data_size
-                    + _1
-                    + _varint_size(timestamp_delta)
-                    + _varint_size(offset_delta << _1)
-                    + _varint_size(key_length)
-                    + _varint_size(value_length)
-                )
-                length_size = _varint_size(size << _1)
-                # A first record may be larger than later ones.
-                end = np.uint64(batches[batch + _5]) if offset_delta == _0 else stop
-                if position + length_size + size > end:
-                    is_full = True
-                    break
-
-            start = position + length_size
-            memory[start] = np.uint8(0)
-            end = _write_varint(memory, start + _1, timestamp_delta)
-            end = _write_varint(memory, end, offset_delta << _1)
-            end = _write_varint(memory, end, key_length)
-            end = _copy(key_data, key_start, memory, end, key_size)
-            end = _write_varint(memory, end, value_length)
-            _prefetch(value_data, value_start + _AHEAD)
-            end = _copy(value_data, value_start, memory, end, value_size)
-            if has_headers:
-                end = _copy(headers_data, headers_start, memory, end, headers_size)
-            else:
-                memory[end] = np.uint8(0)
-                end = end + _1
-            _write_varint(memory, position, (end - start) << _1)
-
-            if with_batch_of:
-                batch_of[row] = batches[batch + _7]
-            position = end
-            max_timestamp = max(max_timestamp, timestamp)
-            offset_delta = offset_delta + _1
-            row = row + _1
-            if is_scattered or row == rows_count or position >= stop:
-                break
-            if has_slots and np.uint64(slots[row]) != slot:
-                break
-        batches[batch] = np.int64(position)
-        batches[batch + _2], batches[batch + _3] = base_timestamp, max_timestamp
-        batches[batch + _4] = np.int64(offset_delta)
-        if is_full and offset_delta == _0:
-            break
-        if is_full or position >= stop:
-            current[slot] = -1
-    return np.int64(row)
-
-
 # Kernels.
 
 
@@ -306,22 +180,137 @@ def write_headers(
     return np.int64(out_bounds.shape[0] - 1)
 
 
-def write_any_rows(*rows: Any) -> Any:
-    """Do as write_records, for rows of any kind."""
-    (_, _, _, _, _, key_valid, _, _, value_valid, _, headers_bounds, _, _, _, _, batch_of) = rows
-    has_nulls = key_valid.shape[0] > 0 or value_valid.shape[0] > 0
-    has_headers, with_batch_of = headers_bounds.shape[0] > 0, batch_of.shape[0] > 0
-    return _write_rows(*rows, False, has_nulls, has_headers, with_batch_of)  # type: ignore[call-arg]
+def _row_writer(*, is_plain: bool, is_scattered: bool = False) -> Any:
+    """Return a kernel that writes rows as write_records says.
+
+    Plain rows have no nulls and no headers, and their `batch_of` is left alone. Scattered ones have a key
+    and a value, and seldom the slot of the row before: testing for that costs more than it saves.
+    """
+
+    def write_rows(
+        slots: Any,
+        first_row: Any,
+        timestamps: Any,
+        key_data: Any,
+        key_bounds: Any,
+        key_valid: Any,
+        value_data: Any,
+        value_bounds: Any,
+        value_valid: Any,
+        headers_data: Any,
+        headers_bounds: Any,
+        memory: Any,
+        batches: Any,
+        current: Any,
+        spares: Any,
+        batch_of: Any,
+    ) -> Any:
+        has_slots = slots.shape[0] > 0
+        has_key = is_scattered or key_bounds.shape[0] > 0
+        has_value = is_scattered or value_bounds.shape[0] > 0
+        keys_valid = is_plain or key_valid.shape[0] == 0
+        values_valid = is_plain or value_valid.shape[0] == 0
+        has_headers = not is_plain and headers_bounds.shape[0] > 0
+        with_batch_of = not is_plain and batch_of.shape[0] > 0
+        rows_count, spares_count = np.uint64(timestamps.shape[0]), np.uint64(spares.shape[0])
+        row, slot, spare = np.uint64(first_row), _0, _0
+        while row < rows_count:
+            if has_slots:
+                slot = np.uint64(slots[row])
+            if current[slot] < 0:
+                if spare == spares_count:
+                    break
+                current[slot] = spares[spare]
+                batches[np.uint64(current[slot]) * _8 + _6] = np.int64(slot)
+                spare = spare + _1
+            batch = np.uint64(current[slot]) * _8
+            position, stop = np.uint64(batches[batch]), np.uint64(batches[batch + _1])
+            base_timestamp, max_timestamp = batches[batch + _2], batches[batch + _3]
+            offset_delta = np.uint64(batches[batch + _4])
+            is_full = False
+            while True:
+                timestamp = timestamps[row]
+                if offset_delta == _0:
+                    base_timestamp = timestamp
+                timestamp_delta = _zigzag(timestamp - base_timestamp)
+                # A length of 1 is zigzag for -1: null.
+                key_start, key_size, key_length = _0, _0, _1
+                if has_key and (keys_valid or key_valid[row] != 0):
+                    key_start = np.uint64(key_bounds[row])
+                    key_size = np.uint64(key_bounds[row + _1]) - key_start
+                    key_length = key_size << _1
+                value_start, value_size, value_length = _0, _0, _1
+                if has_value and (values_valid or value_valid[row] != 0):
+                    value_start = np.uint64(value_bounds[row])
+                    value_size = np.uint64(value_bounds[row + _1]) - value_start
+                    value_length = value_size << _1
+                headers_start, headers_size = _0, _1
+                if has_headers:
+                    headers_start = np.uint64(headers_bounds[row])
+                    headers_size = np.uint64(headers_bounds[row + _1]) - headers_start
+
+                # The exact size is needed only if the largest possible one might not fit, or if its
+                # own varint would be longer than that of the smallest possible one.
+                data_size = key_size + value_size + headers_size
+                length_size = _varint_size((data_size + _LEAST) << _1)
+                most = data_size + _MOST
+                if position + length_size + most > stop or _varint_size(most << _1) != length_size:
+                    size = (
+                        data_size
+                        + _1
+                        + _varint_size(timestamp_delta)
+                        + _varint_size(offset_delta << _1)
+                        + _varint_size(key_length)
+                        + _varint_size(value_length)
+                    )
+                    length_size = _varint_size(size << _1)
+                    # A first record may be larger than later ones.
+                    end = np.uint64(batches[batch + _5]) if offset_delta == _0 else stop
+                    if position + length_size + size > end:
+                        is_full = True
+                        break
+
+                start = position + length_size
+                memory[start] = np.uint8(0)
+                end = _write_varint(memory, start + _1, timestamp_delta)
+                end = _write_varint(memory, end, offset_delta << _1)
+                end = _write_varint(memory, end, key_length)
+                end = _copy(key_data, key_start, memory, end, key_size)
+                end = _write_varint(memory, end, value_length)
+                _prefetch(value_data, value_start + _AHEAD)
+                end = _copy(value_data, value_start, memory, end, value_size)
+                if has_headers:
+                    end = _copy(headers_data, headers_start, memory, end, headers_size)
+                else:
+                    memory[end] = np.uint8(0)
+                    end = end + _1
+                _write_varint(memory, position, (end - start) << _1)
+
+                if with_batch_of:
+                    batch_of[row] = batches[batch + _7]
+                position = end
+                max_timestamp = max(max_timestamp, timestamp)
+                offset_delta = offset_delta + _1
+                row = row + _1
+                if is_scattered or row == rows_count or position >= stop:
+                    break
+                if has_slots and np.uint64(slots[row]) != slot:
+                    break
+            batches[batch] = np.int64(position)
+            batches[batch + _2], batches[batch + _3] = base_timestamp, max_timestamp
+            batches[batch + _4] = np.int64(offset_delta)
+            if is_full and offset_delta == _0:
+                break
+            if is_full or position >= stop:
+                current[slot] = -1
+        return np.int64(row)
+
+    return write_rows
 
 
-def write_plain_rows(*rows: Any) -> Any:
-    """Do as write_records, for rows without nulls and headers; `batch_of` is left alone."""
-    return _write_rows(*rows, False, False, False, False)  # type: ignore[call-arg]
-
-
-def write_scattered_rows(*rows: Any) -> Any:
-    """Do as write_plain_rows, for rows with key and value, most of another slot than the row before."""
-    return _write_rows(*rows, True, False, False, False)  # type: ignore[call-arg]
+write_any_rows = _row_writer(is_plain=False)
+write_plain_rows = _row_writer(is_plain=True)
+write_scattered_rows = _row_writer(is_plain=True, is_scattered=True)
 
 
 def read_records(
@@ -670,7 +659,6 @@ HELPERS = (
     "_write_varint",
     "_read_varint",
     "_code",
-    "_write_rows",
 )
 
 
