@@ -66,7 +66,7 @@ DOORS = {
     "remote": {"client", "cluster", "job", "offsets", "pipeline", "source", "topics", "transactions"},
     "mirroring": {"copying", "mirror"},
     "wire": {
-        "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "leaders", "produce", "protocol",
+        "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "produce", "protocol",
     },
     "server": {"groups.store", "intercepts", "ownership", "server"},
     "cluster": {"broker_logs", "cluster", "job", "parts", "readable", "transports"},
