@@ -17,7 +17,8 @@ and without Spark:
             print(batch.to_pydict())
 
 `open` also reads the log directory of a real Kafka broker, and `connect("host:9092")` reaches a real cluster
-over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can do. All errors are KBatchErrors. docs/options.md describes every option.
+over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can do. All errors are KBatchErrors;
+`spark_kbatch.errors` has every class. docs/options.md describes every option.
 """
 
 # The rooms of the package, from the bottom up. Imports go one way: a room imports only those above it.
@@ -58,7 +59,10 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.parts import StrPath
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import (
+    ApiError,
+    AuthenticationError,
     BufferExhaustedError,
+    ClosedError,
     CommitError,
     ConfigError,
     CorruptRecordError,
@@ -72,11 +76,14 @@ from spark_kbatch.errors import (
     NotEnoughReplicasError,
     OffsetOutOfRangeError,
     ProducerClosedError,
+    ProducerForkedError,
     RecordDeserializationError,
     RecordTooLargeError,
     RequestTimedOutError,
     RetriableError,
+    SaslAuthenticationError,
     ServerRunningError,
+    SslAuthenticationError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -107,9 +114,12 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
+    "ApiError",
     "ArrowFuture",
+    "AuthenticationError",
     "BrokerLogs",
     "BufferExhaustedError",
+    "ClosedError",
     "Cluster",
     "Commit",
     "CommitError",
@@ -131,6 +141,7 @@ __all__ = [
     "PartitionInfo",
     "Producer",
     "ProducerClosedError",
+    "ProducerForkedError",
     "RecordDeserializationError",
     "RecordFuture",
     "RecordMetadata",
@@ -139,8 +150,10 @@ __all__ = [
     "RemoteTopic",
     "RequestTimedOutError",
     "RetriableError",
+    "SaslAuthenticationError",
     "Server",
     "ServerRunningError",
+    "SslAuthenticationError",
     "Topic",
     "TopicAlreadyExistsError",
     "TopicConfig",

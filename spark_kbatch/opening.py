@@ -43,14 +43,12 @@ def open_for_reading(
         return Cluster(path, files=files)
 
 
-def open_reader(
-    path: StrPath, *, foreign_end: str = "log", files: Files | None = None
-) -> TopicReader:
+def open_reader(path: StrPath, *, foreign_end: str = "log") -> TopicReader:
     """Return a reader of the topics at a path, to plan and run reads.
 
-    Arguments and errors are those of `open_for_reading`.
+    `foreign_end` and errors are those of `open_for_reading`.
     """
-    return TopicReader(_open_source(path, foreign_end, files or Files()))
+    return TopicReader(_open_source(path, foreign_end))
 
 
 def open_topics(options: ReadOptions) -> TopicReader:
@@ -89,11 +87,12 @@ def placed(options: ReadOptions) -> ReadOptions:
     """
     if options.cluster is not None:
         return options
-    source = _open_source(options.path, options.foreign_end, Files())
+    source = _open_source(options.path, options.foreign_end)
     return replace(options, path=str(source.path))
 
 
-def _open_source(path: StrPath, foreign_end: str, files: Files) -> SourceAtPath:
+def _open_source(path: StrPath, foreign_end: str) -> SourceAtPath:
+    files = Files()
     logs = _broker_logs(path, foreign_end, files)
     if logs is not None:
         return logs

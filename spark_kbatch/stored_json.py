@@ -47,20 +47,21 @@ def as_bytes(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def parse_rows(
-    data: bytes | str, where: Path | str, *types: type[Any], damaged: Damaged = KafkaStorageError
-) -> list[tuple[Any, ...]]:
+def parse_rows(data: bytes | str, where: Path | str, *types: type[Any]) -> list[tuple[Any, ...]]:
     """Parse `data` as a JSON list of lists, each with values of these types.
 
-    Raises the errors of `parse`.
+    Raises:
+        KafkaStorageError: it is no such list.
     """
-    rows = _parsed(data, str(where), damaged)
+    rows = _parsed(data, str(where), KafkaStorageError)
     expected = f"a list of lists of {', '.join(one.__name__ for one in types)}"
     if not isinstance(rows, list):
-        raise damaged(f"{where} is damaged: it is {_shown(rows)}; expected {expected}")
+        raise KafkaStorageError(f"{where} is damaged: it is {_shown(rows)}; expected {expected}")
     for row in rows:
         if not isinstance(row, list) or [type(value) for value in row] != [*types]:
-            raise damaged(f"{where} is damaged: it has {_shown(row)}; expected {expected}")
+            raise KafkaStorageError(
+                f"{where} is damaged: it has {_shown(row)}; expected {expected}"
+            )
     return [tuple(row) for row in rows]
 
 

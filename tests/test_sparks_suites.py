@@ -81,7 +81,7 @@ KafkaMicroBatchSourceSuite: streams
             spark/test_stream_reader::test_an_uncommitted_first_batch_is_repeated_from_the_same_start
             not here: the file; they are in the first offset that Spark logs
     M17     offsets of a later release are refused
-            consumer/test_stream_offset::test_other_json_is_refused_as_an_offset[written by a later release]
+            consumer/test_stream_planner_offsets::test_other_json_is_refused_as_an_offset[written by a later release]
     M18     windows with a watermark on the column timestamp
             spark/test_stream_reader::test_records_are_counted_in_windows_by_their_time
     M19     a topic is deleted while a query runs that accepts loss
@@ -244,13 +244,13 @@ JsonUtilsSuite
 KafkaSourceOffsetSuite, OffsetSuite
     F1      offsets are compared
             not here: Spark compares those of a source in Python as texts
-            consumer/test_stream_offset::test_equal_offsets_have_equal_texts
+            consumer/test_stream_planner_offsets::test_equal_offsets_have_equal_texts
     F2      an offset comes back from its JSON
-            consumer/test_stream_offset::test_an_offset_round_trips_through_json
+            consumer/test_stream_planner_offsets::test_an_offset_round_trips_through_json
     F3      the log of offsets
             not here: Spark keeps it
     F4      offsets that Spark's connector wrote
-            consumer/test_stream_offset::test_an_offset_of_sparks_connector_is_accepted
+            consumer/test_stream_planner_offsets::test_an_offset_of_sparks_connector_is_accepted
     F5-F6   offsets are compared by the partitions that both have
             not here: Spark compares those of a source in Python as texts
 

@@ -96,7 +96,7 @@ class LogState(NamedTuple):
         return self.prepare_offset >= 0 and self.prepare_offset + 1 == self.log_end_offset
 
 
-def empty_state(*, leader_epoch: int = 0) -> LogState:
+def empty_state() -> LogState:
     """Return the state of a new log."""
     return LogState(
         sequence=0,
@@ -104,7 +104,7 @@ def empty_state(*, leader_epoch: int = 0) -> LogState:
         log_end_offset=0,
         high_watermark=0,
         last_stable_offset=0,
-        leader_epoch=leader_epoch,
+        leader_epoch=0,
         segment_base_offset=0,
         segment_size=0,
         index_size=0,

@@ -29,7 +29,6 @@ import pyarrow as pa
 from spark_kbatch.consumer.reading import without_aborted
 from spark_kbatch.errors import CorruptRecordError, RecordTooLargeError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
@@ -79,7 +78,6 @@ def batches(
     *,
     start_offset: int,
     max_bytes: int,
-    max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> Iterator[Batch]:
     """Yield the batches to write to a mirror's target for a fetched part of a source log, in order.
 
@@ -88,7 +86,6 @@ def batches(
         read: with the aborted transactions among its batches.
         start_offset: records below it are left out.
         max_bytes: the most bytes that the target takes of one batch.
-        max_decompressed_batch_bytes: a compressed batch that holds more cannot be encoded again.
 
     Raises:
         CorruptRecordError: a batch is damaged; carries file and position.
@@ -102,8 +99,7 @@ def batches(
                 yield _kept(read.data, position, header)
             else:
                 yield from _encoded_again(
-                    topic_partition, read.data, position, header, start_offset, max_bytes,
-                    max_decompressed_batch_bytes,
+                    topic_partition, read.data, position, header, start_offset, max_bytes
                 )  # fmt: skip
     except CorruptRecordError as error:
         raise error.at(read.path, read.position) from None
@@ -144,7 +140,6 @@ def _encoded_again(
     header: BatchHeader,
     start_offset: int,
     max_bytes: int,
-    max_decompressed_batch_bytes: int,
 ) -> Iterator[Batch]:
     pieces = codec.decode_batches(
         source,
@@ -152,7 +147,6 @@ def _encoded_again(
         columns=codec.RECORD_SCHEMA.names,
         start_offset=start_offset,
         max_bytes=_PIECE_BYTES,
-        max_decompressed_batch_bytes=max_decompressed_batch_bytes,
     )
     for rows in pieces:
         yield from _encoded(topic_partition, rows, header.codec, max_bytes)

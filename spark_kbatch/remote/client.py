@@ -274,29 +274,19 @@ class Client:
             retries.failed(str(node), answer)
             retries.pause()
 
-    def request_controller(
-        self,
-        api_key: int,
-        body: Any,
-        *,
-        last_version: int | None = None,
-        timeout_ms: int | None = None,
-    ) -> Any:
+    def request_controller(self, api_key: int, body: Any) -> Any:
         """Send a request to the cluster's controller and return its answer.
 
         Arguments and errors are those of `request`.
 
         It is sent again if the broker that was asked is no longer the controller.
         """
-        retries = self._retries(ApiKey(api_key).name, timeout_ms)
-        return self._ask_controller(api_key, body, retries, last_version)
+        return self._ask_controller(api_key, body, self._retries(ApiKey(api_key).name))
 
-    def _ask_controller(
-        self, api_key: int, body: Any, retries: _Retries, last_version: int | None = None
-    ) -> Any:
+    def _ask_controller(self, api_key: int, body: Any, retries: _Retries) -> Any:
         while True:
             node = self._controller(retries)
-            answer = self._ask_all({node: body}, api_key, retries, last_version)[node]
+            answer = self._ask_all({node: body}, api_key, retries)[node]
             if isinstance(answer, KBatchError):
                 retries.failed(str(node), answer)
             elif ErrorCode.NOT_CONTROLLER in _error_codes(answer):
@@ -312,9 +302,6 @@ class Client:
         partitions: Iterable[TopicPartition],
         build: Callable[[Node, list[TopicPartition]], Any],
         results: Callable[[Any], Mapping[TopicPartition, Result | KBatchError]],
-        *,
-        last_version: int | None = None,
-        timeout_ms: int | None = None,
     ) -> dict[TopicPartition, Result]:
         """Send requests to the leaders of these partitions in parallel; return each partition's result.
 
@@ -324,21 +311,19 @@ class Client:
             build: returns the request to a node about some of the partitions; or a function that returns it
                 for a version.
             results: returns what an answer says of each of its partitions.
-            last_version: do not use a higher version.
-            timeout_ms: for all attempts together; None for default.api.timeout.ms.
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
             RequestTimedOutError: some were not answered in time; says which, and why.
             KBatchError: an error of a partition that is not retriable.
         """
-        retries = self._retries(ApiKey(api_key).name, timeout_ms)
+        retries = self._retries(ApiKey(api_key).name)
         left = list(dict.fromkeys(partitions))
         found: dict[TopicPartition, Result] = {}
         while left:
             by_leader = self._by_leader(left, retries)
             bodies = {node: build(node, asked) for node, asked in by_leader.items()}
-            answers = self._ask_all(bodies, api_key, retries, last_version)
+            answers = self._ask_all(bodies, api_key, retries)
             for node, answer in answers.items():
                 told = self._results_of(node, answer, by_leader[node], results)
                 for topic_partition, result in told.items():

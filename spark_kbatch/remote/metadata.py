@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.leaders import CurrentLeader, NodeEndpoint
 
-NO_LEADER = -1
 NO_CONTROLLER = -1
 # A topic with one of these is being created, or a broker does not know enough of it yet.
 _TRANSIENT = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -134,33 +132,6 @@ class MetadataCache:
             {},
         )
         return self._cluster._replace(topics=dict(sorted(found.items()))), errors
-
-    def move(
-        self,
-        topic: str,
-        partition: int,
-        leader: CurrentLeader,
-        endpoints: Iterable[NodeEndpoint] = (),
-    ) -> bool:
-        """Store a partition's new leader, named in a response other than Metadata, if it is newer.
-
-        Returns False if it is not.
-        """
-        found = self._topics.get(topic)
-        if found is None or not 0 <= partition < len(found.partitions) or leader.leader_id < 0:
-            return False
-        known = found.partitions[partition]
-        nodes = {one.node_id: Node(one.node_id, one.host, one.port) for one in endpoints}
-        nodes = {**self._cluster.nodes, **nodes}
-        if leader.leader_epoch <= known.leader_epoch or leader.leader_id not in nodes:
-            return False
-        partitions = list(found.partitions)
-        partitions[partition] = known._replace(
-            leader=leader.leader_id, leader_epoch=leader.leader_epoch
-        )
-        self._topics[topic] = found._replace(partitions=tuple(partitions))
-        self._cluster = self._cluster._replace(nodes=nodes)
-        return True
 
     def invalidate(self) -> None:
         """Expire everything in the cache, but keep the known leader epochs."""

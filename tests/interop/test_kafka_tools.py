@@ -15,7 +15,7 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from tests.support import builders
-from tests.support.clients.base import SESSION_TIMEOUT_MS
+from tests.support.clients.interface import SESSION_TIMEOUT_MS
 from tests.support.clients.java import JavaTools
 from tests.support.kafka import Kafka
 from tests.support.reference import CODECS

@@ -8,7 +8,6 @@ from typing import Any
 from spark_kbatch.remote.metadata import MetadataCache, text_of_uuid
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.leaders import CurrentLeader, NodeEndpoint
 from spark_kbatch.wire.protocol import MetadataResponse
 
 TOPIC = MetadataResponse.MetadataResponseTopic
@@ -106,18 +105,6 @@ def test_broker_that_is_behind_does_not_bring_an_old_leader_back() -> None:
 
     cache.update(None, answer(topic("a", leader=1, epoch=0, topic_id=OTHER_ID)), now_ms=0)
     assert leader_of(cache, "a") == (Node(1, "host-1", 9092), 0)
-
-
-def test_leader_named_by_another_answer_is_taken_if_it_is_newer() -> None:
-    cache = updated(topic("a", leader=1, epoch=5))
-    endpoint = NodeEndpoint(3, "host-3", 9092)
-
-    assert not cache.move("a", 0, CurrentLeader(2, 5))
-    assert not cache.move("a", 0, CurrentLeader(-1, 6))
-    assert not cache.move("a", 0, CurrentLeader(3, 6))  # its address is not known
-    assert not cache.move("b", 0, CurrentLeader(2, 6))
-    assert cache.move("a", 0, CurrentLeader(3, 6), [endpoint])
-    assert leader_of(cache, "a") == (Node(3, "host-3", 9092), 6)
 
 
 def test_partition_without_leader_or_with_one_at_no_address_has_none() -> None:

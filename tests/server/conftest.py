@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.support.clients.aio_kafka import AioKafka
-from tests.support.clients.base import Client
+from tests.support.clients.interface import Client
 from tests.support.clients.java import JavaTools
 from tests.support.clients.kafka_python import KafkaPython
 from tests.support.clients.kcat import MISSING as KCAT_MISSING

@@ -13,7 +13,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.options.topic import TopicConfig
 from tests.server.conftest import BUT_KCAT, Connect
 from tests.support import builders
-from tests.support.clients.base import Client, Described, Member
+from tests.support.clients.interface import Client, Described, Member
 from tests.support.clients.java import JavaTools
 from tests.support.clients.kafka_python import KafkaPython
 from tests.support.clients.kcat import Kcat

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support import builders
 from tests.support.clients.aio_kafka import AioKafka
-from tests.support.clients.base import Client
+from tests.support.clients.interface import Client
 from tests.support.clients.kafka_python import KafkaPython
 from tests.support.clients.librdkafka import Librdkafka
 from tests.support.reference import Record

@@ -40,7 +40,6 @@ from spark_kbatch.log.producers import transaction_index
 from spark_kbatch.log.producers.saved import SavedProducers
 from spark_kbatch.log.producers.snapshot import newest_snapshot, snapshot_offsets
 from spark_kbatch.log.producers.state import (
-    PRODUCER_ID_EXPIRATION_MS,
     ProducerEntry,
     ProducerStates,
 )
@@ -103,7 +102,6 @@ def rebuild(
     now_ms: int,
     snapshots: Collection[int] | None = None,
     saved: tuple[SavedProducers, BatchPosition] | None = None,
-    expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
 ) -> Rebuilt:
     """Rebuild the producer state of a log as of its end, from a snapshot and the batches after it.
 
@@ -115,7 +113,6 @@ def rebuild(
         now_ms: the time as of which producers expire.
         snapshots: offsets of the snapshots that may be used; None: all.
         saved: used if there is no snapshot to use, and where the batches after it begin.
-        expiration_ms: producer.id.expiration.ms.
 
     Raises:
         CorruptRecordError: an impossible header or marker; carries file and position.
@@ -127,7 +124,7 @@ def rebuild(
         if log_start_offset < offset <= log_end_offset
         and (snapshots is None or offset in snapshots)
     ]
-    states = ProducerStates(topic_partition, expiration_ms=expiration_ms)
+    states = ProducerStates(topic_partition)
     times = _AppendTimes(files, directory, now_ms)
     replayed_from = log_start_offset
     if (found := newest_snapshot(files, directory, usable)) is not None:

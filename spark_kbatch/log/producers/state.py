@@ -92,14 +92,8 @@ class ProducerStates:
     Guarded by the partition's lock.
     """
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
-    ) -> None:
+    def __init__(self, topic_partition: TopicPartition) -> None:
         self._topic_partition = topic_partition
-        self._expiration_ms = expiration_ms
         self._entries: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}  # producer ids, by the first offset of their transaction
         # Marker offsets, by the first offset of transactions that are ended but still unstable.
@@ -295,7 +289,7 @@ class ProducerStates:
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         idle_ms = now_ms - entry.last_append_ms
-        return entry.txn_first_offset is None and idle_ms >= self._expiration_ms
+        return entry.txn_first_offset is None and idle_ms >= PRODUCER_ID_EXPIRATION_MS
 
 
 def _last_sequence(header: BatchHeader) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_kbatch.errors import KBatchError
@@ -123,12 +123,6 @@ class GroupCoordinator:
             self._memberships.close()
             answers = self._taken_answers()
         _give(answers)
-
-    def topics_deleted(self, topics: Collection[str]) -> None:
-        """Drop the committed offsets of deleted topics now, instead of in the next periodic check."""
-        with self._mutex:
-            if self._why_not_ready() is ErrorCode.NONE:
-                self._offsets.clean_up(topics)
 
     def _session_ms(self) -> int:
         return self._monotonic_ms() - self._store.waited_ms

@@ -195,11 +195,6 @@ class Group:
     # Facts.
 
     @property
-    def is_simple(self) -> bool:
-        """Whether the group never had members, because its consumers assign partitions themselves."""
-        return self.protocol_type is None and not self.members
-
-    @property
     def rebalance_timeout_ms(self) -> int:
         """Time for which a rebalance waits for members to join: the longest that a member asks for."""
         return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)

@@ -207,31 +207,23 @@ class CommittedOffsets:
         self._store.append(changes)
         self._memberships.forget(group_id)
 
-    def clean_up(self, topics: Collection[str] | None = None) -> None:
-        """Drop offsets that have expired, and those of topics that do not exist.
-
-        Args:
-            topics: if given, drop only offsets of those of these topics that do not exist.
-        """
+    def clean_up(self) -> None:
+        """Drop offsets that have expired, and those of topics that do not exist."""
         for group_id in list(self._groups):
             try:
-                self._clean_up_group(self._groups[group_id], topics)
+                self._clean_up_group(self._groups[group_id])
             except KBatchError as error:
                 logger.warning("offsets of group %s do not expire for now: %s", group_id, error)
 
-    def _clean_up_group(self, group: Group, topics: Collection[str] | None) -> None:
+    def _clean_up_group(self, group: Group) -> None:
         offsets = self._store.contents.offsets.get(group.group_id, {})
-        looked_at = {
-            tp: value for tp, value in offsets.items() if topics is None or tp.topic in topics
-        }
         dropped = [
             tp
-            for tp, value in looked_at.items()
-            if (topics is None and self._has_expired(group, tp, value))
-            or self._store.is_gone(tp, value)
+            for tp, value in offsets.items()
+            if self._has_expired(group, tp, value) or self._store.is_gone(tp, value)
         ]
         is_left = group.state is GroupState.EMPTY and not group.pending_joins
-        if topics is None and is_left and len(dropped) == len(offsets):
+        if is_left and len(dropped) == len(offsets):
             self._drop(group.group_id, dropped)
             logger.info("group %s is dropped: it has no offsets", group.group_id)
         elif dropped:

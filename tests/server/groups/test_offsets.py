@@ -370,18 +370,12 @@ def test_offsets_of_an_earlier_topic_with_the_same_name_are_not_shown(
     assert groups.fetch([PLACE]) == {PLACE: (0, 3, "")}
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told by the server", "found out"])
-def test_offsets_of_a_deleted_topic_are_dropped(
-    groups: Coordinated, cluster: Cluster, told: bool
-) -> None:
+def test_offsets_of_a_deleted_topic_are_dropped(groups: Coordinated, cluster: Cluster) -> None:
     groups.commit({PLACE: 1, ("more", 0): 2})
     groups.commit({PLACE: 1}, group="another")
     cluster.delete_topic("events")
 
-    if told:
-        groups.coordinator.topics_deleted(["events"])
-    else:
-        later(groups, 1_200_000)
+    later(groups, 1_200_000)
 
     assert {one: set(found) for one, found in groups.store.contents.offsets.items()} == {
         "g": {("more", 0)}

@@ -12,7 +12,7 @@ import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.support.clients.base import (
+from tests.support.clients.interface import (
     SESSION_TIMEOUT_MS,
     TIMEOUT_S,
     ByPartition,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tests.support.clients.base import (
+from tests.support.clients.interface import (
     SESSION_TIMEOUT_MS,
     ByPartition,
     Client,

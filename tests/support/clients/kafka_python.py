@@ -10,7 +10,7 @@ from typing import Any
 import kafka
 from kafka.admin import ConfigResource, KafkaAdminClient, NewPartitions, NewTopic
 
-from tests.support.clients.base import (
+from tests.support.clients.interface import (
     SESSION_TIMEOUT_MS,
     TIMEOUT_S,
     ByPartition,

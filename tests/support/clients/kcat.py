@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
-from tests.support.clients.base import (
+from tests.support.clients.interface import (
     SESSION_TIMEOUT_MS,
     TIMEOUT_S,
     ByPartition,

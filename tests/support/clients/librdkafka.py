@@ -19,7 +19,7 @@ from confluent_kafka import (
     admin,
 )
 
-from tests.support.clients.base import (
+from tests.support.clients.interface import (
     SESSION_TIMEOUT_MS,
     TIMEOUT_S,
     ByPartition,
