@@ -277,15 +277,15 @@ class ReadableTopics:
     It is thread-safe.
     """
 
-    def __init__(self, source: Source, place: str) -> None:
-        """Read from `source`; errors call it `place`."""
+    def __init__(self, source: Source, name: str) -> None:
+        """Read from `source`; errors call it `name`."""
         self._reader = TopicReader(source)
-        self._place = place
+        self._name = name
         self.is_closed = False
 
     def __enter__(self) -> Self:
         if self.is_closed:
-            raise ClosedError(self._place)
+            raise ClosedError(self._name)
         return self
 
     def __exit__(
@@ -298,7 +298,7 @@ class ReadableTopics:
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._place!r}{', closed' if self.is_closed else ''})"
+        return f"{type(self).__name__}({self._name!r}{', closed' if self.is_closed else ''})"
 
     def close(self) -> None:
         """Close: every later call raises ClosedError, and so do reads in progress."""
@@ -315,7 +315,7 @@ class ReadableTopics:
         return self._reader.source.topic_names(internal=arguments.boolean("internal", internal))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all of a topic's partitions that this place has, in order; raises as `topic`."""
+        """Return all of a topic's partitions that are here, in order; raises as `topic`."""
         return self._reader.source.partitions(arguments.text("topic", topic))
 
     def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:

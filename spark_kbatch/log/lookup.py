@@ -15,12 +15,12 @@ Indexes are only hints, so what they say is checked against the batches. A searc
 damaged entry costs only time. The last entry of a rolled segment must be right about its batch, and no
 batch after the last `.index` entry may have a later timestamp; otherwise all batch headers of the segment
 are read. (An index that was truncated between two entries, in a segment whose timestamps do not increase
-up to its end, cannot be told from a complete one.)
+up to its end, cannot be distinguished from a complete one.)
 
 Kafka searches only the segment of step 1, and answers "none" if all its later timestamps are before the
 log start. Here the search goes on, so that the answer is the same as from looking at every record.
 
-Split points are taken from `.index` unchecked: any offset within the range is a correct place to split,
+Split points are taken from `.index` unchecked: any offset within the range is a correct split point,
 and a damaged entry only makes pieces of other sizes.
 
 Source: Kafka core/.../log/UnifiedLog.scala fetchOffsetByTimestamp; storage/.../LogSegment.java

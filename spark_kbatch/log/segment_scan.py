@@ -85,7 +85,7 @@ def read_batches(
 
     Raises:
         CorruptRecordError: impossible sizes, magic bytes or offsets in what was read or in the base
-            offset after it; a batch that is cut off by `end_position`. CRCs are not checked.
+            offset after it; a batch that is truncated by `end_position`. CRCs are not checked.
     """
     found: list[tuple[int, BatchHeader]] = []
     view, size = memoryview(b""), 0
@@ -306,7 +306,7 @@ def _read_whole(
     at_once = max(max_bytes, RECORD_BATCH_OVERHEAD)
     view = _read(files, descriptor, position, min(at_once, room), buffer)
     if not view:
-        raise CorruptRecordError("file is cut off", position=0, expected=f"{room} bytes", found=0)
+        raise CorruptRecordError("file is truncated", position=0, expected=f"{room} bytes", found=0)
     size = whole_size(view)
     if size == 0 and len(view) < _size_of_first(view) <= room:
         view = _read(files, descriptor, position, _size_of_first(view), buffer)

@@ -371,7 +371,7 @@ class Deletions:
 
 
 def _delete_dir_name(partition: int, deleted: DeletedTopic) -> str:
-    """Return the `-delete` name, like Kafka's, of a directory to be removed, cut if it is too long."""
+    """Return the `-delete` name, like Kafka's, of a directory to be removed, shortened if it is too long."""
     ending = f"-{partition}{_ending(deleted)}"
     return deleted.topic[: _NAME_LENGTH_MAX - len(ending)] + ending
 

@@ -200,7 +200,7 @@ class Partition:
         return placed
 
     def _in_epoch_locked(self, node_id: int, led: Leadership) -> Replica:
-        """Return an in-sync replica, cut to its recorded end and brought to the current leader epoch."""
+        """Truncate an in-sync replica to its recorded end, bring it to the leader epoch, and return it."""
         log = self._log_of(node_id)
         state = log.discard_unrecorded(log.state())
         if state.leader_epoch < led.state.leader_epoch:
@@ -407,7 +407,7 @@ class Partition:
         if log is not None:
             result = append_as_leader(
                 log, log.state(), *batch[:2],
-                headers=batch.headers, origin=origin, flush=flush, now_ms=self._now_ms(),
+                batch_headers=batch.batch_headers, origin=origin, flush=flush, now_ms=self._now_ms(),
             )  # fmt: skip
             return Appended(result), log
         led = self._lead_and_replicate_locked(flush=flush)
@@ -417,7 +417,7 @@ class Partition:
             try:
                 ahead = append_ahead(
                     led.log, led.log_state, *batch[:2],
-                    headers=batch.headers, origin=origin, now_ms=self._now_ms(),
+                    batch_headers=batch.batch_headers, origin=origin, now_ms=self._now_ms(),
                 )  # fmt: skip
                 waits = required_acks == -1
                 log_state = ahead.flush() if flush and not waits else ahead.state

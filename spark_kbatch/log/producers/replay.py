@@ -70,7 +70,7 @@ assert _WITHOUT_SEQUENCE_MAX <= _WINDOW_SIZE
 
 
 class BatchPosition(NamedTuple):
-    """The place where a batch begins: the base offset of its segment, and its position there."""
+    """The position of a batch in a log: the base offset of its segment, and the position in that."""
 
     base_offset: int  # of its segment
     position: int
@@ -297,7 +297,7 @@ def _header_and_size(window: _Window, position: int) -> tuple[BatchHeader | None
     view = window.at(position, RECORD_BATCH_OVERHEAD)
     if len(view) < min(room, RECORD_BATCH_OVERHEAD) or len(view) < _LEGACY_OVERHEAD:
         raise CorruptRecordError(
-            "batch is cut off", position=0,
+            "batch is truncated", position=0,
             expected=f"{_LEGACY_OVERHEAD} bytes or more", found=len(view),
         )  # fmt: skip
     size = LOG_OVERHEAD + int.from_bytes(view[8:LOG_OVERHEAD], "big", signed=True)
@@ -332,7 +332,7 @@ def _marker(window: _Window, position: int, header: BatchHeader) -> EndTransacti
         )  # fmt: skip
     data = window.at(position, size)
     if len(data) < size:
-        raise CorruptRecordError("batch is cut off", position=0, expected=size, found=len(data))
+        raise CorruptRecordError("batch is truncated", position=0, expected=size, found=len(data))
     if not header.is_control:
         ensure_valid(data, 0, header)
         return None
@@ -375,7 +375,7 @@ class AbortedSearch:
         last_stable_offset: int,
         log_end_offset: int,
     ) -> LogRead:
-        """Cut a READ_COMMITTED read at the last stable offset, and add its aborted transactions.
+        """End a READ_COMMITTED read at the last stable offset, and add its aborted transactions.
 
         Args:
             read: what was read.
