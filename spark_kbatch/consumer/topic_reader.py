@@ -67,7 +67,7 @@ class TopicReader:
         for name in {one.topic_partition.topic for one in ranges}:
             self._ensure_same(name, topics.ids[name], "while this read was planned")
         return [
-            piece._replace(topic_id=topics.ids[piece.whole.topic_partition.topic])
+            piece._replace(topic_id=topics.ids[piece.planned.topic_partition.topic])
             for piece in pieces
         ]
 
@@ -97,7 +97,7 @@ class TopicReader:
         try:
             wanted = self.resolve(piece, options, action, loss)
         except UnknownTopicOrPartitionError as error:
-            loss.report(f"partition {piece.whole.topic_partition}", "nothing of it", str(error))
+            loss.report(f"partition {piece.planned.topic_partition}", "nothing of it", str(error))
             return
         yield from self.read_available(wanted, columns, options, topic_id=piece.topic_id)
 
@@ -135,14 +135,14 @@ class TopicReader:
             DataLossError: as `read_piece`.
             UnknownTopicOrPartitionError: the partition is gone, or its topic was recreated.
         """
-        topic_partition = piece.whole.topic_partition
-        is_known = min(piece.whole[1:]) >= 0
+        topic_partition = piece.planned.topic_partition
+        is_known = min(piece.planned[1:]) >= 0
         edges = (0, 0) if is_known else self.source.agreed_offsets(topic_partition, options, action)
         # Checked afterwards, so that the agreed offsets are known to be of this topic too.
         self._ensure_same(topic_partition.topic, piece.topic_id, "after this read was planned")
         if is_known:
             return piece.wanted
-        return planning.resolve(piece.wanted, piece.whole, *edges, loss)
+        return planning.resolve(piece.wanted, piece.planned, *edges, loss)
 
     def read_range(
         self,

@@ -1,6 +1,6 @@
 """A leader's checks of a record batch before it appends it to its log.
 
-    who sends it           origin        what is checked
+    sender                 origin        what is checked
     our own producers      CLIENT        header, CRC; they check their records when they take them
     clients of a server    NETWORK       header, CRC and every record
     the cluster itself     COORDINATOR   header, CRC; it may write control batches

@@ -1,6 +1,6 @@
 """The loop of a mirror: fetch from the source, send to the target, commit batches with the progress.
 
-    1. take over     what the target has stored of the mirror's progress; end what a dead process began
+    1. take over     what the target has stored of the mirror's progress; end what a dead process started
     2. compare       topics, ids, partition counts; make topics that are missing
     3. start         progress is stored before the first record, where that matters
     4. copy          partition by partition in turn, a fetch at a time; a unit ends when it is large or

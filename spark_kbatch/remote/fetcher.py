@@ -271,7 +271,9 @@ class PartitionFetcher:
     def _part_of(self, coming: _Coming, answer: Any) -> FetchPartitionResponse | None:
         """Return the partition's part of a Fetch response; None if throttling left the response empty."""
         if answer.error_code != ErrorCode.NONE:
-            raise _fetch_error(answer.error_code, f"asked {coming.node} for {self._topic_partition}")
+            raise _fetch_error(
+                answer.error_code, f"asked {coming.node} for {self._topic_partition}"
+            )
         if not answer.topics and answer.throttle_time_ms > 0:
             return None
         topic, partition = self._topic_partition

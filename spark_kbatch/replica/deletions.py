@@ -9,7 +9,7 @@
     5 remove   those directories      once file.delete.delay.ms have passed; with no lock held
     6 forget   deleted/ID.json        the copies first
 
-    a crash in   leaves                                        who continues
+    a crash in   leaves                                        continued by
     record       the topic                                     -
     decide       the topic, or none; only a power loss may     from copies on, if there is none
                  undo the rename
@@ -107,7 +107,7 @@ class DeletedTopics:
         """Return True unless a JSON file's copy in a mirror belongs to a topic that was deleted since."""
         topic_id = found.get("topic_id")
         if not isinstance(topic_id, str) or not TOPIC_ID.fullmatch(topic_id):
-            return True  # Damaged: whoever reads it says so.
+            return True  # Damaged: reading it says so.
         name = self._paths.deleted_file(topic_id).relative_to(self._paths.path)
         for folder in (self._paths.path, *self._json_files.mirrors.folders):
             with contextlib.suppress(OSError):  # of a broken disk

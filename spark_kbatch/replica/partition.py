@@ -4,7 +4,7 @@
                                      them changes: the first replica leads and all are in sync
     broker-N/TOPIC-P/kbatch.state    log end and high watermark, of each replica
 
-There is no server. Whoever holds the partition's lock does all the work, in this order:
+There is no server. The process that holds the partition's lock does all the work, in this order:
 
     lead       read the leader's state; if that fails, as when its disk is lost, elect another leader
     replicate  truncate every follower to what the leader has and copy what it lacks: then it is in
@@ -30,7 +30,7 @@ The rules:
   in a log dir that is ours.
 
 A Spark job's data is placed after the recorded ends of all members of the ISR, unseen; the commit then
-flips their states. `view` has what readers see, who take no lock except to have a leader elected;
+flips their states. `view` has what readers see, which take no lock except to have a leader elected;
 `followers` makes a follower equal to its leader.
 
 Source: Kafka core/.../cluster/Partition.scala, metadata/.../PartitionChangeBuilder.java.

@@ -42,7 +42,7 @@ class Topics:
         """Create a topic, and return its name.
 
         Args:
-            name: what its name begins with.
+            name: what its name starts with.
             rows, json_lines, csv, key: its records, as of `send`; none by default.
             partitions: how many; by default as many as the records name, at least those of
                 `--kbatch-partitions`.

@@ -114,7 +114,7 @@ def rebuild(
         log_end_offset: batches from there on are ignored, as are later snapshots.
         now_ms: the time as of which producers expire.
         snapshots: offsets of the snapshots that may be used; None: all.
-        saved: used if there is no snapshot to use, and where the batches after it begin.
+        saved: used if there is no snapshot to use, and where the batches after it start.
         expiration_ms: producer.id.expiration.ms.
 
     Raises:
@@ -209,7 +209,7 @@ def producer_batches(
     Args:
         segments: ascending; the next one is not taken before it is needed.
         offset: where to start.
-        start: where the first batch at or above `offset` begins, if it is known.
+        start: where the first batch at or above `offset` starts, if it is known.
 
     Raises:
         CorruptRecordError: carries file and position.
@@ -245,7 +245,7 @@ def producer_batches(
 def _from_offset(segments: Iterable[Segment], offset: int) -> Iterator[Segment]:
     """Yield the segments from the one that holds `offset` on.
 
-    That is the last one that does not begin above it.
+    That is the last one that does not start above it.
     """
     floor: Segment | None = None
     for segment in segments:
