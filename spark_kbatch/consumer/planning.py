@@ -266,13 +266,7 @@ def resolve(
     Raises:
         DataLossError: data loss is not accepted.
     """
-    first = (
-        earliest
-        if planned.start == EARLIEST
-        else latest
-        if planned.start == LATEST
-        else planned.start
-    )
+    first = {EARLIEST: earliest, LATEST: latest}.get(planned.start, planned.start)
     last = latest if planned.end == LATEST else planned.end
     if first > last:
         loss.report(
