@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from spark_kbatch import Cluster
     from spark_kbatch.testing import KafkaServer, Records, Topics
-    from spark_kbatch.testing.places import Places
+    from spark_kbatch.testing.clusters import Clusters
 
 
 class _Option(NamedTuple):
@@ -66,7 +66,7 @@ _TYPES = {"string": str, "int": int, "float": float}
 
 _SPARK_FIXTURES = ("spark", "spark_session")
 _CLUSTER = pytest.StashKey["Cluster"]()  # of a test
-_PLACES = pytest.StashKey["Places"]()  # of a test
+_USABLE_CLUSTERS = pytest.StashKey["Clusters"]()  # of a test
 _SERVER = pytest.StashKey["KafkaServer"]()  # of the session, while it runs
 _COMPILED_S = pytest.StashKey[float]()  # of the session
 _SPARK = pytest.StashKey[object]()  # the session that knows the format
@@ -167,30 +167,30 @@ def kbatch_cluster(request: pytest.FixtureRequest, kbatch_path: str) -> Iterator
 
 
 @pytest.fixture
-def _kbatch_places(request: pytest.FixtureRequest, _kbatch_session: None) -> Places:
-    from spark_kbatch.testing.places import Places
+def _kbatch_clusters(request: pytest.FixtureRequest, _kbatch_session: None) -> Clusters:
+    from spark_kbatch.testing.clusters import Clusters
 
-    places = Places(request)
-    request.node.stash[_PLACES] = places
-    return places
+    clusters = Clusters(request)
+    request.node.stash[_USABLE_CLUSTERS] = clusters
+    return clusters
 
 
 @pytest.fixture
-def kbatch_topic(pytestconfig: pytest.Config, _kbatch_places: Places) -> Iterator[Topics]:
+def kbatch_topic(pytestconfig: pytest.Config, _kbatch_clusters: Clusters) -> Iterator[Topics]:
     """A factory of topics: `kbatch_topic("orders", rows=[...])` returns the name of a new one."""
     from spark_kbatch.testing.topics import Topics
 
-    topics = Topics(_kbatch_places, partitions=_value(pytestconfig, _PARTITIONS))
+    topics = Topics(_kbatch_clusters, partitions=_value(pytestconfig, _PARTITIONS))
     yield topics
     topics.delete()
 
 
 @pytest.fixture
-def kbatch_records(pytestconfig: pytest.Config, _kbatch_places: Places) -> Records:
+def kbatch_records(pytestconfig: pytest.Config, _kbatch_clusters: Clusters) -> Records:
     """A function that waits for records: `kbatch_records(topic, 3)` returns them as dicts."""
     from spark_kbatch.testing.records import Records
 
-    return Records(_kbatch_places, timeout=_value(pytestconfig, _TIMEOUT))
+    return Records(_kbatch_clusters, timeout=_value(pytestconfig, _TIMEOUT))
 
 
 @pytest.fixture(scope="session")
@@ -231,11 +231,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Add the last records of a failed test's topics to its report."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
-    places, own = item.stash.get(_PLACES, None), item.stash.get(_CLUSTER, None)
-    if report.failed and (places is not None or own is not None):
+    clusters, own = item.stash.get(_USABLE_CLUSTERS, None), item.stash.get(_CLUSTER, None)
+    if report.failed and (clusters is not None or own is not None):
         from spark_kbatch.testing.report import last_records
 
-        touched = () if places is None else places.touched
+        touched = () if clusters is None else clusters.touched
         shown = last_records(own, touched, _value(item.config, _REPORT_ROWS))
         if shown:
             report.sections.append((f"kbatch: last records, at {report.when}", shown))

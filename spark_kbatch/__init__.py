@@ -33,8 +33,11 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     log         one replica of one partition on disk; a real broker's logs, read only
 #     producer    rows -> batches
 #     consumer    offset ranges: planned, fetched, decoded
+#     wire        Kafka's protocol: messages, frames, connections
+#     remote      a real cluster over the network: its client, reads, writes
 #     replica     the partitions of a cluster, their replicas and locks
 #     commit      a Spark job's data, all or nothing
+#     server      a Kafka server over the folder of a cluster
 #     cluster     wires the above
 #     opening     finds out what lies at a path
 #     mirroring   topics copied from one place to another, exactly once

@@ -1,11 +1,11 @@
-"""Every exception of spark_kbatch.
+"""Every exception that callers of spark_kbatch can get.
 
 KBatchError
   ConfigError (also ValueError)     unknown key, bad value; names the nearest known key
     InvalidTopicError
     TopicAlreadyExistsError
-    InvalidPartitionsError
-    InvalidReplicationFactorError
+    InvalidPartitionsError          a number of partitions that a topic cannot have
+    InvalidReplicationFactorError   more replicas than log dirs or brokers
     InvalidRequiredAcksError
   UnknownTopicOrPartitionError
   OffsetOutOfRangeError             offset, log_start_offset, log_end_offset
@@ -36,10 +36,10 @@ KBatchError
     SslAuthenticationError          TLS failed: a certificate, or what the two sides accept
     SaslAuthenticationError         SASL failed: a password, a token, a mechanism
   CommitError                       outcome: nothing is visible / committed / unknown
-  MirrorFencedError                 another process mirrors under the same name
+  MirrorFencedError                 mirror, target; another process of the same name took the mirror over
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
-      StagedFilesGoneError          staged files were removed before they were committed
+      StagedFilesGoneError          a task's staged files were removed before they were committed
     FencedLeaderEpochError          a leader epoch that was replaced by a newer one
       UnknownLeaderEpochError       a leader epoch newer than the one known here
     LogDirLockedError               a broker holds the log dir

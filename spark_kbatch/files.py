@@ -493,7 +493,7 @@ class Files:
         except PermissionError:
             os.utime(
                 path
-            )  # Only the owner may choose the time; whoever may write may set it to now.
+            )  # Only the owner may choose the time; a user that may write may set it to now.
 
     def set_descriptor_modified_ns(self, descriptor: int, time_ns: int) -> None:
         """Set the time of an open file's last write."""

@@ -68,7 +68,7 @@ class Piece(NamedTuple):
     """The offset range that one task reads, the range it was split from, and the topic's id."""
 
     wanted: OffsetRange
-    whole: OffsetRange
+    planned: OffsetRange
     topic_id: str = ""  # empty if the topic has none
 
 
@@ -92,7 +92,7 @@ class ReadRange(NamedTuple):
     offset: int
     max_bytes: int
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    first_batch_whole: bool = True  # returned even if it is larger than `max_bytes`
+    min_one_batch: bool = True  # the first one is returned even if larger than `max_bytes`
     buffer: bytearray | None = None  # holds the result if large enough; otherwise one is allocated
 
 

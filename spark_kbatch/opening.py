@@ -80,7 +80,7 @@ def _remote_reader(cluster: ClusterOptions, patience: Patience) -> TopicReader:
     return TopicReader(RemoteSource(cluster, patience))
 
 
-def placed(options: ReadOptions) -> ReadOptions:
+def with_absolute_path(options: ReadOptions) -> ReadOptions:
     """Return read options with an absolute path, so that they mean the same in every process.
 
     Raises the errors of `open_for_reading`.

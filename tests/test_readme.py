@@ -36,7 +36,7 @@ _SEPARATOR = "---- next block ----"
 
 # Runs the blocks of each page in an empty folder, with names of their own. All pages share a process,
 # and so the Spark session that the first one makes; Spark counts relative paths from its own folder,
-# so the folder is emptied in place of another one being made. A block that begins with a file's name is
+# so the folder is emptied in place of another one being made. A block that starts with a file's name is
 # written to that file, and a command `pytest` runs the tests in such files.
 RUN_PAGES = f"""
 import importlib, json, os, re, shlex, shutil, sys

@@ -36,7 +36,7 @@ FOLLOWER = (REPOSITORY / "tests" / "support" / "follower.py").read_text(encoding
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INSTALLED = re.compile(r"pip install((?: (?:'[^']+'|[\w.\[\],-]+))+)")
 
-# Whoever opens a notebook or writes a test has these.
+# Anyone who opens a notebook or writes a test has these.
 OF_THE_READER = ("ipykernel", "pytest")
 
 # Shell lines that need a clone, a Kafka broker's own tools, or another program.

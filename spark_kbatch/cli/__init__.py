@@ -16,11 +16,12 @@
     serving     the server
     mirroring   mirrors of topics
     parameters  options that several commands share
-    places      what a command works on: a folder, or a real cluster
+    paths       what a command works on: a folder, or a real cluster
     properties  Java properties files
     stopping    signals that end a command
     progress    progress bars on stderr
     output      tables, JSON and lines on stdout
 
-A command parses its arguments, calls a cluster, and prints: what it knows of logs lies in other rooms.
+A command parses its arguments, calls a cluster, and prints; logs are the business of other rooms. Only `dumping`
+reads files of logs itself, through `log.contents`.
 """

@@ -20,7 +20,7 @@ from spark_kbatch.cli.parameters import (
     json_option,
     time_ms,
 )
-from spark_kbatch.cli.places import client_options, complete_topic, open_topic_reader, path_argument
+from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
 from spark_kbatch.cli.stopping import asked_to_stop
 from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
 from spark_kbatch.model import INT_MAX, IsolationLevel, LogOffsets, OffsetRange, TopicPartition

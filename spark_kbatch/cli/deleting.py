@@ -11,7 +11,7 @@ import click
 
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option
-from spark_kbatch.cli.places import (
+from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
     open_cluster,

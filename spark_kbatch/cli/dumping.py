@@ -34,7 +34,7 @@ from spark_kbatch.record.header import (
 )
 from spark_kbatch.terminal import field, visible
 
-_PLACE, _DAMAGE = "bold", "bold red"
+_LOCATION, _DAMAGE = "bold", "bold red"
 
 
 @click.command()
@@ -167,7 +167,7 @@ class _Tree:
 
     def start(self, path: Path) -> None:
         size = path.stat().st_size
-        self._line(0, (str(path), _PLACE), (f", {size:,} bytes", ""))
+        self._line(0, (str(path), _LOCATION), (f", {size:,} bytes", ""))
         self._batches = self._records = 0
         self._faults_before = self._faults
 
@@ -203,7 +203,7 @@ class _Tree:
         words += [*_words(header), f"CRC {header.crc:#010x}"]
         marker = found.marker()
         words += [marker] if marker else []
-        self._line(1, (f"{found.position}", _PLACE), (": " + ", ".join(words), ""))
+        self._line(1, (f"{found.position}", _LOCATION), (": " + ", ".join(words), ""))
         if fault is not None:
             self._fault(2, f"damaged: {fault}")
         elif self._with_records:
@@ -226,7 +226,7 @@ class _Tree:
         if found.is_damage:
             self._fault(1, f"{found.position}: {size:,} bytes that are no batch: {found.what}")
         else:
-            self._line(1, (f"{found.position}", _PLACE), (f": {size:,} bytes: {found.what}", ""))
+            self._line(1, (f"{found.position}", _LOCATION), (f": {size:,} bytes: {found.what}", ""))
 
     def entry(self, values: Mapping[str, Any], fault: str | None) -> None:
         if "line" in values:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
 from spark_kbatch.cli.output import Table, print_json, print_line, text_or_base64
 from spark_kbatch.cli.parameters import foreign_end_option, isolation_level_option, json_option
-from spark_kbatch.cli.places import (
+from spark_kbatch.cli.paths import (
     client_options,
     open_cluster,
     open_readable,

@@ -15,7 +15,7 @@ from spark_kbatch.cli.output import (
     text_of,
 )
 from spark_kbatch.cli.parameters import json_option
-from spark_kbatch.cli.places import client_options, is_remote, name_of, open_cluster, path_argument
+from spark_kbatch.cli.paths import client_options, is_remote, name_of, open_cluster, path_argument
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError

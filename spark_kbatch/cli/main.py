@@ -31,7 +31,7 @@ from spark_kbatch.cli import (
     topics,
     upkeep,
 )
-from spark_kbatch.cli.places import ensure_folder, with_path
+from spark_kbatch.cli.paths import ensure_folder, with_path
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 

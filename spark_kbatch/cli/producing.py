@@ -23,7 +23,7 @@ from spark_kbatch.cli.inputs import (  # fmt: skip
 )
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option, settings_given
-from spark_kbatch.cli.places import client_options, open_cluster, path_argument, topic_argument
+from spark_kbatch.cli.paths import client_options, open_cluster, path_argument, topic_argument
 from spark_kbatch.cli.progress import OnProgress, progress_bar
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import CODECS, INT_MAX

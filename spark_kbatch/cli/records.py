@@ -14,7 +14,7 @@ from spark_kbatch.cli.parameters import (
     json_option,
     time_ms,
 )
-from spark_kbatch.cli.places import client_options, open_readable, path_argument, topic_argument
+from spark_kbatch.cli.paths import client_options, open_readable, path_argument, topic_argument
 
 
 def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:

@@ -13,7 +13,7 @@ import click
 
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option, settings_given
-from spark_kbatch.cli.places import folder_argument
+from spark_kbatch.cli.paths import folder_argument
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import parse_address

@@ -11,7 +11,7 @@ import click
 
 from spark_kbatch.cli.output import Table, print_json, print_line, text_of
 from spark_kbatch.cli.parameters import foreign_end_option, json_option, settings_given
-from spark_kbatch.cli.places import (
+from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
     name_of,

@@ -17,7 +17,7 @@ from spark_kbatch.cli.output import (
     print_line,
 )
 from spark_kbatch.cli.parameters import json_option
-from spark_kbatch.cli.places import complete_topic, folder_argument
+from spark_kbatch.cli.paths import complete_topic, folder_argument
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
@@ -45,9 +45,9 @@ from spark_kbatch.terminal import visible
 def gc(
     path: str, names: Sequence[str], dry_run: bool, staging_retention_ms: int, as_json: bool
 ) -> None:
-    """Delete expired segments and leftover files.
+    """Delete expired segments and abandoned files.
 
-    Leftover are files of jobs that never committed, and of topics that were deleted.
+    Abandoned files are those of jobs that never committed, and of topics that were deleted.
     """
     with progress_bar(f"Collecting garbage of {path}", hidden=as_json):
         garbage = Cluster(path).collect_garbage(

@@ -49,7 +49,7 @@ def _refused(what: str) -> Callable[..., NoReturn]:
         """Raise ConfigError: a broker's logs are only read."""
         raise ConfigError(
             f"{what} in {self.path}: it is a Kafka broker's log directory, which kbatch only reads; "
-            "write to a cluster of your own, and place its topics with `kbatch export`"
+            "write to a cluster of your own, and export its topics with `kbatch export`"
         )
 
     return refuse_to_write

@@ -572,7 +572,7 @@ class Cluster(TopicsAtPath):
             with cluster.serve() as server:
                 producer = kafka.KafkaProducer(bootstrap_servers=server.bootstrap_servers)
 
-        There is no authentication: whoever reaches the address may read, write and delete. Spark jobs and
+        There is no authentication: anyone who reaches the address may read, write and delete. Spark jobs and
         producers on this cluster go on beside the server.
 
         Args:

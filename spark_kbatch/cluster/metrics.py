@@ -1,6 +1,6 @@
 """The state of a cluster's topics, logs and disks, by the names of a Kafka broker's metrics.
 
-    ReplicaManager, LogManager, Log         as of the call, whoever wrote
+    ReplicaManager, LogManager, Log         as of the call, whichever process wrote
     KafkaController                         of all topics, internal ones too, as in Kafka
     BrokerTopicMetrics                      what this process has appended and read since the cluster was opened
 

@@ -356,7 +356,7 @@ class ClusterParts:
                     self.manager.writing(),
                     self.manager.locked([topic_partition], commits, deadline=deadline),
                 ):
-                    pass  # Whoever takes the lock elects a leader first.
+                    pass  # Taking the lock elects a leader first.
             except LockTimeoutError as error:
                 raise NotLeaderOrFollowerError(
                     f"the leader of {topic_partition} cannot be read, and another one cannot be elected "

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.commit import compaction
-from spark_kbatch.commit.history import NOBODY, Author, Commit, History, pack
+from spark_kbatch.commit.history import UNKNOWN_AUTHOR, Author, Commit, History, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.sequences import Sequences
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
@@ -156,7 +156,7 @@ class Coordinator:
         *,
         transactional_id: str,
         sequence: int = NO_TRANSACTION_SEQUENCE,
-        author: Author = NOBODY,
+        author: Author = UNKNOWN_AUTHOR,
         overwrite: Overwrite | None = None,
         source_progress: bytes = b"",
     ) -> bool:
@@ -509,7 +509,7 @@ class Coordinator:
             _, log, state = replica
             appender = LogAppender(log, state, now_ms=time_ms)
             if overwrite is not None:
-                overwritten.note(
+                overwritten.add_entry(
                     log.files,
                     log.directory,
                     state,

@@ -60,7 +60,7 @@ class Author(NamedTuple):
     user: str = ""
 
 
-NOBODY = Author()
+UNKNOWN_AUTHOR = Author()
 
 
 class Commit(NamedTuple):

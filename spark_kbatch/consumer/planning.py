@@ -247,7 +247,7 @@ def _ensure_held(
 
 
 def resolve(
-    wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int, loss: DataLoss
+    wanted: OffsetRange, planned: OffsetRange, earliest: int, latest: int, loss: DataLoss
 ) -> OffsetRange:
     """Return the offset range of a piece of a split range, with EARLIEST and LATEST looked up.
 
@@ -258,21 +258,19 @@ def resolve(
 
     Args:
         wanted: the piece.
-        whole: the range that was planned; the same if it was not split.
+        planned: the range that was planned; the same if it was not split.
         earliest: of the partition when it is read.
         latest: of the partition then, exclusive.
-        loss: told of a range that starts after its end; nothing of it is read.
+        loss: reports a range that starts after its end; nothing of it is read.
 
     Raises:
         DataLossError: data loss is not accepted.
     """
-    first = (
-        earliest if whole.start == EARLIEST else latest if whole.start == LATEST else whole.start
-    )
-    last = latest if whole.end == LATEST else whole.end
+    first = {EARLIEST: earliest, LATEST: latest}.get(planned.start, planned.start)
+    last = latest if planned.end == LATEST else planned.end
     if first > last:
         loss.report(
-            f"{whole.topic_partition} from offset {first} to {last}",
+            f"{planned.topic_partition} from offset {first} to {last}",
             f"offsets {earliest} to {latest}",
             "it starts after its end, so records that it named are gone",
         )

@@ -18,7 +18,7 @@ from spark_kbatch.record.header import LogRead
 
 
 class Source(Protocol):
-    """A place that topics are read from: a folder or a real cluster.
+    """A folder or a real cluster that topics are read from.
 
     It is thread-safe, and keeps no file open.
     """
@@ -68,7 +68,7 @@ class Source(Protocol):
 
         Args:
             options: of the read; all partitions that they select are looked up together.
-            action: the same for all callers that are to agree, if the place lets them.
+            action: the same for all callers that are to agree, if the source supports that.
         """
 
     def close(self) -> None:

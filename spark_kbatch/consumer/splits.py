@@ -49,9 +49,9 @@ def split(
         pieces.setdefault(piece.topic_partition, []).append(piece)
     return [
         piece
-        for whole in ranges
+        for planned in ranges
         for piece in _split_at(
-            whole, [piece.start for piece in pieces.get(whole.topic_partition, [])[1:]]
+            planned, [piece.start for piece in pieces.get(planned.topic_partition, [])[1:]]
         )
     ]
 
@@ -69,12 +69,12 @@ def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
 
 
 def _by_bytes(
-    whole: OffsetRange, views: Mapping[TopicPartition, LogView], options: ReadOptions
+    planned: OffsetRange, views: Mapping[TopicPartition, LogView], options: ReadOptions
 ) -> Iterator[Piece]:
-    view = views[whole.topic_partition]
-    known = _known(whole, view, options)
+    view = views[planned.topic_partition]
+    known = _known(planned, view, options)
     points = view.split_points(known.start, known.end, piece_bytes=PIECE_BYTES)
-    return _split_at(whole, points)
+    return _split_at(planned, points)
 
 
 def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange:
@@ -84,10 +84,10 @@ def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange
     return OffsetRange(one.topic_partition, max(start, first), min(end, last))
 
 
-def _split_at(whole: OffsetRange, points: Sequence[int]) -> Iterator[Piece]:
+def _split_at(planned: OffsetRange, points: Sequence[int]) -> Iterator[Piece]:
     """Yield the pieces of one range, split at these offsets; its own start and end stay as they are."""
-    for start, end in itertools.pairwise([whole.start, *points, whole.end]):
-        yield Piece(OffsetRange(whole.topic_partition, start, end), whole)
+    for start, end in itertools.pairwise([planned.start, *points, planned.end]):
+        yield Piece(OffsetRange(planned.topic_partition, start, end), planned)
 
 
 def divide(
@@ -110,10 +110,10 @@ def divide(
     if min_partitions is None or len(found) >= min_partitions:
         return found
     total = sum(one.end - one.start for one in found)
-    whole = [one for one in found if _share(one, total, min_partitions) == 1]
-    stay = {one.topic_partition for one in whole}
-    rest = total - sum(one.end - one.start for one in whole)
-    left = max(min_partitions - len(whole), 1)
+    unsplit = [one for one in found if _share(one, total, min_partitions) == 1]
+    stay = {one.topic_partition for one in unsplit}
+    rest = total - sum(one.end - one.start for one in unsplit)
+    left = max(min_partitions - len(unsplit), 1)
     return [
         piece
         for one in found

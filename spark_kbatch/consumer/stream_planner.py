@@ -149,8 +149,8 @@ class StreamPlanner:
         if not ends or (limited and self._waits(known, ends)):
             return start
         if limited and self._options.max_offsets_per_trigger is not None:
-            begins = {tp: known.get(tp, v.offsets.log_start_offset) for tp, v in seen.views.items()}
-            ends = rate_limited(self._options.max_offsets_per_trigger, begins, ends)
+            starts = {tp: known.get(tp, v.offsets.log_start_offset) for tp, v in seen.views.items()}
+            ends = rate_limited(self._options.max_offsets_per_trigger, starts, ends)
         if (ends, seen.ids) == (start.offsets, start.ids):
             return start
         return StreamOffset(ends, seen.ids, _carried(start, seen))

@@ -67,7 +67,7 @@ class TopicReader:
         for name in {one.topic_partition.topic for one in ranges}:
             self._ensure_same(name, topics.ids[name], "while this read was planned")
         return [
-            piece._replace(topic_id=topics.ids[piece.whole.topic_partition.topic])
+            piece._replace(topic_id=topics.ids[piece.planned.topic_partition.topic])
             for piece in pieces
         ]
 
@@ -97,7 +97,7 @@ class TopicReader:
         try:
             wanted = self.resolve(piece, options, action, loss)
         except UnknownTopicOrPartitionError as error:
-            loss.report(f"partition {piece.whole.topic_partition}", "nothing of it", str(error))
+            loss.report(f"partition {piece.planned.topic_partition}", "nothing of it", str(error))
             return
         yield from self.read_available(wanted, columns, options, topic_id=piece.topic_id)
 
@@ -135,14 +135,14 @@ class TopicReader:
             DataLossError: as `read_piece`.
             UnknownTopicOrPartitionError: the partition is gone, or its topic was recreated.
         """
-        topic_partition = piece.whole.topic_partition
-        is_known = min(piece.whole[1:]) >= 0
+        topic_partition = piece.planned.topic_partition
+        is_known = min(piece.planned[1:]) >= 0
         edges = (0, 0) if is_known else self.source.agreed_offsets(topic_partition, options, action)
         # Checked afterwards, so that the agreed offsets are known to be of this topic too.
         self._ensure_same(topic_partition.topic, piece.topic_id, "after this read was planned")
         if is_known:
             return piece.wanted
-        return planning.resolve(piece.wanted, piece.whole, *edges, loss)
+        return planning.resolve(piece.wanted, piece.planned, *edges, loss)
 
     def read_range(
         self,
@@ -277,15 +277,15 @@ class ReadableTopics:
     It is thread-safe.
     """
 
-    def __init__(self, source: Source, place: str) -> None:
-        """Read from `source`; errors call it `place`."""
+    def __init__(self, source: Source, name: str) -> None:
+        """Read from `source`; errors call it `name`."""
         self._reader = TopicReader(source)
-        self._place = place
+        self._name = name
         self.is_closed = False
 
     def __enter__(self) -> Self:
         if self.is_closed:
-            raise ClosedError(self._place)
+            raise ClosedError(self._name)
         return self
 
     def __exit__(
@@ -298,7 +298,7 @@ class ReadableTopics:
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._place!r}{', closed' if self.is_closed else ''})"
+        return f"{type(self).__name__}({self._name!r}{', closed' if self.is_closed else ''})"
 
     def close(self) -> None:
         """Close: every later call raises ClosedError, and so do reads in progress."""
@@ -315,7 +315,7 @@ class ReadableTopics:
         return self._reader.source.topic_names(internal=arguments.boolean("internal", internal))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all of a topic's partitions that this place has, in order; raises as `topic`."""
+        """Return all of a topic's partitions that are here, in order; raises as `topic`."""
         return self._reader.source.partitions(arguments.text("topic", topic))
 
     def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:

@@ -78,9 +78,9 @@ def _llvm_copy() -> Any:
                 def part(base: Any, at: Any) -> Any:
                     return builder.bitcast(builder.gep(base, [at]), vector)
 
-                places = fronts + ends
-                values = [builder.load(part(origin, at), align=1) for at in places]
-                for value, at in zip(values, places, strict=True):
+                starts = fronts + ends
+                values = [builder.load(part(origin, at), align=1) for at in starts]
+                for value, at in zip(values, starts, strict=True):
                     builder.store(value, part(to, at), align=1)
 
             def choose(ways: list[tuple[int, int]]) -> None:
@@ -229,15 +229,15 @@ def _llvm_remainder_lanes() -> Any:
             divisor = builder.trunc(arguments[2], int32)
             reciprocal = builder.fdiv(double(1.0), builder.uitofp(divisor, double))
             divisors = _spread(builder, divisor)
-            place = builder.bitcast(first, vector.as_pointer())
-            numbers = builder.load(place, align=4)
+            pointer = builder.bitcast(first, vector.as_pointer())
+            numbers = builder.load(pointer, align=4)
             reciprocals = _spread(builder, reciprocal)
             quotients = builder.fmul(builder.sitofp(numbers, doubles), reciprocals)
             products = builder.mul(builder.fptosi(quotients, vector), divisors)
             left = builder.sub(numbers, products)
             is_whole = builder.icmp_signed(">=", left, divisors)
             left = builder.select(is_whole, builder.sub(left, divisors), left)
-            builder.store(left, place, align=4)
+            builder.store(left, pointer, align=4)
             return context.get_dummy_value()
 
         return types.none(numbers, first, divisor), generate

@@ -36,7 +36,7 @@ are the sizes of their files.
     recovery        what happens when files are not as the state says
     contents        what is in a file, damaged or not
     repair          making a log readable that is not
-    producers/      who wrote what: duplicates, open and aborted transactions
+    producers/      which producer wrote what: duplicates, open and aborted transactions
     foreign/        logs that a real broker wrote, which have no `kbatch.state`: read only
 
 Source: Kafka storage/.../log/LogSegment.java, OffsetIndex.java, TimeIndex.java, LocalLog.java.

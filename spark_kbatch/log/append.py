@@ -143,11 +143,13 @@ class LogAppender:
         run_bytes_max = min(self._log.config.segment_bytes, RUN_BYTES_MAX)
         for position, header in walk(data, run_bytes_max=run_bytes_max):
             self._ensure_magic(header, position)
-            placed, final = data[position : position + header.size_in_bytes], header
+            messages, final = data[position : position + header.size_in_bytes], header
             if not self._as_follower:
-                told = known if known is not None and header.is_wrapper else header
+                sent = known if known is not None and header.is_wrapper else header
                 stamp = self._now_ms if self._stamps else None
-                placed, final = assign_offsets(placed, told, self.next_offset, append_time_ms=stamp)
+                messages, final = assign_offsets(
+                    messages, sent, self.next_offset, append_time_ms=stamp
+                )
             elif header.is_wrapper:
                 final = header.opened(self.next_offset)
             if self._is_full(0, final):
@@ -157,9 +159,9 @@ class LogAppender:
             if final.is_wrapper:
                 self._indexer.add(final, self._size)
             else:
-                self._indexer.add_messages(placed, final, self._size)
+                self._indexer.add_messages(messages, final, self._size)
             self.next_offset = final.next_offset
-            self._write_log(placed)
+            self._write_log(messages)
 
     def append_batch(self, data: Buffer, header: BatchHeader) -> BatchHeader:
         """Append the one record batch in `data`, whose header is known, rolling the segment if it is full.
@@ -184,18 +186,18 @@ class LogAppender:
         return header
 
     def append_run(
-        self, data: bytearray | memoryview, headers: Sequence[BatchHeader]
+        self, data: bytearray | memoryview, batch_headers: Sequence[BatchHeader]
     ) -> list[BatchHeader]:
         """Append several batches, a run that fits into the active segment, assigning their offsets.
 
         Writes to `data`.
 
         Returns:
-            The batches' headers in the log, except for their CRCs.
+            The batch headers in the log, except for their CRCs.
         """
         view, position = memoryview(data), 0
-        placed: list[BatchHeader] = []
-        for header in headers:
+        appended: list[BatchHeader] = []
+        for header in batch_headers:
             end = position + header.size_in_bytes
             if self._stamps:
                 start = position + RECORD_BATCH_OVERHEAD
@@ -203,12 +205,12 @@ class LogAppender:
             else:
                 epoch = self._state.leader_epoch
                 assign(view, position, base_offset=self.next_offset, leader_epoch=epoch)
-                header = header.placed(self.next_offset, epoch)
+                header = header.with_base_offset(self.next_offset, epoch)
             self._account(header, self._size + position)
-            placed.append(header)
+            appended.append(header)
             position = end
         self._write_log(view)
-        return placed
+        return appended
 
     @property
     def segment_base_offset(self) -> int:
@@ -253,7 +255,7 @@ class LogAppender:
             while position < size:
                 if self._files.pread_into(descriptor, position, view) < RECORD_BATCH_OVERHEAD:
                     raise CorruptRecordError(
-                        "batch is cut off", path=str(source), position=position
+                        "batch is truncated", path=str(source), position=position
                     )
                 header = unpack(view)
                 header.ensure_sane(position, size - position)
@@ -403,7 +405,7 @@ class LogAppender:
             head = self._files.read(self._segment.log, 0, RECORD_BATCH_OVERHEAD)
             if len(head) < RECORD_BATCH_OVERHEAD:
                 raise CorruptRecordError(
-                    "batch is cut off", path=str(self._segment.log), position=0,
+                    "batch is truncated", path=str(self._segment.log), position=0,
                     expected=f"{RECORD_BATCH_OVERHEAD} bytes or more", found=len(head),
                 )  # fmt: skip
             self._segment_time = unpack(head).max_timestamp
@@ -507,7 +509,7 @@ class LogAppender:
             view = memoryview(bytearray(min(_COPY_BYTES, end - position)))
             if self._files.read_into(source, position, view) < len(view):
                 raise CorruptRecordError(
-                    "staged file is cut off", path=str(source), position=position
+                    "staged file is truncated", path=str(source), position=position
                 )
             whole = whole_size(view)
             if whole == 0:
@@ -554,7 +556,7 @@ def append_as_leader(
     origin: AppendOrigin,
     flush: bool,
     now_ms: int,
-    headers: Sequence[BatchHeader] = (),
+    batch_headers: Sequence[BatchHeader] = (),
 ) -> AppendResult:
     """Append a validated batch, or a run of them, to a leader's log and make it visible.
 
@@ -565,7 +567,7 @@ def append_as_leader(
 
     Args:
         header: of the batch, or of the run together.
-        headers: of a run's batches.
+        batch_headers: of a run's batches.
 
     Raises:
         InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
@@ -574,7 +576,9 @@ def append_as_leader(
             idempotent producer may safely retry: the log is checked for a duplicate then.
     Source: UnifiedLog.append.
     """
-    return _append(log, state, data, header, headers, origin, flush=flush, now_ms=now_ms).result
+    return _append(
+        log, state, data, header, batch_headers, origin, flush=flush, now_ms=now_ms
+    ).result
 
 
 def append_ahead(
@@ -585,14 +589,14 @@ def append_ahead(
     *,
     origin: AppendOrigin,
     now_ms: int,
-    headers: Sequence[BatchHeader] = (),
+    batch_headers: Sequence[BatchHeader] = (),
 ) -> Ahead:
     """Append like `append_as_leader`, but flush nothing and leave the high watermark where it is.
 
     So the batch is visible to followers only.
     """
     return _append(
-        log, state, data, header, headers, origin,
+        log, state, data, header, batch_headers, origin,
         flush=False, now_ms=now_ms, high_watermark=state.high_watermark,
     )  # fmt: skip
 
@@ -602,7 +606,7 @@ def _append(
     state: LogState,
     data: Buffer,
     header: BatchHeader,
-    headers: Sequence[BatchHeader],
+    batch_headers: Sequence[BatchHeader],
     origin: AppendOrigin,
     *,
     flush: bool,
@@ -612,11 +616,11 @@ def _append(
     appender = LogAppender(log, state, now_ms=now_ms)
     # Bytes that a dead writer left after the active segment show in its size. What else it left,
     # index entries and segments, matters only when the segment is rolled.
-    may_roll = _may_roll(appender, header, headers)
+    may_roll = _may_roll(appender, header, batch_headers)
     if may_roll or not log.segments.is_as_recorded(state):
         state = log.discard_unrecorded(state)
         appender = LogAppender(log, state, now_ms=now_ms)
-        may_roll = _may_roll(appender, header, headers)
+        may_roll = _may_roll(appender, header, batch_headers)
     idempotent = header.producer_id > NO_PRODUCER_ID
     marker = None
     if idempotent:
@@ -626,7 +630,7 @@ def _append(
         if marker is not None:
             log.producers.states.ensure_may_end(header, marker)
         if origin.is_client:
-            last = headers[-1] if headers else header
+            last = batch_headers[-1] if batch_headers else header
             duplicate = log.producers.states.find_duplicate(last)
             if duplicate is not None:
                 if flush:  # It may not have been flushed, or the flush of its state failed.
@@ -638,12 +642,14 @@ def _append(
             log.producers.states.ensure_follows(header)
     are_known = log.producers.are_known(state)
     if may_roll:
-        placed = _append_rolling(log, appender, data, headers or [header], now_ms, are_known)
-    elif headers:
-        placed = appender.append_run(bytearray(data) if isinstance(data, bytes) else data, headers)
+        batches = batch_headers or [header]
+        appended = _append_rolling(log, appender, data, batches, now_ms, are_known)
+    elif batch_headers:
+        run = bytearray(data) if isinstance(data, bytes) else data
+        appended = appender.append_run(run, batch_headers)
     else:
-        placed = [appender.append_batch(data, header)]
-    header = together(placed) if headers else placed[0]
+        appended = [appender.append_batch(data, header)]
+    header = together(appended) if batch_headers else appended[0]
     last_stable_offset = None
     if idempotent:
         last_stable_offset = log.producers.states.last_stable_offset_with(header)
@@ -658,17 +664,19 @@ def _append(
     )
     log.write_state(after, flush=flush)
     if are_known:
-        for one in placed[-BATCHES_REMEMBERED:] if idempotent else ():
+        for one in appended[-BATCHES_REMEMBERED:] if idempotent else ():
             replay(log.producers.states, one, marker, now_ms)
-        log.producers.appended(after, len(placed))
+        log.producers.appended(after, len(appended))
     result = _result(log, state, header.base_offset, header.max_timestamp)
     return Ahead(result, after, log, appender)
 
 
-def _may_roll(appender: LogAppender, header: BatchHeader, headers: Sequence[BatchHeader]) -> bool:
+def _may_roll(
+    appender: LogAppender, header: BatchHeader, batch_headers: Sequence[BatchHeader]
+) -> bool:
     """Return True if the active segment may have no room for a batch, or for all of a run."""
-    if headers:
-        return not appender.has_room_for(header, len(headers))
+    if batch_headers:
+        return not appender.has_room_for(header, len(batch_headers))
     return appender.is_full_for(header)
 
 
@@ -676,7 +684,7 @@ def _append_rolling(
     log: PartitionLog,
     appender: LogAppender,
     data: Buffer,
-    headers: Sequence[BatchHeader],
+    batch_headers: Sequence[BatchHeader],
     now_ms: int,
     are_known: bool,
 ) -> list[BatchHeader]:
@@ -685,22 +693,22 @@ def _append_rolling(
     Snapshots are written only if the producers are known.
 
     Returns:
-        The batches' headers in the log, except for their CRCs.
+        The batch headers in the log, except for their CRCs.
     """
     # A copy: the log does not show these batches yet.
     producers = ProducerStates(log.topic_partition)
     producers.load(log.producers.states.entries, now_ms)
-    view, placed = memoryview(data), list[BatchHeader]()
-    for header in headers:
+    view, appended = memoryview(data), list[BatchHeader]()
+    for header in batch_headers:
         if appender.is_full_for(header) and are_known:
             entries = producers.entries
             appender.touch(write_snapshot(log.files, log.directory, appender.next_offset, entries))
         size = header.size_in_bytes
         batch, view = view[:size], view[size:]
-        placed.append(appender.append_batch(batch, header))
+        appended.append(appender.append_batch(batch, header))
         if header.producer_id > NO_PRODUCER_ID and not header.is_control:
-            producers.add(placed[-1], now_ms)
-    return placed
+            producers.add(appended[-1], now_ms)
+    return appended
 
 
 def append_as_follower(

@@ -1,7 +1,7 @@
 """Batch headers of one `.log` file: found by position, by walking, or through the index.
 
 Index entries are checked here: an entry counts if it leads to a batch that has the last offset which the
-entry names, or to a whole valid batch that begins no later. If no entry does, the segment is walked from
+entry names, or to a whole valid batch that starts no later. If no entry does, the segment is walked from
 its start. So a damaged, truncated or missing index costs time and changes no answer.
 """
 
@@ -62,7 +62,7 @@ def walk_batch_headers(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each batch of a `.log` file from `position` to `end_position`.
 
-    A batch begins at `position`. Messages of the older formats come one by one, or with
+    A batch starts at `position`. Messages of the older formats come one by one, or with
     `messages_together` uncompressed ones in runs, as from `walk`.
 
     Raises:
@@ -119,7 +119,7 @@ def follow(
     """Check an `.index` entry: return the header of the batch to which it leads; None if it leads to none.
 
     When several batches were appended at once, a broker's entry has the first one's position, but the
-    last one's last offset. So a whole valid batch that does not begin above that offset will do.
+    last one's last offset. So a whole valid batch that does not start above that offset will do.
 
     Args:
         trusting: whether a batch with exactly that last offset will do without a look at its CRC.

@@ -58,7 +58,7 @@ class LeaderEpochCache:
         return self.entries[-1].epoch if self.entries else UNDEFINED_EPOCH
 
     def epoch_for(self, offset: int) -> int:
-        """Return the leader epoch of a batch that begins at `offset`; UNDEFINED_EPOCH before the first."""
+        """Return the leader epoch of a batch that starts at `offset`; UNDEFINED_EPOCH before the first."""
         at = bisect.bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
         return self.entries[at].epoch if at >= 0 else UNDEFINED_EPOCH
 

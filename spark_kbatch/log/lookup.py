@@ -15,12 +15,12 @@ Indexes are only hints, so what they say is checked against the batches. A searc
 damaged entry costs only time. The last entry of a rolled segment must be right about its batch, and no
 batch after the last `.index` entry may have a later timestamp; otherwise all batch headers of the segment
 are read. (An index that was truncated between two entries, in a segment whose timestamps do not increase
-up to its end, cannot be told from a complete one.)
+up to its end, cannot be distinguished from a complete one.)
 
 Kafka searches only the segment of step 1, and answers "none" if all its later timestamps are before the
 log start. Here the search goes on, so that the answer is the same as from looking at every record.
 
-Split points are taken from `.index` unchecked: any offset within the range is a correct place to split,
+Split points are taken from `.index` unchecked: any offset within the range is a correct split point,
 and a damaged entry only makes pieces of other sizes.
 
 Source: Kafka core/.../log/UnifiedLog.scala fetchOffsetByTimestamp; storage/.../LogSegment.java
@@ -179,8 +179,8 @@ class TimeLookup:
         self, view: SegmentView, timestamp_ms: int, start_offset: int
     ) -> OffsetAndTimestamp | None:
         with self._files.opened(view.log) as descriptor:
-            begin = _position_before(self._files, descriptor, view, timestamp_ms)
-        for position, header, batch in self._batches(view, begin, start_offset):
+            start_position = _position_before(self._files, descriptor, view, timestamp_ms)
+        for position, header, batch in self._batches(view, start_position, start_offset):
             if header.max_timestamp >= timestamp_ms:
                 try:
                     for offset, timestamp in times(batch(), 0, header):
@@ -332,11 +332,11 @@ def _split(
     sizes = segments.sizes_of(first, last + 1)
     if sum(sizes) <= piece_bytes:
         return []
-    begin = _indexed_position(files, segments.view(first), start_offset)
+    start_position = _indexed_position(files, segments.view(first), start_offset)
     end, last_view = sizes[-1], segments.view(last)
     if end_offset < last_view.next_offset:
         end = _indexed_position(files, last_view, end_offset)
-    ends, total = [], -begin  # of each segment, in bytes from the start of the range
+    ends, total = [], -start_position  # of each segment, in bytes from the start of the range
     for size in sizes[:-1]:
         total += size
         ends.append(total)
@@ -346,7 +346,7 @@ def _split(
     for piece in range(1, pieces):
         target = ends[-1] * piece // pieces
         at = bisect.bisect_right(ends, target)
-        position = target - (ends[at - 1] if at else -begin)
+        position = target - (ends[at - 1] if at else -start_position)
         offset = _offset_after(files, segments.view(first + at), position)
         if (points[-1] if points else start_offset) < offset < end_offset:
             points.append(offset)

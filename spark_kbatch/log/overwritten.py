@@ -40,7 +40,9 @@ class Overwritten(NamedTuple):
     delete_ms: int  # from then on files may be deleted
 
 
-def note(files: Files, directory: Path, state: LogState, *, commit: int, delete_ms: int) -> None:
+def add_entry(
+    files: Files, directory: Path, state: LogState, *, commit: int, delete_ms: int
+) -> None:
     """Record in `kbatch.overwritten` that a commit will overwrite all that the log now holds.
 
     This is step 1.

@@ -191,7 +191,7 @@ class PartitionLog:
         write_state(self.files, self.directory, state, flush=flush)
 
     def flush_state(self) -> None:
-        """Flush the log's `kbatch.state` to disk, whoever wrote it."""
+        """Flush the log's `kbatch.state` to disk, whichever process wrote it."""
         flush_state(self.files, self.directory)
 
     def size_in_bytes(self, state: LogState) -> int:
@@ -241,7 +241,7 @@ class PartitionLog:
                 position += header.size_in_bytes
                 expected = header.next_offset
                 header = header_at(self.files, descriptor, path, position, end_position)
-        if header.size_in_bytes > asked.max_bytes and not asked.first_batch_whole:
+        if header.size_in_bytes > asked.max_bytes and not asked.min_one_batch:
             return nothing
         size = max(min(asked.max_bytes, end_position - position), header.size_in_bytes)
         view = (
@@ -284,7 +284,7 @@ class PartitionLog:
         return self._times.offset_for(segments, timestamp_ms, start_offset, end_offset)
 
     def largest_timestamp(self, state: LogState, base: int) -> int:
-        """Return the largest timestamp in the segment that begins at `base`; -1 if no record has one.
+        """Return the largest timestamp in the segment that starts at `base`; -1 if no record has one.
 
         Raises:
             CorruptRecordError: a batch on the way is damaged.
@@ -388,7 +388,7 @@ class PartitionLog:
 
         Args:
             base: base offset of the segment.
-            position: where the first of the batches begins.
+            position: where the first of the batches starts.
             end_position: where the last of them ends.
 
         Raises:
@@ -473,7 +473,7 @@ class PartitionLog:
     def _ends_early(
         self, segment: SegmentView, position: int, batch: Buffer, header: BatchHeader
     ) -> KBatchError:
-        """Return the error for a segment whose last batch does not end where the next segment begins."""
+        """Return the error for a segment whose last batch does not end where the next segment starts."""
         path, found, expected = segment.log, header.next_offset, segment.next_offset
         try:
             ensure_valid(batch, 0, header)
@@ -485,7 +485,7 @@ class PartitionLog:
                 path=str(path), position=position, expected=expected, found=found,
             )  # fmt: skip
         return KafkaStorageError(
-            f"{path} ends at offset {found}, but the next segment begins at {expected}: the file was "
+            f"{path} ends at offset {found}, but the next segment starts at {expected}: the file was "
             f"truncated, or {segment_at(self.directory, found).log.name} is missing"
         )
 

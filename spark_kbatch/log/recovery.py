@@ -75,7 +75,7 @@ _SEGMENT_FILES = (".log", ".index", ".timeindex", transaction_index.SUFFIX, SNAP
 
 
 class Damage(NamedTuple):
-    """The place and error of the first batch of a log that is invalid or missing."""
+    """The position and error of the first batch of a log that is invalid or missing."""
 
     base_offset: int  # of its segment
     position: int

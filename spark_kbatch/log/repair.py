@@ -139,7 +139,7 @@ class LogRepair:
         if size < recorded:
             # Check from the segment's start: what was flushed is gone, so nothing in it can be trusted.
             first = max(state.segment_base_offset, state.log_start_offset)
-            state = self._cut_short(state, first)
+            state = self._truncated(state, first)
         else:
             state = self._as_read(state)
         if not is_whole(files, directory):
@@ -173,7 +173,7 @@ class LogRepair:
             self._damaged.append(str(error))
             return state
 
-    def _cut_short(self, state: LogState, first: int) -> LogState:
+    def _truncated(self, state: LogState, first: int) -> LogState:
         log, files, directory = self._log, self._files, self._directory
         views = log.segments.views_from(state, log.segments.bases(state), first)
         trusting = state._replace(recovery_point=0, log_start_offset=first)

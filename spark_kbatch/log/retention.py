@@ -2,7 +2,7 @@
 
 Segments are deleted oldest first, and none after one that stays:
 
-    below the log start   if the next segment begins at or below it
+    below the log start   if the next segment starts at or below it
     by size               while the log has at least retention.bytes without it
     by time               if its newest record is older than retention.ms, or its file if its records have
                           no timestamps; a timestamp in the future keeps it, and all segments after it

@@ -3,7 +3,7 @@
     read_batches      read the whole batches at a position
     find_end          find where the whole valid batches end
     find_batch        find the next valid batch after damage
-    valid_batch_at    check if a valid batch begins at a position, as an index entry says
+    valid_batch_at    check if a valid batch starts at a position, as an index entry says
 
 Offsets increase from batch to batch and stay within 2^31 of the segment's base offset; compaction may
 have left gaps. Nothing here writes.
@@ -75,7 +75,7 @@ def read_batches(
     at_least: int,
     buffer: bytearray | None = None,
 ) -> LogRead:
-    """Read whole batches of a `.log` file from `position` on, where one begins.
+    """Read whole batches of a `.log` file from `position` on, where one starts.
 
     Args:
         end_position: bytes from there on do not count.
@@ -85,7 +85,7 @@ def read_batches(
 
     Raises:
         CorruptRecordError: impossible sizes, magic bytes or offsets in what was read or in the base
-            offset after it; a batch that is cut off by `end_position`. CRCs are not checked.
+            offset after it; a batch that is truncated by `end_position`. CRCs are not checked.
     """
     found: list[tuple[int, BatchHeader]] = []
     view, size = memoryview(b""), 0
@@ -162,7 +162,7 @@ def find_end(
 ) -> SegmentEnd:
     """Find where the valid batches of a segment end, checking offsets and CRCs from `position` on.
 
-    A batch begins at `position`.
+    A batch starts at `position`.
 
     Args:
         base_offset: the segment's.
@@ -260,10 +260,10 @@ def find_batch(
         data = bytes(view)
         at = data.find(MAGIC, MAGIC_POSITION)
         while found is None and at >= 0:
-            begin = at - MAGIC_POSITION
-            (base_offset,) = _BASE_OFFSET.unpack_from(data, begin)
+            start = at - MAGIC_POSITION
+            (base_offset,) = _BASE_OFFSET.unpack_from(data, start)
             if base_offset in offsets:
-                found = found_at(position + begin, view[begin:])
+                found = found_at(position + start, view[start:])
             at = data.find(MAGIC, at + 1)
         position += max(len(data) - MAGIC_POSITION, 1)
         chunk_bytes = min(chunk_bytes * _CHUNKS_GROW, _CHUNK_BYTES)
@@ -306,7 +306,7 @@ def _read_whole(
     at_once = max(max_bytes, RECORD_BATCH_OVERHEAD)
     view = _read(files, descriptor, position, min(at_once, room), buffer)
     if not view:
-        raise CorruptRecordError("file is cut off", position=0, expected=f"{room} bytes", found=0)
+        raise CorruptRecordError("file is truncated", position=0, expected=f"{room} bytes", found=0)
     size = whole_size(view)
     if size == 0 and len(view) < _size_of_first(view) <= room:
         view = _read(files, descriptor, position, _size_of_first(view), buffer)

@@ -104,7 +104,7 @@ class LogSegments:
         )  # fmt: skip
 
     def view(self, state: LogState, bases: Sequence[int], at: int) -> SegmentView:
-        """Return a view of the segment that begins at bases[at], up to its end in the log's state."""
+        """Return a view of the segment that starts at bases[at], up to its end in the log's state."""
         base = bases[at]
         if base == state.segment_base_offset:
             return self.active(state)
@@ -140,7 +140,7 @@ class LogSegments:
     def is_as_recorded(self, state: LogState) -> bool:
         """Return True if the active segment has its recorded size, and its state is of this boot.
 
-        Nor may a segment begin at the log's end: a writer that died after it started one left that.
+        Nor may a segment start at the log's end: a writer that died after it started one left that.
         """
         active, end = state.segment_base_offset, state.log_end_offset
         (size,) = self.files.sizes(self.directory, (log_name(active),))

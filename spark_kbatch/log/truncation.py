@@ -84,7 +84,7 @@ def state_before(log: PartitionLog, state: LogState, offset: int) -> LogState:
     segment = log.segments.views_from(state, log.segments.bases(state), offset)[0]
     path, end_offset, size = segment.log, segment.base_offset, 0
     with log.files.opened(path) as descriptor:
-        # Start before the batch that is looked for, since a wrapper does not say where it begins.
+        # Start before the batch that is looked for, since a wrapper does not say where it starts.
         first, _ = indexed_batch(log.files, descriptor, segment, offset - 1)
         for position, header in walk_batch_headers(
             log.files, descriptor, path, first, segment.size_in_bytes

@@ -1,6 +1,6 @@
 """A leader's checks of a record batch before it appends it to its log.
 
-    who sends it           origin        what is checked
+    sender                 origin        what is checked
     our own producers      CLIENT        header, CRC; they check their records when they take them
     clients of a server    NETWORK       header, CRC and every record
     the cluster itself     COORDINATOR   header, CRC; it may write control batches
@@ -80,7 +80,7 @@ class Accepted(NamedTuple):
 
     data: Buffer
     header: BatchHeader
-    headers: Sequence[BatchHeader] = ()  # of the batches of a run
+    batch_headers: Sequence[BatchHeader] = ()  # of the batches of a run
 
 
 def accept(
@@ -119,9 +119,9 @@ def accept(
 def _accept_run(
     data: Buffer, topic_partition: TopicPartition, config: TopicConfig, now_ms: int
 ) -> Accepted:
-    headers = _sound_headers(data, config)
-    if headers is not None:
-        return Accepted(data, together(headers), headers)
+    batch_headers = _sound_batch_headers(data, config)
+    if batch_headers is not None:
+        return Accepted(data, together(batch_headers), batch_headers)
     view, batches, are_as_sent = memoryview(data), list[Accepted](), True
     while len(view):
         size = size_of_first(view)
@@ -129,8 +129,8 @@ def _accept_run(
         one = accept(sent, topic_partition, config, AppendOrigin.CLIENT, now_ms=now_ms)
         batches.append(one)
         are_as_sent &= one.data is sent
-    headers = [batch.header for batch in batches]
-    for before, header in itertools.pairwise(headers):
+    batch_headers = [batch.header for batch in batches]
+    for before, header in itertools.pairwise(batch_headers):
         expected = before.producer_id, before.producer_epoch, before.base_sequence
         if before.producer_id > NO_PRODUCER_ID:
             following = increment_sequence(before.base_sequence, before.records_count)
@@ -143,11 +143,11 @@ def _accept_run(
             )
     if not are_as_sent:
         data = bytearray().join(batch.data for batch in batches)
-    return Accepted(data, together(headers), headers)
+    return Accepted(data, together(batch_headers), batch_headers)
 
 
-def _sound_headers(data: Buffer, config: TopicConfig) -> list[BatchHeader] | None:
-    """Check a run of batches quickly: return their headers, or None if `validate` has to look closer.
+def _sound_batch_headers(data: Buffer, config: TopicConfig) -> list[BatchHeader] | None:
+    """Check a run of batches quickly: return their batch headers, or None if `validate` has to look closer.
 
     In a fifth of the time of `validate`: most runs are of many small batches.
     """
@@ -160,9 +160,9 @@ def _sound_headers(data: Buffer, config: TopicConfig) -> list[BatchHeader] | Non
         ensure_all_valid(data, batches)
     except CorruptRecordError:
         return None
-    headers = [header for _, header in batches]
-    codec_id = config.stored_codec(headers[0].codec)
-    for header in headers:
+    batch_headers = [header for _, header in batches]
+    codec_id = config.stored_codec(batch_headers[0].codec)
+    for header in batch_headers:
         base_offset, length, _, magic, _, attributes, delta, _, _, *numbers, count = header
         producer_id, epoch, sequence = numbers
         if (
@@ -178,7 +178,7 @@ def _sound_headers(data: Buffer, config: TopicConfig) -> list[BatchHeader] | Non
         if producer_id > NO_PRODUCER_ID:
             sequence = increment_sequence(sequence, count)
         follows = producer_id, epoch, sequence
-    return headers
+    return batch_headers
 
 
 def _inspected(

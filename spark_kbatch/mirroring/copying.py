@@ -1,6 +1,6 @@
 """The loop of a mirror: fetch from the source, send to the target, commit batches with the progress.
 
-    1. take over     what the target has stored of the mirror's progress; end what a dead process began
+    1. take over     what the target has stored of the mirror's progress; end what a dead process started
     2. compare       topics, ids, partition counts; make topics that are missing
     3. start         progress is stored before the first record, where that matters
     4. copy          partition by partition in turn, a fetch at a time; a unit ends when it is large or
@@ -11,7 +11,7 @@ run goes on where the last unit ended. A partition is read in order of its offse
 units follow one another, so the order is kept.
 
 What cannot be mirrored exactly once is refused: a target that has records of which no progress is known, a
-topic that was created again in either place, and, unless asked for, a source that deleted records before
+topic that was created again on either side, and, unless asked for, a source that deleted records before
 they were copied.
 """
 
@@ -195,13 +195,13 @@ class Mirror:
             raise ConfigError(
                 f"topic {name!r} has {source.partitions} partitions in {self._settings.source} and "
                 f"{found.partitions} in {target}; they must be equal: add partitions to the one that "
-                "has fewer, or mirror to a place where the topic does not exist"
+                "has fewer, or mirror to a target where the topic does not exist"
             )
         differing = stored_ids and stored_ids.differ_from(TopicIds(source.topic_id, found.topic_id))
         if differing:
-            place = self._settings.source if differing == "source" else target
+            recreated_in = self._settings.source if differing == "source" else target
             raise ConfigError(
-                f"topic {name!r} was deleted and created again in {place} after mirror {mirror!r} last "
+                f"topic {name!r} was deleted and created again in {recreated_in} after mirror {mirror!r} last "
                 f"ran; delete it in {target}, and give the mirror another name to copy it from the "
                 "start"
             )
@@ -218,8 +218,8 @@ class Mirror:
                 mirror, target = self._settings.mirror, self._target.name
                 raise ConfigError(
                     f"partition {name}-{partition} of {target} is not empty, it ends at offset {end}, and "
-                    f"no progress of mirror {mirror!r} is stored there: what it has of the source cannot "
-                    f"be told. Delete the topic in {target} to copy it again, or give the name of the "
+                    f"no progress of mirror {mirror!r} is stored there, so what was copied into it is "
+                    f"unknown. Delete the topic in {target} to copy it again, or give the name of the "
                     "mirror that wrote it"
                 )
 

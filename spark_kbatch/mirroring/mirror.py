@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _NAME_MAX = 200
 
 
-class _Place(NamedTuple):
+class _OpenedSource(NamedTuple):
     """The opened source of a mirror, with its name and cluster id."""
 
     source: Source
@@ -77,17 +77,17 @@ def mirror(
         unit_ms=int(arguments.seconds("unit_seconds", unit_seconds) * 1000),
         fail_on_data_loss=arguments.boolean("fail_on_data_loss", fail_on_data_loss),
     )
-    place = _open_source(source, source_config, foreign_end)
-    mirror_name = name or f"kbatch-mirror-{place.cluster_id or _of_path(place.name)}"
-    settings = settings._replace(mirror=mirror_name, source=place.name)
+    origin = _open_source(source, source_config, foreign_end)
+    mirror_name = name or f"kbatch-mirror-{origin.cluster_id or _of_path(origin.name)}"
+    settings = settings._replace(mirror=mirror_name, source=origin.name)
     with _opened_target(target, target_config, mirror_name) as opened:
-        if place.is_live and place.cluster_id and place.cluster_id == opened.cluster_id:
+        if origin.is_live and origin.cluster_id and origin.cluster_id == opened.cluster_id:
             raise ConfigError(
-                f"{place.name} and {opened.name} are one cluster, {place.cluster_id}: a mirror keeps the "
+                f"{origin.name} and {opened.name} are one cluster, {origin.cluster_id}: a mirror keeps the "
                 "names of topics, so it needs another one"
             )
         run = Mirror(
-            place.source,
+            origin.source,
             opened,
             settings,
             on_progress or (lambda _progress: None),
@@ -102,34 +102,36 @@ def _of_path(path: str) -> str:
 
 
 def _cluster_options(
-    what: str, place: StrPath, config: Mapping[str, Any] | None
+    what: str, location: StrPath, config: Mapping[str, Any] | None
 ) -> ClusterOptions | None:
     """Return the client options if a mirror's source or target is a real cluster; None for a path."""
-    if isinstance(place, str) and is_address(place):
-        return parse_cluster_options({**(config or {}), "bootstrap.servers": place}, alone=True)
+    if isinstance(location, str) and is_address(location):
+        return parse_cluster_options({**(config or {}), "bootstrap.servers": location}, alone=True)
     if config:
         raise ConfigError(
-            f"{what}_config is for a real cluster, given as HOST:PORT; {os.fspath(place)!r} is a path"
+            f"{what}_config is for a real cluster, given as HOST:PORT; {os.fspath(location)!r} is a path"
         )
     return None
 
 
-def _open_source(place: StrPath, config: Mapping[str, Any] | None, foreign_end: str) -> _Place:
-    options = _cluster_options("source", place, config)
+def _open_source(
+    location: StrPath, config: Mapping[str, Any] | None, foreign_end: str
+) -> _OpenedSource:
+    options = _cluster_options("source", location, config)
     if options is not None:
         from spark_kbatch.remote.client import leased  # noqa: PLC0415  loads the network
         from spark_kbatch.remote.source import RemoteSource  # noqa: PLC0415
 
         with leased(options) as client:
             cluster_id = client.metadata([]).cluster_id
-        return _Place(RemoteSource(options), str(options), cluster_id, is_live=True)
-    source = open_reader(place, foreign_end=foreign_end).source
-    path = absolute_path(place)
+        return _OpenedSource(RemoteSource(options), str(options), cluster_id, is_live=True)
+    source = open_reader(location, foreign_end=foreign_end).source
+    path = absolute_path(location)
     if isinstance(source, ClusterParts):
         cluster_id = source.metadata.cluster_file.cluster_id()
-        return _Place(source, str(path), cluster_id, is_live=True)
+        return _OpenedSource(source, str(path), cluster_id, is_live=True)
     assert isinstance(source, ForeignSource)
-    return _Place(source, str(path), _cluster_id_of_logs(path), is_live=False)
+    return _OpenedSource(source, str(path), _cluster_id_of_logs(path), is_live=False)
 
 
 def _cluster_id_of_logs(path: Path) -> str:
@@ -141,12 +143,12 @@ def _cluster_id_of_logs(path: Path) -> str:
 
 @contextlib.contextmanager
 def _opened_target(
-    place: StrPath, config: Mapping[str, Any] | None, mirror_name: str
+    location: StrPath, config: Mapping[str, Any] | None, mirror_name: str
 ) -> Iterator[Target]:
-    options = _cluster_options("target", place, config)
+    options = _cluster_options("target", location, config)
     target: Target
     if options is None:
-        target = PathTarget(ClusterParts(place, create=True), mirror_name)
+        target = PathTarget(ClusterParts(location, create=True), mirror_name)
     else:
         from spark_kbatch.mirroring.into_cluster import ClusterTarget  # noqa: PLC0415  the network
 

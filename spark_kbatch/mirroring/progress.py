@@ -28,10 +28,10 @@ class TopicIds(NamedTuple):
     target_topic_id: str
 
     def differ_from(self, others: TopicIds) -> str:
-        """Return the place, "source" or "target", where the topic has another id now; empty for none."""
-        for place, mine, other in zip(("source", "target"), self, others, strict=True):
+        """Return the side, "source" or "target", on which the topic has another id now; empty for none."""
+        for side, mine, other in zip(("source", "target"), self, others, strict=True):
             if mine and other and mine != other:
-                return place
+                return side
         return ""
 
 

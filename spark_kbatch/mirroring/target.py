@@ -35,7 +35,7 @@ class Target(Protocol):
         """The target cluster's id; empty if it tells none."""
 
     def take_over(self) -> Progress:
-        """Return the mirror's stored progress, and end a unit that an earlier process began.
+        """Return the mirror's stored progress, and end a unit that an earlier process started.
 
         From here on an earlier process with the mirror's name cannot commit any more, or, if it did
         so since, this one cannot.

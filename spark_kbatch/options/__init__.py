@@ -5,7 +5,7 @@ write       options of a write through Spark
 read        options of a read, batch or stream
 producer    options of a producer in plain Python
 server      options of a server
-group       those of them for its consumer groups
+group       options of a server's group coordinator
 remote      options of a client of a real cluster
 security    those of them that secure its connections
 topic       topic names and settings

@@ -31,7 +31,7 @@ from spark_kbatch.options.option import (
     parse_number,
     refuse,
 )
-from spark_kbatch.options.remote import ClusterOptions, place_of
+from spark_kbatch.options.remote import ClusterOptions, path_or_cluster_of
 from spark_kbatch.options.topic import ensure_valid_topic
 from spark_kbatch.options.write import (
     MAX_DECOMPRESSED_BATCH_BYTES,
@@ -305,7 +305,7 @@ READ_OPTIONS = (
     Option("max.decompressed.batch.bytes", parse_number(1), f"1 to {INT_MAX}", MAX_DECOMPRESSED_BATCH_BYTES, "Largest size, in bytes, that one compressed batch may expand to; a larger one is an error. A task holds one such batch in memory, and a few KB of a damaged or hostile log can expand to gigabytes.", "1073741824 (1 GiB)"),
     Option("groupIdPrefix", _ignored, "any", None, "Ignored: there are no consumer groups."),
     Option("kafkaConsumer.pollTimeoutMs", parse_number(0, LONG_MAX), "0 or more", None, "How long a task waits for the next records of a real cluster, in spite of lost connections and leaders that move. Ignored with a folder, which is read without waiting.", "kafka.default.api.timeout.ms, 1 minute"),
-    Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", 0, "How often topics, partitions and offsets of a real cluster are looked up again after kafka.default.api.timeout.ms have passed without an answer; until then, what may pass is tried again anyway. Ignored with a folder."),
+    Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", 0, "How often topics, partitions and offsets of a real cluster are looked up again after kafka.default.api.timeout.ms have passed without an answer; until then, transient errors are retried anyway. Ignored with a folder."),
     Option("fetchOffset.retryIntervalMs", parse_number(0, LONG_MAX), "0 or more", 1000, "Pause before such a look-up is repeated. Ignored with a folder."),
 )
 # fmt: on
@@ -404,7 +404,7 @@ def _general(
     min_partitions = given.get("minPartitions")
     max_records_per_partition = given.get("maxRecordsPerPartition")
     given.ensure_none_forbidden()
-    path, cluster = place_of(given, options)
+    path, cluster = path_or_cluster_of(given, options)
     least, most = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise ConfigError(

@@ -212,8 +212,10 @@ def _ensure_known(name: str, key: str, *, alone: bool) -> None:
         refuse_unknown(name, list(_KEYS))
 
 
-def place_of(given: Given, options: Mapping[str, str]) -> tuple[str, ClusterOptions | None]:
-    """Return the place that options name: a folder and None, or an empty path and a real cluster's options.
+def path_or_cluster_of(
+    given: Given, options: Mapping[str, str]
+) -> tuple[str, ClusterOptions | None]:
+    """Return the path that options name and None, or an empty path and the options of a real cluster.
 
     Args:
         given: the options, matched with those that are known.

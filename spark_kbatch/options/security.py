@@ -243,7 +243,7 @@ SECURITY_OPTIONS = (
     Option("ssl.keystore.key", _secret, "PEM text", NO_SECRET, "The private key as text, in place of a file; with ssl.keystore.certificate.chain.", "none"),
     Option("ssl.keystore.type", _store_type, "PEM", "PEM", "Format of the private key."),
     Option("ssl.key.password", _secret, "a password", NO_SECRET, "Password of the private key, if it is encrypted.", "none"),
-    Option("ssl.endpoint.identification.algorithm", _identification, "https, or empty", Security.ssl_endpoint_identification_algorithm, "How to check that a certificate is for the broker's host name. Empty accepts any name, which lets whoever has a certificate of the same authority pass for the broker."),
+    Option("ssl.endpoint.identification.algorithm", _identification, "https, or empty", Security.ssl_endpoint_identification_algorithm, "How to check that a certificate is for the broker's host name. Empty accepts any name, so that any holder of a certificate from the same authority can pass for the broker."),
     Option("ssl.enabled.protocols", _tls_versions, ", ".join(TLS_VERSIONS), Security.ssl_enabled_protocols, "Versions of TLS to offer.", "TLSv1.2,TLSv1.3"),
     Option("ssl.cipher.suites", _listed, "names of OpenSSL or IANA, separated by commas", (), "Cipher suites to offer, for TLS 1.2.", "OpenSSL's"),
     Option("sasl.mechanism", _one_of(MECHANISMS), ", ".join(MECHANISMS), Security.sasl_mechanism, "How the client authenticates itself. GSSAPI needs the package `gssapi` and a ticket, from `kinit` or a keytab in the environment variable `KRB5_CLIENT_KTNAME`; AWS_MSK_IAM needs the package `botocore`."),

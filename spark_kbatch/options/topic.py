@@ -299,7 +299,7 @@ TOPIC_OPTIONS = (
 # All settings of a topic. The last is none of a write's options, where the key is the producer's.
 CONFIG_OPTIONS = (
     *TOPIC_OPTIONS,
-    Option("compression.type", _compression_type, "producer, uncompressed, gzip, snappy, lz4, zstd", TopicConfig.compression_type, "The codec that record batches are stored with. With `producer` that is the one that whoever writes them has chosen; with any other it is this one, at its default level: writers of ours use it instead of their own, and what other clients send is compressed again."),
+    Option("compression.type", _compression_type, "producer, uncompressed, gzip, snappy, lz4, zstd", TopicConfig.compression_type, "The codec that record batches are stored with. With `producer` that is the one that the producer has chosen; with any other it is this one, at its default level: writers of ours use it instead of their own, and what other clients send is compressed again."),
 )
 # fmt: on
 

@@ -25,7 +25,7 @@ from spark_kbatch.options.option import (
     parse_number,
     refuse,
 )
-from spark_kbatch.options.remote import ClusterOptions, place_of
+from spark_kbatch.options.remote import ClusterOptions, path_or_cluster_of
 from spark_kbatch.options.topic import (
     TOPIC_OPTIONS,
     Topic,
@@ -278,7 +278,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """
     given = Given(options, WRITE_OPTIONS)
     given.ensure_none_forbidden()
-    path, cluster = place_of(given, options)
+    path, cluster = path_or_cluster_of(given, options)
     if cluster is not None:
         _ensure_no_embedded_keys(given, cluster)
     if ("txnAppId" in given) != ("txnVersion" in given):

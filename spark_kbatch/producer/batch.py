@@ -103,7 +103,7 @@ class ProduceResult:
                 raise ProducerForkedError(self._process_id, os.getpid())
             left = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
             # The next waiting thread continues, also if this one is interrupted. An interrupt may come
-            # as a function of Python begins, so none is called while the lock may be held.
+            # as a function of Python starts, so none is called while the lock may be held.
             try:
                 self._pending.acquire(timeout=left)
             finally:

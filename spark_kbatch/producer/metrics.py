@@ -29,7 +29,7 @@ class Written(NamedTuple):
 
     records_count: int
     size_in_bytes: int
-    first_offset: int  # -1 where the answer told none
+    first_offset: int  # -1 where the answer has none
     last_offset: int
 
 

@@ -1,7 +1,7 @@
 """The nodes behind a transport: one for an embedded log, a cluster's brokers for the network.
 
-The sender asks who leads a partition and who takes a request now, and waits by `poll`, which for the network is
-where everything is sent and received. Only the thread that sends calls these, but for `wake_up`.
+The sender asks which node leads a partition and which can take a request now, and waits by `poll`, which for
+the network is where everything is sent and received. Only the thread that sends calls these, but for `wake_up`.
 
 Source: Kafka clients/.../clients/KafkaClient.java.
 """
@@ -32,7 +32,7 @@ class Nodes(Protocol):
         """
 
     def is_ready(self, node: Node) -> bool:
-        """Return True if the node takes a request now; otherwise begin to connect."""
+        """Return True if the node takes a request now; otherwise start to connect."""
 
     def delay_ms(self, node: Node) -> int:
         """Return how long to wait before `is_ready` is asked again, if nothing happens before."""

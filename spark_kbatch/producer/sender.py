@@ -3,7 +3,7 @@
     send_ready    answers -> expired batches -> ready nodes -> drain -> requests   in the caller's thread
     start         a thread that does so whenever something is due                  one per producer
 
-A producer without linger.ms needs no thread: whoever appends calls `send_ready` when a batch is full.
+A producer without linger.ms needs no thread: the caller that appends calls `send_ready` when a batch is full.
 
 A round sends one request to each node that leads a partition with batches to send, whose connection takes
 one now, and that has answered all but max.in.flight.requests.per.connection - 1 of its requests. So a node
@@ -311,7 +311,7 @@ class Sender:
 
     @property
     def _has_work(self) -> bool:
-        # With acks 0 nobody waits for an answer, but a connection may still be writing.
+        # With acks 0 no one waits for an answer, but a connection may still be writing.
         is_writing = self._config.acks == 0 and bool(self._read_late)
         waits = bool(self._in_flight) or bool(self._answers) or is_writing
         return waits or self._accumulator.has_undrained

@@ -80,7 +80,7 @@ RECORD_FAULTS = {  # by the negative codes of kernels
     record_kernels.RECORD_TOO_LARGE: "a record that is too large when decompressed",
 }
 _WHAT_OF_MESSAGES = {
-    legacy_kernels.TRUNCATED: "a message is cut off",
+    legacy_kernels.TRUNCATED: "a message is truncated",
     legacy_kernels.BAD_CRC: "CRC-32",
     legacy_kernels.BAD_LENGTH: "a message's size differs from the size of its key and value",
     legacy_kernels.BAD_OFFSET: "an offset that does not grow",

@@ -392,7 +392,7 @@ def _unzstd(view: memoryview) -> Iterator[bytes]:
 def _zstd_frame_end(view: memoryview, start: int) -> int:
     """Follow the block headers of the zstd frame at `start` and return the frame's end.
 
-    The library's reader silently accepts a frame that is cut off. A frame that its block headers show to
+    The library's reader silently accepts a truncated frame. A frame that its block headers show to
     be whole is either read to its last byte or refused.
     """
     header = view[start : start + _ZSTD_HEADER_SIZE_MAX]

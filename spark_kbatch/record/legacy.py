@@ -22,7 +22,7 @@ whole messages, which are the records. A wrapper's offset is that of its last re
     timestamp type  none           the wrapper's
 
 A V1 wrapper with offset 0 was never assigned an offset, whatever it holds: its records count from 0.
-Messages in a wrapper have its magic and no codec. If the last one is cut off, it does not count.
+Messages in a wrapper have its magic and no codec. If the last one is truncated, it does not count.
 
 Offset and size lie outside the CRC. The size is checked against the lengths of key and value, which the
 CRC covers; the offset cannot be checked. Assigning an offset leaves the CRC as it is, but the messages in

@@ -14,7 +14,7 @@ here: a request may have been executed although its connection was lost.
 If none of the known brokers can be reached, the bootstrap servers are asked again.
 
 A client and its connections are used by one thread at a time: it is leased from a pool of the process, by its
-options, so that whoever comes next finds connections made. Connections that stayed idle for
+options, so that the next caller finds connections made. Connections that stayed idle for
 `connections.max.idle.ms` are closed when the pool is next used. A forked child starts with an empty pool, and
 a client in use at that time goes on there without connections.
 
@@ -256,7 +256,7 @@ class Client:
         Args:
             api_key: its kind.
             body: the message, or a function that returns it for a version.
-            node: who is asked; None for any broker.
+            node: the broker that is asked; None for any.
             last_version: do not use a higher version.
             timeout_ms: for all attempts together; None for default.api.timeout.ms.
 

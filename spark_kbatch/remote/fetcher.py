@@ -7,13 +7,14 @@ The answer to the next request arrives while the reader decodes the batches of t
 copied: they lie in the frame that was received. How much a request asks for follows from what a record of
 this range takes, so that a small range does not fetch what comes after it.
 
-A partition is read from its leader, or, if `client.rack` is set, from the replica that the leader names. What may
-pass is tried again until the timeout, with metadata read again: leaders that move, lost connections, throttling,
-a replica that lags. If a replica says that an offset is out of range, the leader is asked, which decides.
+A partition is read from its leader, or, if `client.rack` is set, from the replica that the leader names.
+Transient errors are retried until the timeout, after a refresh of the metadata: leaders that move, lost
+connections, throttling, a replica that lags. If a replica says that an offset is out of range, the leader is
+asked, which decides.
 
 When the leader epoch changes, the new leader is asked where the epoch of the last batch ends in its log. If that
 is below the offset to read, records that were read before are gone from the log: that is an error, and never
-passes unnoticed.
+goes unnoticed.
 
 Source: Kafka clients/.../consumer/internals/AbstractFetch.java, FetchCollector.java, CompletedFetch.java,
 OffsetFetcherUtils.java; KIP-320 (truncation), KIP-392 (nearest replica).
@@ -101,7 +102,7 @@ class PartitionFetcher:
         Args:
             client: leased for as long as this is used.
             wanted: the range, of known offsets; nothing is asked for after its end.
-            timeout_ms: how long one fetch goes on in spite of errors that may pass.
+            timeout_ms: how long one fetch is retried after transient errors.
             ensure_same: called when the range is complete; raises if what was read is to be refused.
             monotonic_ms: the clock.
             random: returns a uniform number from [0, 1), for jitter.
@@ -145,9 +146,9 @@ class PartitionFetcher:
                 found = self._try(asked, deadline_ms)
                 if found is not None:
                     return found
-            except (_PassingError, RetriableError) as error:
+            except (_TransientError, RetriableError) as error:
                 if why is None or not isinstance(error, RequestTimedOutError):
-                    why = error.cause if isinstance(error, _PassingError) else error
+                    why = error.cause if isinstance(error, _TransientError) else error
                 self._forget()
                 self._pause(attempts, deadline_ms)
                 attempts += 1
@@ -157,7 +158,7 @@ class PartitionFetcher:
         """Return the batches that one Fetch request brings, or None if it is to be repeated at once."""
         coming, self._coming = self._coming, None
         if coming is None or coming.asked.offset != asked.offset:
-            coming = self._ask(asked, self._place(asked.offset), deadline_ms)
+            coming = self._ask(asked, self._broker_for(asked.offset), deadline_ms)
         part = self._part_of(coming, self._answer_of(coming, deadline_ms))
         if part is None:
             return None
@@ -201,7 +202,7 @@ class PartitionFetcher:
 
     # Requests.
 
-    def _place(self, offset: int) -> Node:
+    def _broker_for(self, offset: int) -> Node:
         """Return the broker to fetch from, after a check for truncation if the leader epoch changed."""
         leader, epoch = self._client.leader(self._topic_partition)
         if epoch != self._leader_epoch != NO_LEADER_EPOCH and self._batch_epoch >= 0:
@@ -270,7 +271,9 @@ class PartitionFetcher:
     def _part_of(self, coming: _Coming, answer: Any) -> FetchPartitionResponse | None:
         """Return the partition's part of a Fetch response; None if throttling left the response empty."""
         if answer.error_code != ErrorCode.NONE:
-            raise _passing(answer.error_code, f"asked {coming.node} for {self._topic_partition}")
+            raise _fetch_error(
+                answer.error_code, f"asked {coming.node} for {self._topic_partition}"
+            )
         if not answer.topics and answer.throttle_time_ms > 0:
             return None
         topic, partition = self._topic_partition
@@ -293,7 +296,7 @@ class PartitionFetcher:
         if part.diverging_epoch is not None:
             raise self._truncated(coming.asked.offset, part.diverging_epoch.end_offset)
         if part.error_code != ErrorCode.NONE:
-            raise _passing(part.error_code, f"asked {coming.node} for {self._topic_partition}")
+            raise _fetch_error(part.error_code, f"asked {coming.node} for {self._topic_partition}")
 
     def _move_to(self, replica: int) -> None:
         """Fetch from the leader's preferred read replica (KIP-392), for metadata.max.age.ms.
@@ -302,7 +305,7 @@ class PartitionFetcher:
         """
         nodes = self._client.metadata([self._topic_partition.topic]).nodes
         if replica not in nodes:
-            raise _PassingError(
+            raise _TransientError(
                 DisconnectedError(f"node {replica}", "it is the nearest replica, and not known")
             )
         self._replica = nodes[replica]
@@ -317,7 +320,7 @@ class PartitionFetcher:
             return
         edges = self._leaders_edges()
         if edges.log_start_offset <= offset <= edges.high_watermark:
-            raise _PassingError(
+            raise _TransientError(
                 error_of(
                     ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self._topic_partition}"
                 )
@@ -387,7 +390,7 @@ class PartitionFetcher:
             offset,
             edges.log_start_offset,
             edges.high_watermark,
-            why=f"the log was cut off{where} when another broker became its leader, so records before "
+            why=f"the log was truncated{where} when another broker became its leader, so records before "
             f"offset {offset} that were read are not in it",
         )
 
@@ -411,7 +414,7 @@ class PartitionFetcher:
         )
 
 
-class _PassingError(Exception):
+class _TransientError(Exception):
     """A transient error in a Fetch response, after which the fetch is retried."""
 
     def __init__(self, cause: KBatchError) -> None:
@@ -419,8 +422,8 @@ class _PassingError(Exception):
         self.cause = cause
 
 
-def _passing(code: int, text: str) -> Exception:
-    """Return the exception for a Fetch error code: a `_PassingError` to retry, or one for `fetch` to raise.
+def _fetch_error(code: int, text: str) -> Exception:
+    """Return the exception for a Fetch error code: a `_TransientError` to retry, or one for `fetch` to raise.
 
     As Kafka's consumers do, it goes on after an unknown error, and not after a batch that the broker
     finds damaged on its disk, though producers may send one again.
@@ -428,10 +431,10 @@ def _passing(code: int, text: str) -> Exception:
     error = error_of(code, text)
     if code == ErrorCode.CORRUPT_MESSAGE:
         return ApiError(code, ErrorCode.CORRUPT_MESSAGE.name, text)
-    passes = code == ErrorCode.UNKNOWN_SERVER_ERROR or isinstance(
+    is_transient = code == ErrorCode.UNKNOWN_SERVER_ERROR or isinstance(
         error, (RetriableError, UnknownTopicOrPartitionError)
     )
-    return _PassingError(error) if passes else error
+    return _TransientError(error) if is_transient else error
 
 
 def _edges(part: FetchPartitionResponse) -> LogOffsets:
@@ -446,7 +449,7 @@ def _edges(part: FetchPartitionResponse) -> LogOffsets:
 def _whole_batches(
     data: memoryview, offset: int, end: int, path: str
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the complete batches of a Fetch response up to `end`, without a last one that is cut off.
+    """Yield the complete batches of a Fetch response up to `end`, without an incomplete last one.
 
     Nothing after `end` is looked at, so that a range can end before a damaged batch.
 

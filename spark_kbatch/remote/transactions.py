@@ -7,8 +7,8 @@
     transactions.add_offsets(offsets)              # AddOffsetsToTxn, TxnOffsetCommit
     transactions.end(commit=True)                  # EndTxn
 
-One name is both the transactional id and the group. Whoever calls `take_over` last fences the others: the
-cluster answers their requests with INVALID_PRODUCER_EPOCH or PRODUCER_FENCED, which `is_fenced` knows.
+One name is both the transactional id and the group. The process that calls `take_over` last fences the others:
+the cluster answers their requests with INVALID_PRODUCER_EPOCH or PRODUCER_FENCED, which `is_fenced` knows.
 
 Each call goes on until it is answered, or default.api.timeout.ms have passed: coordinators that move or
 load, and transactions whose markers are still being written, are asked again. All of these requests may be

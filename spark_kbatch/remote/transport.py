@@ -6,12 +6,12 @@ It is also the sender's `Nodes`: which broker leads a partition, whether that ta
 and output, which the sender's thread does while it waits. So nothing waits for one broker but what that broker
 leads. Metadata is asked for in the same way, when a leader is not known, after an error that another leader may
 explain, and after a lost connection; from whichever broker is free. A broker that refuses a batch because it no
-longer leads the partition may say who does.
+longer leads the partition may name the one that does.
 
 A client is leased from the pool of the process when the transport is made, and goes back when it is closed, which
 the sender's thread does at its end; so do the producer's id and sequence numbers.
 
-    answer of a broker                      the sender is told
+    answer of a broker                      the sender is notified
     DUPLICATE_SEQUENCE_NUMBER               success: the batch was written before; its offset is not known
     MESSAGE_TOO_LARGE                       RecordTooLargeError, upon which it splits the batch
     OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -195,7 +195,7 @@ class BrokerTransport:
     def _note_leaders(self, metadata: ClusterMetadata) -> None:
         for name, topic in metadata.topics.items():
             if self._topic_ids.setdefault(name, topic.topic_id) != topic.topic_id:
-                # It was recreated, and its epochs begin again.
+                # It was recreated, and its epochs start again.
                 self._topic_ids[name] = topic.topic_id
                 for one in [*self._leaders]:
                     if one.topic == name:
@@ -219,7 +219,7 @@ class BrokerTransport:
     # Nodes.
 
     def is_ready(self, node: Any) -> bool:
-        """Return True if a broker can be sent a request now; otherwise begin to connect to it.
+        """Return True if a broker can be sent a request now; otherwise start to connect to it.
 
         Raises:
             KBatchError: it refuses this client, or the other way round, for good.
@@ -237,7 +237,7 @@ class BrokerTransport:
     def _meet(self, node: Node) -> None:
         """Hold back batches to a new broker until its cluster id is known, if the producer id is inherited.
 
-        It is sent nothing before metadata has told which cluster this is.
+        It is sent nothing before metadata has shown which cluster this is.
         """
         if self._has_inherited_id and node not in self._met:
             self._met.add(node)
@@ -366,7 +366,7 @@ class BrokerTransport:
     def _node_to_ask(self) -> tuple[Node | None, int]:
         """Return the least busy broker for a Metadata request, or None and the ms until the next try.
 
-        If none is connected, this begins to connect to one.
+        If none is connected, this starts to connect to one.
         """
         connections = self._connections
         leaders = (leader.node for leader in self._leaders.values())

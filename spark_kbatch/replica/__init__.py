@@ -1,11 +1,11 @@
-"""The partitions of a cluster and their replicas: what they agree on, and who may touch them when.
+"""The partitions of a cluster and their replicas: what they agree on, and which process may touch them when.
 
     PATH/
       cluster.json          cluster id, format version, log dirs with their directory ids, the next
                             producer id
       topics/TOPIC.json     topic id, partition count, settings; a topic exists once this file does
       partitions/TOPIC/P.json
-                            who leads a partition and who is in sync, once that has changed
+                            a partition's leader and in-sync replicas, once they have changed
       deleted/ID.json       a deleted topic, by its id, while something of it is left
       locks/                commit and metadata locks; one file of partition locks per topic
       broker-0/             node 0's log dir, a plain Kafka log dir: meta.properties, .lock and

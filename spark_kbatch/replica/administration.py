@@ -6,7 +6,7 @@ Growing, altering and deleting hold these locks, while others read and write:
 
     commit lock      so no commit is under way; one that a dead committer left is finished first
     metadata lock    so no other change is; interrupted deletions are continued first
-    partition locks  so no append is: who gets a partition's lock later finds the topic as it is then
+    partition locks  so no append is: a writer that gets one later finds the topic as it is then
 
 A deadline is a time of `time.monotonic`, until when locks are waited for: by default for ever.
 

@@ -118,8 +118,8 @@ class ClusterFile:
         try:
             if ForeignLogDir.find(self._files, path) is not None:
                 return (
-                    "it is a Kafka broker's, which kbatch only reads; `kbatch export` places topics "
-                    "in a broker's log dir"
+                    "it is a Kafka broker's, which kbatch only reads; `kbatch export` copies topics "
+                    "into a broker's log dir"
                 )
             if not path.is_dir():
                 return "it is a file, not a folder"

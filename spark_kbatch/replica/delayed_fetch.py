@@ -4,7 +4,7 @@ A fetch is answered at once if it may not wait, asks for nothing, or gets `min_b
 that has diverged. Else it waits until there are that many bytes, until a partition's log is rolled or
 truncated, or until `max_wait_ms` have passed.
 
-    who fetches                     replica_id     sees records up to
+    reader                          replica_id     sees records up to
     a follower                      0 or more      the log end offset
     a follower of another dir       -3             the log end offset
     a consumer, read_uncommitted    -1             the high watermark
@@ -137,7 +137,7 @@ class Fetch:
     def read(self, moment: Moment, room: Room | None = None) -> dict[TopicPartition, FetchResult]:
         """Read all partitions as of one moment, within the size limits; errors are in their results."""
         results = {}
-        left, first_batch_whole = self.params.max_bytes, not self.params.hard_max_bytes_limit
+        left, min_one_batch = self.params.max_bytes, not self.params.hard_max_bytes_limit
         if room is not None:
             left = min(left, room())
         for topic_partition, info in self._fetch_infos.items():
@@ -146,7 +146,7 @@ class Fetch:
                 info.fetch_offset,
                 max(min(info.max_bytes, left), 0),
                 self.params.isolation,
-                first_batch_whole,
+                min_one_batch,
             )
             try:
                 if isinstance(seen, Exception):
@@ -159,7 +159,7 @@ class Fetch:
             except (OSError, KBatchError) as error:
                 result = FetchResult(error=error)
             size = len(result.read.data)
-            left, first_batch_whole = left - size, first_batch_whole and not size
+            left, min_one_batch = left - size, min_one_batch and not size
             results[topic_partition] = result
         return results
 

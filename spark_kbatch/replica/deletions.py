@@ -9,7 +9,7 @@
     5 remove   those directories      once file.delete.delay.ms have passed; with no lock held
     6 forget   deleted/ID.json        the copies first
 
-    a crash in   leaves                                        who continues
+    a crash in   leaves                                        continued by
     record       the topic                                     -
     decide       the topic, or none; only a power loss may     from copies on, if there is none
                  undo the rename
@@ -107,7 +107,7 @@ class DeletedTopics:
         """Return True unless a JSON file's copy in a mirror belongs to a topic that was deleted since."""
         topic_id = found.get("topic_id")
         if not isinstance(topic_id, str) or not TOPIC_ID.fullmatch(topic_id):
-            return True  # Damaged: whoever reads it says so.
+            return True  # Damaged: reading it says so.
         name = self._paths.deleted_file(topic_id).relative_to(self._paths.path)
         for folder in (self._paths.path, *self._json_files.mirrors.folders):
             with contextlib.suppress(OSError):  # of a broken disk
@@ -371,7 +371,7 @@ class Deletions:
 
 
 def _delete_dir_name(partition: int, deleted: DeletedTopic) -> str:
-    """Return the `-delete` name, like Kafka's, of a directory to be removed, cut if it is too long."""
+    """Return the `-delete` name, like Kafka's, of a directory to be removed, shortened if it is too long."""
     ending = f"-{partition}{_ending(deleted)}"
     return deleted.topic[: _NAME_LENGTH_MAX - len(ending)] + ending
 

@@ -1,6 +1,7 @@
 """Replication: a follower is truncated to what it shares with its leader, then copies what it lacks.
 
-There is no fetcher thread: whoever holds the partition's lock does this, so nothing changes meanwhile.
+There is no fetcher thread: the process that holds the partition's lock does this, so nothing changes
+meanwhile.
 
 Source: Kafka core/.../server/AbstractFetcherThread.scala, ReplicaFetcherThread.scala.
 """

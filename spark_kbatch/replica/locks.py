@@ -8,7 +8,7 @@
     log dir      shared lock on               keeps a broker, which takes it exclusively, out of a
                  broker-N/.lock               log dir that this process writes into
     broker's     exclusive lock on its        keeps a broker out of its own log dir while a topic is
-    log dir      .lock                        placed there; one at a time in a process
+    log dir      .lock                        exported to it; one at a time in a process
 
 Each taker of a lock opens its file for that. So threads exclude each other as processes do, whatever
 path to the cluster they use, and nothing is shared in a process. A lock counts only while its file is
@@ -17,7 +17,7 @@ the new one.
 
 Deadlocks are not detected; since everyone takes locks in the same order, there are none. A taker without
 a deadline waits in the kernel, whose queue is first come, first served, and logs that after a while:
-whoever may read the folder can hold a lock. A taker with a deadline polls.
+any user that may read the folder can hold a lock. A taker with a deadline polls.
 """
 
 from __future__ import annotations
@@ -229,9 +229,9 @@ class _PartitionLocks:
 
     def _take_all(self) -> None:
         lock_location = self._files.lock_location
-        places = {(tp.topic, *lock_location(*tp)): tp for tp in self._topic_partitions}
+        locations = {(tp.topic, *lock_location(*tp)): tp for tp in self._topic_partitions}
         by_file: dict[str, dict[int, TopicPartition]] = {}
-        for (_, name, byte), topic_partition in sorted(places.items()):
+        for (_, name, byte), topic_partition in sorted(locations.items()):
             by_file.setdefault(name, {})[byte] = topic_partition
         for name, of_bytes in by_file.items():
             self._take(self._dir / name, of_bytes)
@@ -296,7 +296,7 @@ def _logged_while_waiting(lock: str, path: Path) -> Iterator[None]:
         while not is_over.wait(pause_s):
             logger.warning(
                 "the lock of %s has not been free for %.0f s: another process or thread holds it; "
-                "`lsof %s` shows who has its file open on this machine",
+                "`lsof %s` shows which processes on this machine have its file open",
                 lock, time.monotonic() - started, path,
             )  # fmt: skip
             pause_s = _LOGGED_AGAIN_AFTER_S

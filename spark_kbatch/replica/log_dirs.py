@@ -11,7 +11,7 @@ So a disk that is not mounted, whose mount point is an empty directory, is offli
 was replaced, until the operator says that it belongs to the cluster. Whether an open directory is still
 the one at its path is seen by device and inode, with one look before each use.
 
-A process does not tell others what it finds out: files say who leads and who is in sync, and each process
+A process does not tell others what it finds out: files say which replicas lead and are in sync, and each process
 finds by itself what it cannot use.
 
 Source: Kafka storage/.../log/LogDirFailureChannel.java, LogManager.handleLogDirFailure.
@@ -139,7 +139,7 @@ class LogDirs:
 
     def is_used(self, node_id: int) -> bool:
         """Return True if a log dir is online, or the only one there is."""
-        # Nothing can stand in for the only one, so whoever uses it finds out what is wrong.
+        # Nothing can stand in for the only one, so the caller that uses it finds out what is wrong.
         return len(self.all) == 1 or self.is_online(node_id)
 
     def look_again(self) -> None:

@@ -4,7 +4,7 @@ Lock order (see `locks`): commit, metadata, partitions by (topic, partition).
 
 Easily broken:
 - A state that is read may be older than a commit that is decided but not yet flipped. Every reader goes
-  through the function given as `replicas`, which looks for such commits; only writers, who hold the
+  through the function given as `replicas`, which looks for such commits; only writers, which hold the
   partition's lock and have rolled forward, read a log's own state.
 - A writer that has taken a partition's lock first looks for a commit that was decided there and is not
   complete: its committer is dead, or has flipped this partition already. Its data lies where new data
@@ -334,7 +334,7 @@ class ReplicaManager:
                 leader alone: the others get it after the answer, before this returns. With one
                 replica they are the same.
             internal_topics_allowed: whether the cluster's own topics are accepted.
-            origin: who appends. Replicas copy their leader's bytes and do not call this.
+            origin: what appends. Replicas copy their leader's bytes and do not call this.
             entries_per_partition: one whole batch each; of a CLIENT also a run, see `accept`, which is
                 appended as a whole or not at all. Not referenced after the return, and only read unless
                 it is a run.
@@ -464,7 +464,7 @@ class ReplicaManager:
             try:
                 locked = self.locked([topic_partition], commits, flush=flush, deadline=deadline)
                 with self.writing(), locked:
-                    pass  # Whoever takes the locks replicates first.
+                    pass  # Taking the locks replicates first.
             except (OSError, KBatchError) as error:
                 logger.warning("cannot replicate %s for now: %s", topic_partition, error)
 

@@ -4,7 +4,7 @@
                                      them changes: the first replica leads and all are in sync
     broker-N/TOPIC-P/kbatch.state    log end and high watermark, of each replica
 
-There is no server. Whoever holds the partition's lock does all the work, in this order:
+There is no server. The process that holds the partition's lock does all the work, in this order:
 
     lead       read the leader's state; if that fails, as when its disk is lost, elect another leader
     replicate  truncate every follower to what the leader has and copy what it lacks: then it is in
@@ -30,7 +30,7 @@ The rules:
   in a log dir that is ours.
 
 A Spark job's data is placed after the recorded ends of all members of the ISR, unseen; the commit then
-flips their states. `view` has what readers see, who take no lock except to have a leader elected;
+flips their states. `view` has what readers see, which take no lock except to have a leader elected;
 `followers` makes a follower equal to its leader.
 
 Source: Kafka core/.../cluster/Partition.scala, metadata/.../PartitionChangeBuilder.java.
@@ -200,7 +200,7 @@ class Partition:
         return placed
 
     def _in_epoch_locked(self, node_id: int, led: Leadership) -> Replica:
-        """Return an in-sync replica, cut to its recorded end and brought to the current leader epoch."""
+        """Truncate an in-sync replica to its recorded end, bring it to the leader epoch, and return it."""
         log = self._log_of(node_id)
         state = log.discard_unrecorded(log.state())
         if state.leader_epoch < led.state.leader_epoch:
@@ -407,7 +407,7 @@ class Partition:
         if log is not None:
             result = append_as_leader(
                 log, log.state(), *batch[:2],
-                headers=batch.headers, origin=origin, flush=flush, now_ms=self._now_ms(),
+                batch_headers=batch.batch_headers, origin=origin, flush=flush, now_ms=self._now_ms(),
             )  # fmt: skip
             return Appended(result), log
         led = self._lead_and_replicate_locked(flush=flush)
@@ -417,7 +417,7 @@ class Partition:
             try:
                 ahead = append_ahead(
                     led.log, led.log_state, *batch[:2],
-                    headers=batch.headers, origin=origin, now_ms=self._now_ms(),
+                    batch_headers=batch.batch_headers, origin=origin, now_ms=self._now_ms(),
                 )  # fmt: skip
                 waits = required_acks == -1
                 log_state = ahead.flush() if flush and not waits else ahead.state

@@ -1,7 +1,7 @@
 """A purgatory: operations that wait until they are satisfied or time out; each is completed once.
 
     try    is it satisfied?             no: no one knows of it yet
-    watch  under each of its keys       from here on whoever changes one of them tries it
+    watch  under each of its keys       from here on a thread that changes one tries it
     try    is it satisfied by now?      or a change between the first try and the watching is missed
 
 An operation ends when it is satisfied or when its time is up, whichever comes first, and its

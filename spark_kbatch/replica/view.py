@@ -126,7 +126,7 @@ class PartitionView:
         self._reported: set[int] = set()  # nodes whose failure was logged
 
     def state(self) -> PartitionState:
-        """Return who leads and who is in sync, as the disk has it now."""
+        """Return the partition's leader and in-sync replicas, as the disk has them now."""
         known = self._states.read(self.topic_partition, self._topic_id)
         if known is None:
             return PartitionState(self.replicas[0], self.replicas)

@@ -61,7 +61,7 @@ class WatchedLogs:
         asked, self._asked = self._asked, list(topic_partitions)
         try:
             self._look()
-        except (OSError, KBatchError):  # whoever reads them finds out what is wrong
+        except (OSError, KBatchError):  # a read of them finds out what is wrong
             self._partitions, self._directories, self._data = {}, [], []
             return self._asked
         is_same = self._partitions == partitions

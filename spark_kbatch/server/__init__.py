@@ -26,6 +26,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     refusals       answers that consist of an error
     intercepts     requests that a test refuses, delays or drops
     housekeeping   periodic work
+    metrics        metrics of the requests answered, by the names of a broker's metrics
 
     api_versions   ApiVersions
     metadata       Metadata, DescribeCluster, FindCoordinator; creates topics that clients ask for
@@ -39,7 +40,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     settings       the settings of topics and of the server, as admin clients see them
     outcomes       errors, as answers have them for each topic or resource
 
-Other rooms import `server`; readers without a server import `ownership` and `groups.store`.
+Other rooms import `server` and `intercepts`; readers without a server import `ownership` and `groups.store`.
 
 Source: Kafka core/.../network/SocketServer.scala, server/KafkaApis.scala.
 """

@@ -86,7 +86,7 @@ class Exchange:
         correlation_id: int,
         metrics: RequestMetrics,
     ) -> None:
-        """Note when a request began; `metrics` count it once it is answered."""
+        """Record when a request started; `metrics` count it once it is answered."""
         self._connection, self.api_key, self.version = connection, api_key, version
         self._metrics, self._began_s = metrics, time.monotonic()
         self._correlation_id, self._is_answered = correlation_id, False

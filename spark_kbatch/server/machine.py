@@ -44,11 +44,11 @@ def warn_of_network(path: Path) -> None:
 
 
 def file_system_of(path: PurePath, mounts: str) -> str:
-    """Return the type of the file system that holds a path; empty if that cannot be told.
+    """Return the type of the file system that holds a path; empty if that is unknown.
 
     Args:
         path: absolute, without links.
-        mounts: the text of `/proc/self/mountinfo`; of two mounts at one place the later one counts.
+        mounts: the text of `/proc/self/mountinfo`; of two mounts at one path the later one counts.
     """
     kind, longest = "", 0
     for line in mounts.splitlines():

@@ -133,7 +133,7 @@ class Server:
         machine.warn_of_network(backend.path)
         if not is_loopback(self.host):
             logger.warning(
-                "%s can be reached from other machines at port %d, and asks no one for a password: whoever "
+                "%s can be reached from other machines at port %d, and asks no one for a password: anyone who "
                 "reaches it may read, write and delete",
                 backend.path,
                 self.port,

@@ -57,7 +57,7 @@ class KBatchReader(DataSourceReader):
         piece, action = partition.piece, f"{partition.load}-{_action()}"
         reader = open_topics(self._options)
         batches = reader.read_piece(piece, self._rows.decoded, self._options, action)
-        yield from self._rows.of(batches, piece.whole.topic_partition)
+        yield from self._rows.of(batches, piece.planned.topic_partition)
 
 
 def _action() -> str:

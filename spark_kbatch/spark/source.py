@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from spark_kbatch.consumer import planning
 from spark_kbatch.errors import ConfigError, KBatchError
-from spark_kbatch.opening import open_topics, placed
+from spark_kbatch.opening import open_topics, with_absolute_path
 from spark_kbatch.options.read import (
     parse_batch_or_stream_options,
     parse_read_options,
@@ -104,14 +104,14 @@ class KBatchDataSource(DataSource):
         """Return a batch reader of the schema's columns."""
         options = parse_read_options(self.options)
         _ensure_readable(schema)
-        return KBatchReader(placed(options), schema.fieldNames())
+        return KBatchReader(with_absolute_path(options), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
         """Return a stream reader of the schema's columns, or for bad options one that raises later."""
         try:
             options = parse_stream_read_options(self.options)
             _ensure_readable(schema)
-            options = placed(options)
+            options = with_absolute_path(options)
         except KBatchError as error:
             return FailedStreamReader(error.with_traceback(None))
         return KBatchStreamReader(options, schema.fieldNames())

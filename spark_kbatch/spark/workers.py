@@ -22,7 +22,7 @@ _IMPORTS_MAX_SECONDS = 60
 def why_unknown_to_workers(spark: SparkSession) -> str:
     """Return why workers cannot import this package, and what to do; empty if they can.
 
-    Also empty if it cannot be told from here: with Spark Connect, or if the job ships the package.
+    Also empty if that cannot be found out here: with Spark Connect, or if the job ships the package.
     """
     try:
         context = spark.sparkContext

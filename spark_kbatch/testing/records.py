@@ -11,7 +11,7 @@ import pytest
 
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.options import arguments
-from spark_kbatch.testing.places import AnyCluster, Place, Places
+from spark_kbatch.testing.clusters import AnyCluster, Clusters, ServerOrCluster
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 
@@ -19,8 +19,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 class Records:
     """The function `kbatch_records`, which waits until a topic has enough records."""
 
-    def __init__(self, places: Places, *, timeout: float) -> None:
-        self._places, self._timeout = places, timeout
+    def __init__(self, clusters: Clusters, *, timeout: float) -> None:
+        self._clusters, self._timeout = clusters, timeout
 
     def __call__(
         self,
@@ -30,7 +30,7 @@ class Records:
         timeout: float | None = None,
         key: Callable[[bytes], Any] = bytes.decode,
         value: Callable[[bytes], Any] = bytes.decode,
-        on: Place | None = None,
+        on: ServerOrCluster | None = None,
     ) -> list[dict[str, Any]]:
         """Wait until a topic has `count` records, and return all that it has then.
 
@@ -55,7 +55,7 @@ class Records:
             ConfigError: an argument is not accepted, or `key` or `value` cannot take what is there.
         """
         __tracebackhide__ = True
-        cluster = self._places.cluster(on, arguments.text("topic", topic))
+        cluster = self._clusters.cluster(on, arguments.text("topic", topic))
         count = arguments.whole_number("count", count, 0)
         patience = arguments.seconds("timeout", self._timeout if timeout is None else timeout)
         deadline, pause_s = time.monotonic() + patience, _FIRST_PAUSE_S

@@ -9,7 +9,7 @@ from typing import Any
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import field, visible
-from spark_kbatch.testing.places import AnyCluster
+from spark_kbatch.testing.clusters import AnyCluster
 
 _SHOWN_BYTES = 300  # of a key, value or header
 

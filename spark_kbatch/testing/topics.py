@@ -14,7 +14,7 @@ from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.options import arguments
 from spark_kbatch.remote.cluster import RemoteCluster
 from spark_kbatch.testing import rows as seeds
-from spark_kbatch.testing.places import Place, Places
+from spark_kbatch.testing.clusters import Clusters, ServerOrCluster
 
 _NAME_MAX = 200  # Kafka takes 249; applications add endings
 
@@ -22,8 +22,8 @@ _NAME_MAX = 200  # Kafka takes 249; applications add endings
 class Topics:
     """The function `kbatch_topic`, which creates a topic for a test, and whose `send` adds records."""
 
-    def __init__(self, places: Places, *, partitions: int) -> None:
-        self._places, self._partitions = places, partitions
+    def __init__(self, clusters: Clusters, *, partitions: int) -> None:
+        self._clusters, self._partitions = clusters, partitions
         self._remote: list[tuple[RemoteCluster, str]] = []
 
     def __call__(
@@ -37,12 +37,12 @@ class Topics:
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
         unique: bool = True,
-        on: Place | None = None,
+        on: ServerOrCluster | None = None,
     ) -> str:
         """Create a topic, and return its name.
 
         Args:
-            name: what its name begins with.
+            name: what its name starts with.
             rows, json_lines, csv, key: its records, as of `send`; none by default.
             partitions: how many; by default as many as the records name, at least those of
                 `--kbatch-partitions`.
@@ -61,7 +61,7 @@ class Topics:
         seed = seeds.from_one_of(rows, json_lines, csv, key)
         if partitions is None:
             partitions = max(self._partitions, 0 if seed is None else seeds.partitions_count(seed))
-        cluster = self._places.cluster(on, name)
+        cluster = self._clusters.cluster(on, name)
         cluster.create_topic(name, partitions=partitions, config=config)
         if isinstance(cluster, RemoteCluster):
             self._remote.append((cluster, name))
@@ -77,7 +77,7 @@ class Topics:
         json_lines: StrPath | None = None,
         csv: StrPath | None = None,
         key: str | None = None,
-        on: Place | None = None,
+        on: ServerOrCluster | None = None,
     ) -> None:
         """Send records to a topic, and wait until they can be read.
 
@@ -104,7 +104,7 @@ class Topics:
         seed = seeds.from_one_of(rows, json_lines, csv, key)
         if seed is None:
             raise ConfigError("nothing to send: give rows, json_lines or csv")
-        _send(self._places.cluster(on, topic), topic, seed)
+        _send(self._clusters.cluster(on, topic), topic, seed)
 
     def delete(self) -> None:
         """Delete the topics that were created on real brokers; others go with their folder."""

@@ -146,7 +146,7 @@ class FetchRequest:
 
 
 class EpochEndOffset(NamedTuple):
-    """A FetchResponse's diverging epoch: where the log of the client begins to differ from the leader's."""
+    """A FetchResponse's diverging epoch: where the log of the client starts to differ from the leader's."""
 
     epoch: int = -1
     end_offset: int = -1

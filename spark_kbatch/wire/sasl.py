@@ -48,7 +48,7 @@ class Authenticator:
     """The client's side of the SASL exchange on one connection."""
 
     def __init__(self, security: Security, host: str, server: str) -> None:
-        """Store the security settings; `start` begins a SASL exchange.
+        """Store the security settings; `start` starts a SASL exchange.
 
         Args:
             security: whose mechanism and credentials are used.
@@ -62,7 +62,7 @@ class Authenticator:
         self.name = security.sasl_mechanism
 
     def start(self) -> None:
-        """Begin a SASL exchange, for the first authentication or a later one.
+        """Start a SASL exchange, for the first authentication or a later one.
 
         Raises:
             ConfigError: a package that the mechanism needs is missing.

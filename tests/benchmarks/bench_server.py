@@ -1,4 +1,4 @@
-"""How fast is `kbatch serve` for clients that nobody here wrote?
+"""How fast is `kbatch serve` for clients that no one here wrote?
 
 Peer: a Kafka broker of Apache's, on the same machine, with the same clients and topics of one partition,
 uncompressed, with 100-byte values; rounds alternate between the two.

@@ -80,7 +80,7 @@ def test_after_damage_it_goes_on_with_the_next_valid_batch(log: Path) -> None:
         (0, True), (second["position"], False), (third["position"], False), (len(data), True),
         (len(data) + second["position"], False),
     ]  # fmt: skip
-    assert "batch is cut off" in objects_of(log)[-1]["fault"]
+    assert "batch is truncated" in objects_of(log)[-1]["fault"]
 
 
 def test_zeros_at_the_end_are_no_damage(log: Path) -> None:

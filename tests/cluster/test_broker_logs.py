@@ -435,7 +435,7 @@ def test_committed_data_ends_before_open_transactions_and_leaves_out_aborted_one
         file.write(marker_batch(base_offset=11, producer_id=3, abort=False))
     assert logs.describe(["t"])[0].offsets == (0, 12, 12, 12)
     assert offsets(tmp_path, "read_committed") == [2, 3, 4, 5, 8, 9, 10]
-    # The second segment alone does not show where the first transactions began.
+    # The second segment alone does not show where the first transactions started.
     assert offsets(log, "read_committed") == [8, 9, 10]
 
 

@@ -1,4 +1,4 @@
-"""Topics that store all batches with one codec, whoever writes them."""
+"""Topics that store all batches with one codec, whatever codec they are sent with."""
 
 from __future__ import annotations
 

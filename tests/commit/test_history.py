@@ -150,7 +150,7 @@ def test_the_ends_of_a_commit_as_ending_offsets_give_the_topic_as_it_was(cluster
     options = parse_read_options(
         {"path": str(cluster.path), "subscribe": "clicks", "endingOffsets": text}
     )
-    found = {one.whole.topic_partition: one.whole.end for one in cluster._reader.plan(options)}
+    found = {one.planned.topic_partition: one.planned.end for one in cluster._reader.plan(options)}
     assert found == {tp: len(before[tp]) for tp in found}
     assert sum(found.values()) == 4
 

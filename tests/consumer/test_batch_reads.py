@@ -48,7 +48,7 @@ class Load:
         """Return the offsets of each partition, in the order in which they are read."""
         found: dict[int, list[int]] = {}
         for piece, task in zip(self.pieces, self.tasks(["offset"]), strict=True):
-            offsets = found.setdefault(piece.whole.topic_partition.partition, [])
+            offsets = found.setdefault(piece.planned.topic_partition.partition, [])
             for batch in task:
                 offsets += batch["offset"].to_pylist()
         return {partition: offsets for partition, offsets in found.items() if offsets}
@@ -235,12 +235,12 @@ def test_large_ranges_are_split_by_bytes_and_read_in_full(
     sizes = [
         sum(batch.num_rows for batch in task)
         for piece, task in zip(load.pieces, load.tasks(["offset"]), strict=True)
-        if piece.whole.topic_partition.topic == "large"
+        if piece.planned.topic_partition.topic == "large"
     ]
     assert len(sizes) > 5
     assert sum(sizes) == 1000
     assert max(sizes) < 2 * min(sizes)
-    assert load.pieces[0].whole[1:] == (-2, -1)
+    assert load.pieces[0].planned[1:] == (-2, -1)
 
 
 # Data loss.

@@ -377,8 +377,10 @@ def test_resolving_deleted_records_is_data_loss(
 def test_pieces_of_a_late_bound_range_cover_all_records_at_the_time_of_the_read(
     earliest: int, latest: int, pieces: list[tuple[int, int]]
 ) -> None:
-    whole = OffsetRange(A0, EARLIEST, LATEST)
+    planned = OffsetRange(A0, EARLIEST, LATEST)
     cuts = [(EARLIEST, 10), (10, 20), (20, LATEST)]
-    found = [planning.resolve(OffsetRange(A0, *cut), whole, earliest, latest, FAIL) for cut in cuts]
+    found = [
+        planning.resolve(OffsetRange(A0, *cut), planned, earliest, latest, FAIL) for cut in cuts
+    ]
 
     assert found == [OffsetRange(A0, *piece) for piece in pieces]

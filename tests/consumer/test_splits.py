@@ -129,10 +129,10 @@ def split(*logs: tuple[ALog, tuple[int, int]], **options: object) -> list[list[t
         {T[n]: log for n, (log, _) in enumerate(logs)},
         parse_read_options({"path": "/data", "subscribe": "t", **texts}),
     )
-    assert [piece.whole for piece in pieces] == [
-        one for one in ranges for piece in pieces if piece.whole == one
+    assert [piece.planned for piece in pieces] == [
+        one for one in ranges for piece in pieces if piece.planned == one
     ]
-    return [[piece.wanted[1:] for piece in pieces if piece.whole == one] for one in ranges]
+    return [[piece.wanted[1:] for piece in pieces if piece.planned == one] for one in ranges]
 
 
 ALL = (EARLIEST, LATEST)

@@ -151,7 +151,7 @@ def test_the_command_line_shows_leaders_and_replicas(brokers: BrokerCluster, top
     assert {one["partition"]: one["leader"] for one in shown} == leaders
     assert all(sorted(one["isr"]) == sorted(one["replicas"]) for one in shown)
 
-    # Where no replica is left in sync, nobody can be asked; the others are listed at once.
+    # Where no replica is left in sync, no broker can be asked; the others are listed at once.
     with spark_kbatch.connect(brokers.servers) as cluster:
         single = cluster.create_topic(f"{topic}-single", partitions=3, replication_factor=1)
         lost = single.leaders.index(3) if 3 in single.leaders else 0

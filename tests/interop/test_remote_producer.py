@@ -128,7 +128,7 @@ def trouble(brokers: BrokerCluster, topic: str, is_over: threading.Event) -> Non
     rng = random.Random(1)
     while not is_over.is_set():
         proxy = brokers.proxies[rng.choice([1, 2, 3])]
-        proxy.stall()  # brokers go on executing, and nobody hears of it
+        proxy.stall()  # brokers go on executing, and no answer arrives
         time.sleep(rng.uniform(0.05, 0.3))
         proxy.drop()
         proxy.go_on()

@@ -1,4 +1,4 @@
-"""TLS and SASL against a real broker: reads, writes, refusals; and secrets, which nobody prints."""
+"""TLS and SASL against a real broker: reads, writes, refusals; and secrets, which are never printed."""
 
 from __future__ import annotations
 

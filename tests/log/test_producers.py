@@ -48,7 +48,7 @@ from tests.log.test_producer_state import (
 from tests.support import builders
 from tests.support.faults import Fault, FaultyFiles
 from tests.support.log_histories import (
-    NOBODY,
+    NO_PRODUCER,
     History,
     Written,
     data_batch,
@@ -363,7 +363,7 @@ def an_open_transaction(tmp_path: Path) -> PartitionLog:
     return log
 
 
-def test_an_open_transaction_holds_the_last_stable_offset_whoever_appends(tmp_path: Path) -> None:
+def test_an_open_transaction_holds_the_last_stable_offset_for_any_append(tmp_path: Path) -> None:
     log = an_open_transaction(tmp_path)
     builders.append(log, builders.batch(n=2))
     append_data(as_another_process_has_it(log), data_batch(base_offset=0))
@@ -485,7 +485,7 @@ def test_the_snapshot_of_a_roll_in_a_transaction_has_where_it_began(tmp_path: Pa
     history = History()
     for _ in range(8):
         history.append(1, transactional=True)
-    history.append(NOBODY, transactional=False)
+    history.append(NO_PRODUCER, transactional=False)
     for one in history.written:
         append_written(log, one)
     for offset in snapshot_offsets(Files(), log.directory):

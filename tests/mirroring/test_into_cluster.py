@@ -224,7 +224,7 @@ SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_record_is_there_once_whatever_is_lost_and_whoever_dies(
+def test_each_record_is_there_once_whatever_is_lost_and_whatever_dies(
     source: Cluster, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)

@@ -103,7 +103,7 @@ def test_what_cannot_be_is_refused_with_key_value_and_what_is_accepted(
 @pytest.mark.parametrize(
     "options", [{"acks": 1}, {"retries": 0}, {"max.in.flight.requests.per.connection": 6}]
 )
-def test_idempotence_that_nobody_asked_for_gives_way_and_says_so(
+def test_idempotence_that_no_one_asked_for_gives_way_and_says_so(
     options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):

@@ -88,7 +88,7 @@ class AccumulatorAgainstModel(RuleBasedStateMachine):
         self.now_ms = 0
         self.queues: list[list[Expected]] = [[] for _ in range(PARTITIONS)]
         self.order: list[int] = []  # of partitions, as they occurred first
-        self.next: int | None = None  # where the next lap begins, if the last one was cut short
+        self.next: int | None = None  # where the next lap starts, if the last one ended early
         self.muted: set[int] = set()
         self.drained: list[tuple[ProducerBatch, Expected]] = []
         self.flushes = 0

@@ -404,7 +404,9 @@ def test_futures_of_records_are_led_to_the_children_and_theirs() -> None:
     assert [future.result(0).offset for future in futures[2:]] == [200, 300, 500, 501]
 
 
-def test_whoever_waits_for_a_record_waits_for_its_child_alone(threads: ThreadPoolExecutor) -> None:
+def test_a_thread_that_waits_for_a_record_waits_for_its_child_alone(
+    threads: ThreadPoolExecutor,
+) -> None:
     batch = a_batch()
     waiting = [threads.submit(RecordFuture(batch.result, at, 0).result, 30) for at in range(3)]
     children = split(batch)

@@ -46,7 +46,7 @@ PRODUCER = str(Path(module.__file__).parent)
 def interrupted(work: Callable[[], object], number: int) -> bool:
     """Do something, with an interrupt after so many calls in the producer's code; whether it came.
 
-    Python looks for signals as a function begins and as one of C's ends, but never between the end of a
+    Python looks for signals as a function starts and as one of C's ends, but never between the end of a
     `with` block's body and that of its `__exit__`.
     """
     left = number
@@ -102,7 +102,7 @@ APPENDS = {
 
 @pytest.mark.parametrize("kind", APPENDS)
 @pytest.mark.parametrize("before", [0, 3], ids=["first", "among others"])
-def test_an_append_that_is_interrupted_anywhere_keeps_nobody_waiting(
+def test_an_append_that_is_interrupted_anywhere_keeps_no_one_waiting(
     kind: str, before: int
 ) -> None:
     def use_and_end(accumulator: RecordAccumulator) -> None:

@@ -257,7 +257,7 @@ def test_close_wakes_all_who_wait_and_refuses_who_comes_later(
     assert (bytes_in_use(pool), pool.queued) == (0, 0)
 
 
-def test_the_next_pool_has_the_memory_of_one_that_ended_once_nobody_uses_it() -> None:
+def test_the_next_pool_has_the_memory_of_one_that_ended_once_no_one_uses_it() -> None:
     first = a_pool()
     start = first.try_allocate(BUFFER)
     assert start is not None

@@ -113,7 +113,7 @@ def test_keys_of_one_size_go_where_those_between_others_go(
 ) -> None:
     random = np.random.default_rng(seed)
     keys = [random.bytes(size) for size, rows_count in runs for _ in range(rows_count)]
-    # A slice begins inside the column's bytes.
+    # A slice starts inside the column's bytes.
     rows = pa.RecordBatch.from_pydict({"key": keys, "value": keys}).slice(min(first, len(keys) - 1))
     expected = [
         ("events", (murmur2(key) & 0x7FFFFFFF) % count) for key in rows.column("key").to_pylist()

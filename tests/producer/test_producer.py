@@ -219,7 +219,7 @@ def test_flush_gives_up_in_time(cluster: spark_kbatch.Cluster) -> None:
         assert future.done()
 
 
-def test_a_callback_that_fails_is_logged_and_harms_nobody(
+def test_a_callback_that_fails_is_logged_and_harms_no_one(
     cluster: spark_kbatch.Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_place: RecordMetadata | None, _error: Exception | None) -> None:

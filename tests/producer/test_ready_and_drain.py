@@ -276,7 +276,7 @@ def test_no_partition_starves_where_a_lap_takes_one_batch(linger_ms: int | None)
     assert taken == 5 * [*range(PARTITIONS)]
 
 
-def test_whoever_appends_fills_a_batch_or_begins_one_says_so() -> None:
+def test_an_append_that_fills_or_starts_a_batch_says_so() -> None:
     told: list[int] = []
     accumulator = an_accumulator(linger_ms=None, on_ready=lambda: told.append(len(told)))
     for _ in range(RECORDS - 1):

@@ -220,7 +220,7 @@ def test_every_replica_gets_the_runs(tmp_path: Path) -> None:
 def test_a_run_is_taken_as_a_whole_or_refused() -> None:
     def taken(*batches: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> int:
         found = accept(b"".join(batches), PLACE, TopicConfig(), origin, now_ms=now_ms())
-        assert len(found.headers) == len(batches)
+        assert len(found.batch_headers) == len(batches)
         return found.header.records_count
 
     first = builders.idempotent_batch(producer_id=7, base_sequence=5, n=3)

@@ -608,7 +608,7 @@ def test_what_has_lingered_does_not_wait_for_the_answer_of_another(
 # Memory.
 
 
-def test_nothing_lies_where_a_request_is_read_that_nobody_waits_for(
+def test_nothing_lies_where_a_request_is_read_that_no_one_waits_for(
     cluster: spark_kbatch.Cluster,
 ) -> None:
     transport, clock = HeldTransport(a_log(cluster)), Clock()

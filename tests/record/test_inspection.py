@@ -190,7 +190,7 @@ def test_the_error_names_the_position_of_the_record() -> None:
 
 
 @pytest.mark.parametrize("codec_id", COMPRESSING)
-def test_a_compressed_stream_that_is_cut_off_or_damaged_is_refused(codec_id: int) -> None:
+def test_a_compressed_stream_that_is_truncated_or_damaged_is_refused(codec_id: int) -> None:
     body = reference.compress(codec_id, body_of(*some_records(50)))
     for wrong in (body[:-1], body[:9], b"\xff" * 20):
         data = reference.frame_batch(

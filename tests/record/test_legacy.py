@@ -194,7 +194,7 @@ def test_wrong_checksum_of_an_lz4_header_is_accepted_only_in_v0() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 30])
-def test_cut_off_message_at_the_end_of_a_wrapper_does_not_count(cut: int) -> None:
+def test_truncated_message_at_the_end_of_a_wrapper_does_not_count(cut: int) -> None:
     records = some_records(base_offset=6)
     inner = reference.encode_messages(some_records(), magic=1)
     wrapper = reference.encode_message(
@@ -267,7 +267,7 @@ def test_whole_size_counts_a_last_batch_without_records() -> None:
 
 
 @pytest.mark.parametrize("magic", MAGICS)
-def test_whole_size_ends_before_a_message_that_is_cut_off(magic: int) -> None:
+def test_whole_size_ends_before_a_truncated_message(magic: int) -> None:
     records = some_records(600, magic=magic)
     data = reference.encode_messages(records, magic=magic)
     size = len(reference.encode_messages(records[:-1], magic=magic))
@@ -416,7 +416,7 @@ def test_prefix_is_refused_unless_it_ends_with_an_entry(
             found = codec.decode(data[:size], columns=columns).num_rows
             assert found == len(reference.decode_messages(data[:size]))
         else:
-            with pytest.raises(CorruptRecordError, match=r"cut off|length"):
+            with pytest.raises(CorruptRecordError, match=r"truncated|length"):
                 codec.decode(data[:size], columns=columns)
 
 

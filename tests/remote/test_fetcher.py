@@ -1,4 +1,4 @@
-"""Fetches of one range: ahead of the reader, from whichever broker has it, in spite of what may pass."""
+"""Fetches of one range: ahead of the reader, from whichever broker has it, in spite of transient errors."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_range_is_read_on_from_a_new_leader(cluster: ScriptedCluster) -> None:
 
 
 @pytest.mark.parametrize("end_of_epoch", [3, None], ids=["ends earlier", "unknown"])
-def test_log_that_a_new_leader_cut_off_is_noticed(
+def test_log_that_a_new_leader_truncated_is_noticed(
     cluster: ScriptedCluster, end_of_epoch: int | None
 ) -> None:
     with Reader(cluster) as reader:
@@ -183,7 +183,7 @@ def test_log_that_a_new_leader_cut_off_is_noticed(
         cluster.epoch_ends = {} if end_of_epoch is None else {0: end_of_epoch}
         reader.fetch(2)
 
-        with pytest.raises(OffsetOutOfRangeError, match="the log was cut off") as caught:
+        with pytest.raises(OffsetOutOfRangeError, match="the log was truncated") as caught:
             reader.fetch(4)
 
     assert (caught.value.log_start_offset, caught.value.log_end_offset) == (0, 10)
@@ -222,7 +222,7 @@ def test_broker_that_says_where_logs_differ_is_believed(cluster: ScriptedCluster
 
     with (
         Reader(cluster) as reader,
-        pytest.raises(OffsetOutOfRangeError, match="cut off at offset 1"),
+        pytest.raises(OffsetOutOfRangeError, match="truncated at offset 1"),
     ):
         reader.fetch(4)
 
@@ -441,7 +441,7 @@ def test_leader_decides_where_a_replica_cannot_answer(
 # Bytes.
 
 
-def test_last_batch_that_is_cut_off_is_left_out(cluster: ScriptedCluster) -> None:
+def test_incomplete_last_batch_is_left_out(cluster: ScriptedCluster) -> None:
     cut = BATCHES[0] + BATCHES[1] + BATCHES[2][:-1]
     cluster.on_fetch = once(answer_of(records=cut, high_watermark=10, last_stable_offset=10))
 
@@ -455,7 +455,7 @@ def test_last_batch_that_is_cut_off_is_left_out(cluster: ScriptedCluster) -> Non
 @pytest.mark.parametrize(
     ("records", "said"),
     [
-        (BATCHES[2][:60], "cut off"),
+        (BATCHES[2][:60], "truncated"),
         (BATCHES[2][:-1], "batch length"),
         (BATCHES[3] + BATCHES[2], "base offset"),
         (BATCHES[0], "last offset"),

@@ -250,7 +250,7 @@ def test_server_that_ends_and_comes_back_gets_everything_once(
     assert values(cluster) == [*numbered(5), *(b"9%03d" % n for n in range(5))]
 
 
-def test_close_by_force_ends_records_that_nobody_answers(server: Server) -> None:
+def test_close_by_force_ends_records_that_no_one_answers(server: Server) -> None:
     held = threading.Event()
     server.intercept("Produce", lambda request: held.wait(30))
     with producing(server) as producer:

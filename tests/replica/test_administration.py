@@ -136,7 +136,7 @@ def test_its_directories_have_a_brokers_names_and_go_after_their_delay(cluster: 
     assert list((cluster.path / "deleted").iterdir()) == []
 
 
-def test_whoever_reads_the_log_dir_as_a_brokers_finds_no_deleted_topic(
+def test_a_reader_of_the_log_dir_as_a_brokers_finds_no_deleted_topic(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.delete_topic("events")

@@ -2,7 +2,7 @@
 
 Two topics share a cluster of one log dir, or of two with copies of its files beside each. A commit to both
 may be decided and unfinished when the change starts. The steps are those of a run without a fault; each is
-a case. Whoever comes then finds the topic as before or as after, and finishes what was started.
+a case. The next process finds the topic as before or as after, and finishes what was started.
 """
 
 from __future__ import annotations

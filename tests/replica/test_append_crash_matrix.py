@@ -1,7 +1,7 @@
 """A producer that is killed, loses power, or meets a failing disk, at every step of its appends.
 
 Two batches go to each of two partitions, one of which starts a segment. What lay there before may
-have left-overs of a job that died, or a job that is decided and waits to be finished. The steps are
+have the batches of a job that died, or a job that is decided and waits to be finished. The steps are
 those of a run without a fault; each is a case.
 """
 
@@ -111,7 +111,7 @@ class Start:
             )
             decided_at = commit.first("write", "__transaction_state-0/kbatch.state")
             flipped_at = commit.first("write", "events-0/kbatch.state")
-            at = decided_at if kind == "left-overs" else flipped_at + 1
+            at = decided_at if kind == "abandoned" else flipped_at + 1
             self.disk = next(crash.disk for crash in commit.kills(stride=1) if crash.at >= at)
             if kind == "decided":
                 self.before = [[*old, *job] for old, job in zip(OLD, JOB, strict=True)]
@@ -121,7 +121,7 @@ class Start:
         assert appended(self.before, DiskFiles(self.recording.after)) == [2, 2]
 
 
-@pytest.fixture(scope="module", params=["clean", "left-overs", "decided"])
+@pytest.fixture(scope="module", params=["clean", "abandoned", "decided"])
 def start(request: pytest.FixtureRequest) -> Start:
     return Start(request.param)
 
@@ -136,7 +136,7 @@ def test_the_appends_do_everything_that_an_append_can_do(start: Start) -> None:
     names = {step.split()[0] for step in start.steps}
     assert {"lock", "write", "create", "flush"} <= names
     assert any(step.startswith("write") and step.endswith(".index") for step in start.steps)
-    assert ({"truncate", "remove"} <= names) == (start.kind == "left-overs")
+    assert ({"truncate", "remove"} <= names) == (start.kind == "abandoned")
     finishes_a_job = any("__transaction_state-0" in step for step in start.steps)
     assert finishes_a_job == (start.kind == "decided")
 

@@ -1,6 +1,6 @@
 """A process deletes, creates and grows a topic in a loop, others append; they are killed and started again.
 
-What was acknowledged in a topic that stays is there, once. Whoever looks at the topic that comes and goes
+What was acknowledged in a topic that stays is there, once. A process that looks at the topic that comes and goes
 finds all of it or that it does not exist. The next process finds no lock and continues what was started,
 and a day later nothing is left of what was deleted.
 

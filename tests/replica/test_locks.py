@@ -149,7 +149,7 @@ def test_other_partitions_and_topics_do_not_wait(folder: Path) -> None:
         pass
 
 
-def test_partitions_are_taken_in_one_order_whoever_asks(folder: Path) -> None:
+def test_partitions_are_taken_in_one_order_whatever_is_asked(folder: Path) -> None:
     """Two processes that take the same locks in opposite orders would wait for each other forever."""
     places = [TopicPartition("b", 1), TopicPartition("a", 1), TopicPartition("a", 0)]
 

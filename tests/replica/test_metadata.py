@@ -363,7 +363,9 @@ def test_a_topics_file_is_read_once_however_many_partitions_it_has(
         ),
         pytest.param({"partitions": "x"}, "partitions is 'x'; expected", id="text"),
         pytest.param({"partitions": 10**6}, "partitions is 1000000; expected", id="too many"),
-        pytest.param({"replica_cycle": []}, "replica_cycle is a list of 0; expected", id="nobody"),
+        pytest.param(
+            {"replica_cycle": []}, "replica_cycle is a list of 0; expected", id="no nodes"
+        ),
         pytest.param({"replica_cycle": [[0, 0]]}, "replica_cycle[0] is a list of 2", id="twice"),
         pytest.param({"replicas": [[0]]}, "replicas is a list of 1; expected", id="too few lists"),
         pytest.param({"topic_id": "../x"}, "topic_id is '../x'; expected", id="an id like a path"),

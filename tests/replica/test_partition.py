@@ -343,7 +343,7 @@ def test_a_replica_that_cannot_flush_leaves_and_nothing_is_there_twice(
 # What was not acknowledged.
 
 
-def test_what_only_the_old_leader_has_is_cut_off_when_it_is_back(
+def test_what_only_the_old_leader_has_is_truncated_when_it_is_back(
     cluster: Cluster, disks: Disks, clock: Clock
 ) -> None:
     write(cluster, 0)

@@ -174,7 +174,7 @@ def test_requests_that_are_announced_and_never_sent_cost_nothing(server: Server)
 def test_large_requests_take_turns_for_memory_and_are_all_answered(
     cluster: Cluster, server: Server
 ) -> None:
-    """Each of six is half as large as the memory for all, and none is whole before all have begun."""
+    """Each of six is half as large as the memory for all, and none is whole before all have started."""
     cluster.alter_topic("events", {"max.message.bytes": 8 * MiB})
     batch = builders.batch(n=1, value_bytes=2 * MiB)
     large = request(ApiKey.PRODUCE, 9, produce(batch))

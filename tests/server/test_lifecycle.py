@@ -158,7 +158,7 @@ def test_a_server_that_others_can_reach_warns_that_it_has_no_authentication(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, host: str, warns: bool
 ) -> None:
     with cluster.serve(host):
-        assert ("whoever reaches it may read, write and delete" in caplog.text) == warns
+        assert ("anyone who reaches it may read, write and delete" in caplog.text) == warns
 
 
 def test_closing_the_cluster_ends_its_server(tmp_path: Path) -> None:

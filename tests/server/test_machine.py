@@ -36,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         pytest.param("/srv/kbatch", "ext4", id="the root"),
         pytest.param("/mnt", "tmpfs", id="a mount itself"),
         pytest.param("/mnt/shared disk/kbatch", "nfs4", id="a mount in a mount, with a space"),
-        pytest.param("/mnt/shared disks", "tmpfs", id="the beginning of another name"),
+        pytest.param("/mnt/shared disks", "tmpfs", id="the start of another name"),
         pytest.param("/home/me", "ext4", id="a mount over another"),
         pytest.param("/-/kbatch", "9p", id="a dash as a name"),
     ],

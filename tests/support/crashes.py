@@ -10,7 +10,7 @@ power loss depends on a seed: it is the same for the same seed and step. After a
 another boot id: look at the disk within `crash.met()`.
 
 `make soak` crashes at every step, `make test` at every tenth one, including the first and the last. With a
-seed, crashes are at every tenth step in both, and each seed begins at another one: ten seeds look at all.
+seed, crashes are at every tenth step in both, and each seed starts at another one: ten seeds look at all.
 """
 
 from __future__ import annotations

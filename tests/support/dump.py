@@ -1,14 +1,17 @@
 """A partition's directory as readable text, decoded with struct alone: nothing here imports the package.
 
-    00000000000000000000.log 234 bytes
-      0 batch offsets 0-2, 3 records, 117 bytes, magic 2, epoch 0, codec none, producer none
-        0 1700000000000 key=b'...' value=b'...'
     00000000000000000000.index
-      offset 2 at 0
+      base + 2 at 154
+    00000000000000000000.log
+      0: offsets 0 to 2, 3 records in 154 bytes, magic 2, leader epoch 0, none, no producer
+        0 1700000000000 342f5d0a3a5e... a95ba95b
+    00000000000000000000.timeindex
+      1700000000002 at base + 2
     kbatch.state
-      slot 0: sequence 2, log start 0, log end 3, ...
+      slot 0: KBST version 1, sequence 4, log_start_offset 0, log_end_offset 7, ...
 
-Values that differ from run to run (ids, the boot id, checksums) are left out. Values over 12 bytes are cut.
+A batch's line starts with its position; a record's has its offset, timestamp, key, value and headers. What
+differs from run to run (ids, the boot id, checksums) is left out. Texts over 12 characters are shortened.
 """
 
 from __future__ import annotations

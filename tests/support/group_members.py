@@ -209,7 +209,7 @@ class Coordinated:
     def __init__(self, backend: Cluster | ClusterParts, **config: Any) -> None:
         self.backend = backend._parts if isinstance(backend, Cluster) else backend
         self.config = GroupConfig(**{"group_initial_rebalance_delay_ms": 0} | config)
-        self.ms = 0  # since the test began
+        self.ms = 0  # since the test started
         self.clients: list[Client] = []
         self.restart()
 

@@ -17,21 +17,21 @@ from tests.support import reference
 from tests.support.builders import FIRST_TIMESTAMP_MS
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
-NOBODY = -1
+NO_PRODUCER = -1
 
 
 def data_batch(
     *,
     base_offset: int,
     n: int = 1,
-    producer_id: int = NOBODY,
+    producer_id: int = NO_PRODUCER,
     epoch: int = 0,
     base_sequence: int = 0,
     transactional: bool = False,
     leader_epoch: int = 0,
 ) -> bytes:
     """Return a batch whose values are its offsets, as it is in a log."""
-    known = producer_id != NOBODY
+    known = producer_id != NO_PRODUCER
     return reference.encode_batch(
         [
             reference.Record(offset, FIRST_TIMESTAMP_MS + offset, None, str(offset).encode())
@@ -179,7 +179,7 @@ class History:
         return [value for batch in self.written for value in batch.values]
 
     def segments(self, directory: Path, starts: Sequence[int] = (0,)) -> list[Segment]:
-        """Write the log; a segment begins at each of these batches, by number."""
+        """Write the log; a segment starts at each of these batches, by number."""
         directory.mkdir(parents=True, exist_ok=True)
         segments = []
         numbers = sorted({0, *starts})
@@ -207,12 +207,12 @@ def histories(draw: st.DrawFn, *, size_max: int = 25) -> History:
         elif kind == "idempotent" and producer_id not in history.open:
             history.append(producer_id, transactional=False, n=n)
         elif kind == "plain":
-            history.append(NOBODY, transactional=False, n=n)
+            history.append(NO_PRODUCER, transactional=False, n=n)
         elif producer_id in history.open or kind == "empty":
             history.end(producer_id, abort=draw(st.booleans()), new_epoch=draw(st.booleans()))
     if draw(st.booleans()):
         for producer_id in list(history.open):
             history.end(producer_id, abort=draw(st.booleans()))
     if not history.written:
-        history.append(NOBODY, transactional=False)
+        history.append(NO_PRODUCER, transactional=False)
     return history

@@ -52,7 +52,7 @@ def as_mirrored(path: Path | str) -> Contents:
 
 
 def with_own_offsets(contents: Mapping[TopicPartition, Sequence[Record]]) -> Contents:
-    """Return the records with the offsets that they have in a log that begins with them."""
+    """Return the records with the offsets that they have in a log that starts with them."""
     return {
         tp: [record._replace(offset=at) for at, record in enumerate(records)]
         for tp, records in contents.items()

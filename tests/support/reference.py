@@ -436,7 +436,7 @@ def decode_messages(data: bytes, *, strict: bool = True) -> list[Record]:
 
 
 def _split_messages(data: bytes, *, cut_off: bool) -> Iterator[tuple[Record, int, int]]:
-    """Yield each message as a record, its magic and its attributes; the last one may be cut off."""
+    """Yield each message as a record, its magic and its attributes; the last one may be incomplete."""
     position = 0
     while position < len(data):
         end = position + LOG_OVERHEAD

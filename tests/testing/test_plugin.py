@@ -95,7 +95,7 @@ def test_of_both(kafka, kbatch_topic, kbatch_records):
     assert topic in kafka.cluster.topic_names()
     kafka.intercept("Produce", lambda request: None)
 
-def test_that_names_the_place(kbatch_server, kbatch_cluster, kbatch_topic, kbatch_records):
+def test_that_names_the_cluster(kbatch_server, kbatch_cluster, kbatch_topic, kbatch_records):
     with pytest.raises(ConfigError, match="kbatch_server and kbatch_cluster: .* on=kbatch_server"):
         kbatch_topic()
     with pytest.raises(ConfigError, match="on is a str; accepted: kbatch_cluster"):

@@ -191,7 +191,7 @@ class TestAddresses:
     @pytest.fixture
     def looked_up(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            nobody = listener.getsockname()
+            unbound = listener.getsockname()
         with LoopbackServer() as self.server:
             names: list[str] = []
 
@@ -199,7 +199,7 @@ class TestAddresses:
                 names.append(host)
                 kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
                 there = (self.server.node.host, self.server.node.port)
-                return [(*kind, nobody), (*kind, there), (*kind, there)]
+                return [(*kind, unbound), (*kind, there), (*kind, there)]
 
             monkeypatch.setattr(socket, "getaddrinfo", look_up)
             yield names

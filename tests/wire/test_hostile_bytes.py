@@ -1,4 +1,4 @@
-"""Frames that are cut off, damaged or false: our error says where, in bounded memory."""
+"""Frames that are truncated, damaged or false: our error says where, in bounded memory."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_the_error_names_message_field_byte_and_both_values() -> None:
 
 
 @pytest.mark.parametrize("size", range(6))
-def test_a_varint_of_any_length_is_read_or_cut_off(size: int) -> None:
+def test_a_varint_of_any_length_is_read_or_truncated(size: int) -> None:
     data = memoryview(b"\x81" * size)
 
     with pytest.raises(ProtocolError):

@@ -2,7 +2,7 @@
 
     log_dir      find the partitions of a log dir
     log          read one of them
-    positions    where batches begin: from its indexes, checked and remembered
+    positions    where batches start: from its indexes, checked and remembered
     check        check all files of a partition
     swap_files   the files that count after an interrupted compaction, and their names
 

@@ -1,6 +1,6 @@
 """A cache of checked batch positions in the segments of a log that another program owns.
 
-An entry is (offset, position): a batch begins at that position, and all batches before it have lower
+An entry is (offset, position): a batch starts at that position, and all batches before it have lower
 offsets. `.index` entries are checked before use: if one does not lead to a whole valid batch, one further
 back is tried. Positions found by reading are remembered by file, not by its name: compaction may give the
 name to another file.
@@ -23,7 +23,7 @@ from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX, Segment, candidates
 
 
 class Positions:
-    """A cache of the positions at which batches begin in the segments of one log.
+    """A cache of the positions at which batches start in the segments of one log.
 
     Thread-safe.
     """
@@ -43,7 +43,7 @@ class Positions:
         return max(self._indexed(descriptor, segment, offset), known[at][1] if at >= 0 else 0)
 
     def last(self, descriptor: int, segment: Segment) -> int:
-        """Return the last position in a segment, cached or indexed, at which a valid batch begins; or 0."""
+        """Return the last position in a segment, cached or indexed, at which a valid batch starts; or 0."""
         known = self._tried(descriptor, segment, reversed(self._known_in(descriptor, segment)))
         return max(
             known, self._indexed(descriptor, segment, segment.base_offset + RELATIVE_OFFSET_MAX)

@@ -149,7 +149,7 @@ class LogProducers:
     ) -> ProducerStates:
         """Return the producer state as of `log_end_offset`, rebuilt from saved state and later batches.
 
-        A snapshot counts only if a segment that the state shows begins there: one that a dead writer left
+        A snapshot counts only if a segment that the state shows starts there: one that a dead writer left
         may be at an offset that now holds other batches. Nor does it count above the high watermark: it
         does not say which transactions have ended but are not stable yet.
         """

@@ -69,7 +69,7 @@ assert _WITHOUT_SEQUENCE_MAX <= _WINDOW_SIZE
 
 
 class BatchPosition(NamedTuple):
-    """The place where a batch begins: the base offset of its segment, and its position there."""
+    """The position of a batch in a log: the base offset of its segment, and the position in that."""
 
     base_offset: int  # of its segment
     position: int
@@ -112,7 +112,7 @@ def rebuild(
         log_end_offset: batches from there on are ignored, as are later snapshots.
         now_ms: the time as of which producers expire.
         snapshots: offsets of the snapshots that may be used; None: all.
-        saved: used if there is no snapshot to use, and where the batches after it begin.
+        saved: used if there is no snapshot to use, and where the batches after it start.
 
     Raises:
         CorruptRecordError: an impossible header or marker; carries file and position.
@@ -206,7 +206,7 @@ def producer_batches(
     Args:
         segments: ascending; the next one is not taken before it is needed.
         offset: where to start.
-        start: where the first batch at or above `offset` begins, if it is known.
+        start: where the first batch at or above `offset` starts, if it is known.
 
     Raises:
         CorruptRecordError: carries file and position.
@@ -242,7 +242,7 @@ def producer_batches(
 def _from_offset(segments: Iterable[Segment], offset: int) -> Iterator[Segment]:
     """Yield the segments from the one that holds `offset` on.
 
-    That is the last one that does not begin above it.
+    That is the last one that does not start above it.
     """
     floor: Segment | None = None
     for segment in segments:
@@ -294,7 +294,7 @@ def _header_and_size(window: _Window, position: int) -> tuple[BatchHeader | None
     view = window.at(position, RECORD_BATCH_OVERHEAD)
     if len(view) < min(room, RECORD_BATCH_OVERHEAD) or len(view) < _LEGACY_OVERHEAD:
         raise CorruptRecordError(
-            "batch is cut off", position=0,
+            "batch is truncated", position=0,
             expected=f"{_LEGACY_OVERHEAD} bytes or more", found=len(view),
         )  # fmt: skip
     size = LOG_OVERHEAD + int.from_bytes(view[8:LOG_OVERHEAD], "big", signed=True)
@@ -329,7 +329,7 @@ def _marker(window: _Window, position: int, header: BatchHeader) -> EndTransacti
         )  # fmt: skip
     data = window.at(position, size)
     if len(data) < size:
-        raise CorruptRecordError("batch is cut off", position=0, expected=size, found=len(data))
+        raise CorruptRecordError("batch is truncated", position=0, expected=size, found=len(data))
     if not header.is_control:
         ensure_valid(data, 0, header)
         return None
@@ -372,7 +372,7 @@ class AbortedSearch:
         last_stable_offset: int,
         log_end_offset: int,
     ) -> LogRead:
-        """Cut a READ_COMMITTED read at the last stable offset, and add its aborted transactions.
+        """End a READ_COMMITTED read at the last stable offset, and add its aborted transactions.
 
         Args:
             read: what was read.

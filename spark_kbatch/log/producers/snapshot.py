@@ -62,7 +62,7 @@ def snapshot_offsets(files: Files, directory: Path) -> list[int]:
 def stray_snapshots(offsets: Iterable[int], segment_base_offsets: Collection[int]) -> list[int]:
     """Return the offsets of the producer snapshots that a log with these segments does not need.
 
-    A snapshot belongs to the segment that begins at its offset. Of those after the last segment the newest
+    A snapshot belongs to the segment that starts at its offset. Of those after the last segment the newest
     stays: it was written when the log was closed.
     Source: ProducerStateManager.removeStraySnapshots.
     """

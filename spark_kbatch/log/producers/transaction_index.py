@@ -33,7 +33,7 @@ assert ENTRY_SIZE == 34
 
 
 def transaction_index_path(directory: Path, base_offset: int) -> Path:
-    """Return the path of the `.txnindex` file of the segment that begins at `base_offset`."""
+    """Return the path of the `.txnindex` file of the segment that starts at `base_offset`."""
     return directory / f"{base_offset:020d}{SUFFIX}"
 
 

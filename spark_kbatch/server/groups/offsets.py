@@ -10,7 +10,7 @@ An offset is dropped
 - if the group has members: that long after the commit, if it is no longer subscribed to the topic;
 - at the time that the client asked for, if it did (versions 2 to 4 of OffsetCommit);
 - with its topic. An offset carries the topic's id, so an offset of an earlier topic with the same name is
-  not shown, whoever deleted that topic, and is removed with the next check.
+  not shown, whichever process deleted that topic, and is removed with the next check.
 
 A group without members and offsets is dropped too.
 

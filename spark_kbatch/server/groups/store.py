@@ -181,7 +181,7 @@ class OffsetsStore:
         """Return the id of a partition's topic; None if there is no such partition.
 
         Raises:
-            KafkaStorageError: that cannot be told now.
+            KafkaStorageError: it cannot be looked up now.
         """
         return _topic_id_of(self._backend, topic_partition)
 

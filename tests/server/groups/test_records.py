@@ -161,7 +161,7 @@ TORN = [*OFFSETS_READ.values(), *GROUPS_READ.values()]
 
 
 @pytest.mark.parametrize("value", range(len(TORN)))
-def test_a_value_cut_off_anywhere_is_corrupt(value: int) -> None:
+def test_a_value_truncated_anywhere_is_corrupt(value: int) -> None:
     data = bytes.fromhex(TORN[value])
     read = records.unpack_offset if value < len(OFFSETS_READ) else records.unpack_group
     for end in range(len(data)):

@@ -12,12 +12,12 @@ from spark_kbatch.remote.cluster import RemoteCluster
 from spark_kbatch.testing.servers import KafkaServer
 
 AnyCluster: TypeAlias = Cluster | RemoteCluster
-Place: TypeAlias = KafkaServer | Cluster | RemoteCluster
+ServerOrCluster: TypeAlias = KafkaServer | Cluster | RemoteCluster
 
 _OF_TESTS = ("kbatch_server", "kbatch_noserver", "kbatch_cluster")
 
 
-class Places:
+class Clusters:
     """The clusters that one test can use, and the topics that it has touched there.
 
     Attributes:
@@ -28,15 +28,15 @@ class Places:
         self._request = request
         self.touched: dict[tuple[AnyCluster, str], None] = {}
 
-    def cluster(self, on: Place | None, topic: str) -> AnyCluster:
+    def cluster(self, on: ServerOrCluster | None, topic: str) -> AnyCluster:
         """Return the cluster to use for a topic, and remember that the test has touched the topic.
 
         Args:
-            on: the place that the test names. By default the server that the test uses, or else its own
-                cluster.
+            on: the server or cluster that the test names. By default the server that the test uses,
+                or else its own cluster.
 
         Raises:
-            ConfigError: `on` is not such a place, or is missing in a test that uses several.
+            ConfigError: `on` is no server or cluster, or is missing in a test that uses several.
         """
         if on is None:
             on = self._default()
@@ -49,11 +49,13 @@ class Places:
         self.touched[found, topic] = None
         return found
 
-    def _default(self) -> Place:
+    def _default(self) -> ServerOrCluster:
         used = [name for name in _OF_TESTS if name in self._request.fixturenames]
         if len(used) > 1:
             raise ConfigError(
                 f"the test uses {' and '.join(used)}: say which one is meant with on=, such as on={used[0]}"
             )
-        place: Place = self._request.getfixturevalue(used[0] if used else "kbatch_cluster")
-        return place
+        found: ServerOrCluster = self._request.getfixturevalue(
+            used[0] if used else "kbatch_cluster"
+        )
+        return found

@@ -18,7 +18,7 @@ from tests.support import builders
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    folder = tmp_path_factory.mktemp("places")
+    folder = tmp_path_factory.mktemp("paths")
     return builders.a_cluster(folder, topics={"events": 2, "more": 1, "doomed": 1})
 
 

@@ -1,4 +1,4 @@
-"""The places of a cluster's files: copies, moved folders, file systems, modes, names from cluster.json."""
+"""Locations of a cluster's files: copies, moved folders, file systems, modes, names from cluster.json."""
 
 from __future__ import annotations
 
