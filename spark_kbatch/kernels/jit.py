@@ -104,10 +104,8 @@ class _Kernels:
             settings.CACHE_DIR = _temporary_directory()
         # LLVM code checks no bounds, and Python cannot call it.
         instead = {} if settings.BOUNDSCHECK or settings.DISABLE_JIT else llvm.by_name()
-        # Only kernels call helpers; entry points for other callers would take time to compile.
-        inline = numba.njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
         for name in helpers:
-            module[name] = instead.get(name) or inline(functions[name])
+            module[name] = instead.get(name) or numba.njit(forceinline=True)(functions[name])
         self._njit: Any = numba.njit(cache=True, nogil=True)
         self._functions = functions
         self._source = Path(module["__file__"])
