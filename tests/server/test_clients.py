@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -217,8 +218,9 @@ KNOW_FENCING = [
 
 @pytest.mark.parametrize("connect", KNOW_FENCING, indirect=True)
 def test_a_static_member_that_restarts_takes_its_place_and_fences_any_other_with_its_id(
-    tmp_path: Path, connect: Connect
+    tmp_path: Path, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "spark_kbatch.server.groups")
     with (
         builders.a_cluster(tmp_path, topics={"events": 4}) as cluster,
         cluster.serve() as server,
@@ -231,13 +233,10 @@ def test_a_static_member_that_restarts_takes_its_place_and_fences_any_other_with
                 client.member("g", "events", session_timeout_ms=30_000, instance_id=instance_id)
             )
 
-        def generation() -> int:
-            return server._groups._memberships.groups["g"].generation
-
         numbers = Numbers(cluster, "events", 4)
         first, second = member("first"), member("second")
         until(lambda: has(4, first, second), "each member gets its share")
-        settled = generation()
+        caplog.clear()
 
         first.leave()
         numbers.send(40)
@@ -251,7 +250,10 @@ def test_a_static_member_that_restarts_takes_its_place_and_fences_any_other_with
         until(lambda: not second.is_running, "the fenced one ends")
 
         assert re.search("fenced", second.said(), re.IGNORECASE)
-        assert generation() == settled
+        # Neither restart starts a rebalance. The group's leader may ask for one, as kafka-python's does if it
+        # gets the topic's metadata only after it has joined.
+        reasons = [text for text in caplog.messages if "rebalances" in text]
+        assert all(re.search(r"generation \d+: member \S+ joins again$", one) for one in reasons)
 
 
 # Administration.
