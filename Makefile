@@ -11,7 +11,7 @@ SPARK :=
 OLDEST := VENV=.venv-4.1 SPARK='==4.1.*'
 
 LOWEST := .venv-lowest
-LOWEST_TESTS := $(addprefix tests/,cli cluster commit consumer kernels log mirroring options producer record remote replica server wire)
+LOWEST_TESTS := tests/record tests/log tests/producer tests/options tests/cli
 
 # The first of these is used that runs, is new enough and can create virtual environments.
 PYTHON ?= python3.13 python3.12 python3.11 python3
