@@ -34,11 +34,22 @@ def settings_given(
     _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
 ) -> dict[str, str]:
     """Parse KEY=VALUE of an option that may be repeated."""
+    return _parse_settings(words, "{!r} is not KEY=VALUE, such as retention.ms=86400000")
+
+
+def client_properties_given(
+    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
+) -> dict[str, str]:
+    """Parse KEY=VALUE of an option that may be repeated; errors do not repeat words, which may be secret."""
+    return _parse_settings(words, "it is not KEY=VALUE, such as security.protocol=SSL")
+
+
+def _parse_settings(words: Sequence[str], malformed: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not (key and equals):
-            raise click.BadParameter(f"{word!r} is not KEY=VALUE, such as retention.ms=86400000")
+            raise click.BadParameter(malformed.format(word))
         if key in found:
             raise click.BadParameter(f"{key!r} is given twice")
         found[key] = value

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +19,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from spark_kbatch.cli.parameters import properties_of
+from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import KBatchError
@@ -85,25 +85,11 @@ def _is_path(word: str) -> bool:
     return "/" in word or word in (".", "..", "~") or is_address(word)
 
 
-def _client_options(
-    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
-) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not (key and equals):  # the word may be a secret
-            raise click.BadParameter("it is not KEY=VALUE, such as security.protocol=SSL")
-        if key in found:
-            raise click.BadParameter(f"{key!r} is given twice")
-        found[key] = value
-    return found
-
-
 def client_options(command: _Command) -> Callable[..., Any]:
     """Add the options `--config` and `-X` to a command, which gets both as its argument `client`."""
 
     @click.option("--config", "from_file", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
-    @click.option("-X", "single", metavar="KEY=VALUE", multiple=True, callback=_client_options, help="Set one of these properties, over those in the file; may be repeated.")  # fmt: skip
+    @click.option("-X", "single", metavar="KEY=VALUE", multiple=True, callback=client_properties_given, help="Set one of these properties, over those in the file; may be repeated.")  # fmt: skip
     @functools.wraps(command)
     def with_client(
         *given: Any, single: dict[str, str], from_file: dict[str, str], **named: Any

@@ -51,7 +51,7 @@ _ISOLATION = IsolationLevel.READ_COMMITTED
 
 
 class MirrorProgress(NamedTuple):
-    """What a mirror has copied since it was started, and how much is left."""
+    """Records that a mirror has copied since it was started, and those that are left."""
 
     records_count: int  #: sent, in units that are committed or not
     size_in_bytes: int

@@ -96,7 +96,7 @@ Bound: TypeAlias = Offsets | Timestamps
 
 
 class Patience(NamedTuple):
-    """How long a read from a real Kafka cluster waits for records, and how often it repeats look-ups."""
+    """Waiting times and retries of a read from a real Kafka cluster."""
 
     poll_timeout_ms: int | None = None  # of one fetch; None for default.api.timeout.ms
     look_ups_repeated: int = 0  # how often a look-up that timed out is repeated

@@ -11,7 +11,7 @@ longer leads the partition may name the one that does.
 A client is leased from the pool of the process when the transport is made, and goes back when it is closed, which
 the sender's thread does at its end; so do the producer's id and sequence numbers.
 
-    answer of a broker                      the sender is notified
+    answer of a broker                      the sender gets
     DUPLICATE_SEQUENCE_NUMBER               success: the batch was written before; its offset is not known
     MESSAGE_TOO_LARGE                       RecordTooLargeError, upon which it splits the batch
     OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -334,7 +334,7 @@ class ReplicaManager:
                 leader alone: the others get it after the answer, before this returns. With one
                 replica they are the same.
             internal_topics_allowed: whether the cluster's own topics are accepted.
-            origin: what appends. Replicas copy their leader's bytes and do not call this.
+            origin: where the batches come from. Replicas copy their leader's bytes and do not call this.
             entries_per_partition: one whole batch each; of a CLIENT also a run, see `accept`, which is
                 appended as a whole or not at all. Not referenced after the return, and only read unless
                 it is a run.

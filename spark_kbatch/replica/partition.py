@@ -30,7 +30,7 @@ The rules:
   in a log dir that is ours.
 
 A Spark job's data is placed after the recorded ends of all members of the ISR, unseen; the commit then
-flips their states. `view` has what readers see, which take no lock except to have a leader elected;
+flips their states. `view` has what readers see; they take no lock except to have a leader elected.
 `followers` makes a follower equal to its leader.
 
 Source: Kafka core/.../cluster/Partition.scala, metadata/.../PartitionChangeBuilder.java.

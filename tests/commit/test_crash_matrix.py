@@ -200,7 +200,7 @@ def ensure_rolling_forward_may_crash(
     """Crash a roll forward at each step; the processes that run next must find all of the job."""
     rolled = Recording(first.disk, scenario.roll_forward)
     flushed = rolled.first("flush", SLOT)
-    kills = itertools.chain(rolled.kills(), rolled.torn_kills())
+    kills = itertools.chain(rolled.kills(seed), rolled.torn_kills(seed))
     for second in rolled.power_losses(seed) if power_losses else kills:
         crash = Crash(f"{first}; then {second}", second.at, second.disk, second.power_lost)
         found = scenario.ensure_survived(crash, by=by)

@@ -233,9 +233,13 @@ def test_a_static_member_that_restarts_takes_its_place_and_fences_any_other_with
                 client.member("g", "events", session_timeout_ms=30_000, instance_id=instance_id)
             )
 
+        def generation() -> int:
+            return server._groups._memberships.groups["g"].generation
+
         numbers = Numbers(cluster, "events", 4)
         first, second = member("first"), member("second")
         until(lambda: has(4, first, second), "each member gets its share")
+        settled = generation()
         caplog.clear()
 
         first.leave()
@@ -253,6 +257,7 @@ def test_a_static_member_that_restarts_takes_its_place_and_fences_any_other_with
         # Neither restart starts a rebalance. The group's leader may ask for one, as kafka-python's does if it
         # gets the topic's metadata only after it has joined.
         reasons = [text for text in caplog.messages if "rebalances" in text]
+        assert generation() == settled + len(reasons)
         assert all(re.search(r"generation \d+: member \S+ joins again$", one) for one in reasons)
 
 

@@ -36,14 +36,15 @@ STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else SEEDED_STRIDE
 T = TypeVar("T")
 
 
-def sample(steps: Sequence[T], stride: int = STRIDE) -> list[T]:
-    """Return every `stride`th of these, including the first and the last; all of them in `make soak`."""
+def sample(steps: Sequence[T], stride: int = STRIDE, seed: int = 0) -> list[T]:
+    """Return every `stride`th of these, including the first and the last; all of them in `make soak`.
+
+    With a seed, every tenth is returned in both, and `stride` has no effect.
+    """
+    if seed:
+        return list(steps[seed % SEEDED_STRIDE :: SEEDED_STRIDE])
     stride = min(stride, STRIDE)
     return [step for at, step in enumerate(steps) if at % stride == 0 or at == len(steps) - 1]
-
-
-def _sample(steps: Sequence[T], seed: int, stride: int = STRIDE) -> Sequence[T]:
-    return steps[seed % SEEDED_STRIDE :: SEEDED_STRIDE] if seed else sample(steps, stride)
 
 
 @dataclass(frozen=True)
@@ -130,12 +131,12 @@ class Recording:
             if found != last:
                 different.append(Crash(f"killed before step {at}: {step}", at, disk))
             last = found
-        yield from _sample(different, seed, stride)
+        yield from sample(different, stride, seed)
 
     def torn_kills(self, seed: int = 0) -> Iterator[Crash]:
         """Yield crashes within a step, each from a run of its own."""
         torn = [at for at, step in enumerate(self.steps) if step.split()[0] in CAN_BE_TORN]
-        for at in _sample(torn, seed):
+        for at in sample(torn, seed=seed):
             process = SimulatedProcess(self._before.copy(), Fault(at, torn=True, seed=seed))
             assert killed(self._work, process)
             where = f"killed within step {at}, seed {seed}: {self.steps[at]}"
@@ -144,7 +145,7 @@ class Recording:
     def power_losses(self, seed: int = 0, stride: int = STRIDE) -> Iterator[Crash]:
         """Yield a crash for each step."""
         steps = [*zip(count(), self.steps, self._disks, strict=False)]
-        for at, step, disk in _sample(steps, seed, stride):
+        for at, step, disk in sample(steps, stride, seed):
             rng = random.Random(f"{seed} {at}")
             where = f"power lost before step {at}, seed {seed}: {step}"
             yield Crash(where, at, disk.after_power_loss(rng), power_lost=True)
