@@ -39,7 +39,7 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     commit      a Spark job's data, all or nothing
 #     server      a Kafka server over the folder of a cluster
 #     cluster     wires the above
-#     opening     finds out what lies at a path
+#     opening     the one door of all faces: `Cluster`, and reads and writes of Spark jobs
 #     mirroring   topics copied from one place to another, exactly once
 #     spark       the data source `kbatch`, and the demo
 #     cli         the `kbatch` command
@@ -57,9 +57,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from spark_kbatch import files as files  # first: on Windows it says what to do
-from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.cluster.parts import StrPath
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import (
     ApiError,
@@ -91,9 +88,12 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, TopicPartition
-from spark_kbatch.opening import open_for_reading
+from spark_kbatch.opening.broker_logs import BrokerLogs
+from spark_kbatch.opening.cluster import Cluster
+from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options import arguments
-from spark_kbatch.options.option import MiB
+from spark_kbatch.options.mirror import UNIT_BYTES, UNIT_SECONDS
+from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_foreign_end
@@ -257,8 +257,8 @@ def mirror(
     *,
     name: str | None = None,
     follow: bool = False,
-    unit_bytes: int = 64 * MiB,
-    unit_seconds: float = 5.0,
+    unit_bytes: int = UNIT_BYTES,
+    unit_seconds: float = UNIT_SECONDS,
     fail_on_data_loss: bool = True,
     foreign_end: str = "log",
     source_config: Mapping[str, Any] | None = None,

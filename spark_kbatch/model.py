@@ -72,6 +72,13 @@ class Piece(NamedTuple):
     topic_id: str = ""  # empty if the topic has none
 
 
+class StreamPiece(NamedTuple):
+    """The offset range that one task of a micro-batch reads, and the topic's id."""
+
+    wanted: OffsetRange
+    topic_id: str  # empty if the topic has none
+
+
 class OffsetAndTimestamp(NamedTuple):
     """A record's offset and timestamp, found by time; -1 as the timestamp of a log's start or end."""
 

@@ -43,7 +43,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
     "options": {
-        "arguments", "group", "option", "paths", "producer", "read", "remote", "security", "server", "topic", "write",
+        "arguments", "group", "mirror", "option", "paths", "producer", "read", "remote", "security", "server", "topic", "write",
     },
     "kernels": {"legacy", "lines", "records", "routing"},
     "record": {
@@ -68,13 +68,31 @@ DOORS = {
         "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "produce", "protocol",
     },
     "server": {"groups.store", "intercepts", "ownership", "server"},
-    "cluster": {"broker_logs", "cluster", "job", "parts", "readable", "transports"},
+    "cluster": {"export", "foreign_source", "groups", "job", "metrics", "parts", "transports"},
+    "opening": {"broker_logs", "cluster", "readers", "spark_reads", "spark_writes", "topics_at_path"},
     "spark": {"demo", "source"},
     "cli": {"main"},
 }  # fmt: skip
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"cluster", "mirroring", "opening", "remote", "spark"}
+FACES = {
+    "spark": {"errors", "model", "opening", "options", "terminal"},
+    # `dump-log` looks at files that need not be of a cluster; lines of text and types of columns are of
+    # records; and the demo is a Spark job.
+    "cli": {
+        ROOT,
+        "errors",
+        "files",
+        "log",
+        "model",
+        "opening",
+        "options",
+        "record",
+        "spark",
+        "terminal",
+    },
+}
+PRODUCER_USERS = {"cluster", "mirroring", "opening", "remote"}
 HOMES = {
     "pyspark": {
         "spark/__init__.py",
@@ -188,6 +206,17 @@ def test_rooms_are_entered_by_their_doors() -> None:
     assert found == DOORS
 
 
+@pytest.mark.parametrize("face", FACES)
+def test_a_face_opens_clusters_through_one_room(face: str) -> None:
+    found = {
+        one.imported
+        for one in IMPORTS
+        if one.importer == face and one.imported not in (None, face) and not one.for_types
+    }
+
+    assert found == FACES[face]
+
+
 def test_producer_and_consumer_are_wired_by_those_who_open_a_path() -> None:
     users = {
         one.importer
@@ -227,7 +256,7 @@ from pathlib import Path
 
 import spark_kbatch
 from spark_kbatch.cluster.job import coordinator_for
-from spark_kbatch.opening import open_for_reading
+from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.model import TopicPartition
@@ -266,7 +295,7 @@ print({"kafka", "numba", "pyspark"} & sys.modules.keys())
 WHAT_ONLY_WRITERS_AND_TASKS_NEED = """
 import sys
 
-from spark_kbatch.opening import open_topics
+from spark_kbatch.opening.readers import open_topics
 from spark_kbatch.options.read import parse_read_options
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events", "minPartitions": "3"})

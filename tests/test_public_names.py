@@ -29,12 +29,12 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import errors, testing
-from spark_kbatch.cluster.cluster import Garbage
 from spark_kbatch.cluster.export import ExportedPartition
 from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import AbandonedJob, NotRemoved
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import ConsumerGroup, DeletedTopic, Deletion, GroupMember, GroupOffset
+from spark_kbatch.opening.cluster import Garbage
 from spark_kbatch.replica.administration import LogDirInfo
 from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.server.ownership import ServerAddress

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option
 from spark_kbatch.cli.paths import (
@@ -19,7 +20,6 @@ from spark_kbatch.cli.paths import (
     topic_argument,
 )
 from spark_kbatch.cli.topics import led_offsets
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import (
     ConfigError,
     KBatchError,
@@ -31,7 +31,7 @@ from spark_kbatch.options.topic import ensure_not_internal
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch.remote.cluster import RemoteCluster
+    from spark_kbatch import RemoteCluster
 
 _yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
 from spark_kbatch.cli.output import Table, print_json, print_line, text_or_base64
 from spark_kbatch.cli.parameters import foreign_end_option, isolation_level_option, json_option
@@ -23,7 +24,6 @@ from spark_kbatch.cli.paths import (
     topic_argument,
 )
 from spark_kbatch.cli.progress import progress_bar
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import IsolationLevel
 from spark_kbatch.record.lines import Lines, json_layout

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.cli.output import (
     Table,
     iso_time,
@@ -16,13 +17,11 @@ from spark_kbatch.cli.output import (
 )
 from spark_kbatch.cli.parameters import json_option
 from spark_kbatch.cli.paths import client_options, is_remote, name_of, open_cluster, path_argument
-from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import ConsumerGroup
 
 if TYPE_CHECKING:
-    from spark_kbatch.remote.cluster import RemoteCluster
+    from spark_kbatch import RemoteCluster
 
 
 @click.command()

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import spark_kbatch
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import foreign_end_option, json_option, properties_of
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.options.mirror import UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch.mirroring.copying import MirrorProgress, OnProgress
+    from spark_kbatch import MirrorProgress
+    from spark_kbatch.mirroring.copying import OnProgress
 
 _MB = 1_000_000
 
@@ -26,8 +29,8 @@ _MB = 1_000_000
 @click.option("--topics", required=True, metavar="TOPIC,...", help="Topics to copy.")
 @click.option("--name", help="Name of the mirror, under which TARGET keeps its progress; by default it is made from the id of SOURCE's cluster. Each of several mirrors into one TARGET needs its own.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGINT or SIGTERM.")
-@click.option("--unit-bytes", type=click.IntRange(min=1), default=64 << 20, show_default=True, help="Bytes after which what was copied is committed.")  # fmt: skip
-@click.option("--unit-seconds", type=click.FloatRange(min=0, max=30), default=5.0, show_default=True, help="Seconds after which what was copied is committed.")  # fmt: skip
+@click.option("--unit-bytes", type=click.IntRange(min=1), default=UNIT_BYTES, show_default=True, help="Bytes after which what was copied is committed.")  # fmt: skip
+@click.option("--unit-seconds", type=click.FloatRange(min=0, max=30), default=UNIT_SECONDS, show_default=True, help="Seconds after which what was copied is committed.")  # fmt: skip
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=True, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
 @foreign_end_option
 @click.option("--source-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
@@ -55,12 +58,10 @@ def mirror(
 
     A mirror that was killed goes on where it was: run the same command again.
     """
-    from spark_kbatch.mirroring.mirror import mirror as run  # noqa: PLC0415  loads the kernels
-
     stop = asked_to_stop()
     names = [one.strip() for one in topics.split(",") if one.strip()]
     with _progress_bar(names, hidden=as_json) as on_progress:
-        done = run(
+        done = spark_kbatch.mirror(
             source,
             target,
             names,

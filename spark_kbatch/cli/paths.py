@@ -19,16 +19,16 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+import spark_kbatch
+from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.cli.parameters import client_properties_given, properties_of
-from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.opening import open_for_reading, open_reader, open_remote_reader
+from spark_kbatch.opening.readers import open_for_reading, open_reader, open_remote_reader
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch.remote.cluster import RemoteCluster
+    from spark_kbatch import RemoteCluster
 
 PATH_VARIABLE = "KBATCH_PATH"
 
@@ -135,7 +135,7 @@ def open_readable(
     """Open the cluster, real cluster or broker's logs at PATH, for reading."""
     ensure_goes_with(path, client)
     if is_address(path):
-        return _connect(path, client)
+        return spark_kbatch.connect(path, client)
     return open_for_reading(path, foreign_end=foreign_end)
 
 
@@ -144,7 +144,7 @@ def open_cluster(
 ) -> Cluster | RemoteCluster:
     """Open the cluster that PATH names; with `create`, create one in a folder if there is none."""
     ensure_goes_with(path, client)
-    return _connect(path, client) if is_address(path) else Cluster(path, create=create)
+    return spark_kbatch.connect(path, client) if is_address(path) else Cluster(path, create=create)
 
 
 def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) -> Any:
@@ -165,13 +165,6 @@ def name_of(cluster: Cluster | BrokerLogs | RemoteCluster) -> str:
     if isinstance(cluster, (Cluster, BrokerLogs)):
         return str(cluster.path)
     return cluster.bootstrap_servers
-
-
-def _connect(address: str, client: Mapping[str, str]) -> RemoteCluster:
-    # Loads the network, which takes longer than most commands.
-    from spark_kbatch.remote.cluster import connect_to  # noqa: PLC0415
-
-    return connect_to(address, dict(client), {})
 
 
 def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option, settings_given
 from spark_kbatch.cli.paths import folder_argument
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.options.server import parse_address
+from spark_kbatch.options.server import ServerConfig, parse_address
 from spark_kbatch.options.topic import PARTITIONS_MAX, REPLICATION_FACTOR_MAX, topic_key
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch.server.server import Server
+    from spark_kbatch import Server
 
 _OPTIONS_OF_SERVE = {
     "auto.create.topics.enable": "--no-auto-create",
@@ -53,9 +53,9 @@ def _advertised(
 @folder_argument
 @click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=_address, help="Address to listen on; port 0 for any free port.")  # fmt: skip
 @click.option("--advertise", metavar="HOST:PORT", callback=_advertised, help="Address that clients connect to, if not the one that they have reached.")  # fmt: skip
-@click.option("--auto-create/--no-auto-create", default=True, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip
-@click.option("--num-partitions", type=click.IntRange(1, PARTITIONS_MAX), default=1, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
-@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), default=1, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
+@click.option("--auto-create/--no-auto-create", default=ServerConfig.auto_create_topics_enable, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip
+@click.option("--num-partitions", type=click.IntRange(1, PARTITIONS_MAX), default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
 @click.option("--flush", is_flag=True, help="Flush batches to disk before they are acknowledged.")
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the server; may be repeated.")  # fmt: skip
 @click.option("--create", is_flag=True, help="Create the cluster if there is none.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.cli.output import Table, print_json, print_line, text_of
 from spark_kbatch.cli.parameters import foreign_end_option, json_option, settings_given
 from spark_kbatch.cli.paths import (
@@ -20,9 +21,6 @@ from spark_kbatch.cli.paths import (
     path_argument,
     topic_argument,
 )
-from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.cluster.readable import damaged_topics, skipping_deleted
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -30,6 +28,7 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
 )
 from spark_kbatch.model import GroupOffset, LogOffsets, PartitionInfo, TopicPartition
+from spark_kbatch.opening.topics_at_path import damaged_topics, skipping_deleted
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     REPLICATION_FACTOR_MAX,
@@ -37,12 +36,11 @@ from spark_kbatch.options.topic import (
     TopicConfig,
     topic_key,
 )
-from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch.remote.cluster import RemoteCluster
-    from spark_kbatch.remote.topics import RemoteTopic
+    from spark_kbatch import RemoteCluster, RemoteTopic
+    from spark_kbatch.replica.view import ReplicaInfo
 
 logger = logging.getLogger(__name__)
 

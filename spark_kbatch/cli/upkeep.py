@@ -6,9 +6,11 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from spark_kbatch import BrokerLogs, Cluster, Commit
 from spark_kbatch.cli.output import (
     Table,
     counted,
@@ -19,15 +21,14 @@ from spark_kbatch.cli.output import (
 from spark_kbatch.cli.parameters import json_option
 from spark_kbatch.cli.paths import complete_topic, folder_argument
 from spark_kbatch.cli.progress import progress_bar
-from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening import open_for_reading
+from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.write import STAGING_RETENTION_MS
 from spark_kbatch.terminal import visible
+
+if TYPE_CHECKING:
+    from spark_kbatch.log.repair import RepairReport
 
 
 @click.command()

@@ -6,7 +6,6 @@ Other processes may change a cluster at any time, so the disk is looked at on ev
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -43,7 +42,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import MiB
-from spark_kbatch.options.paths import absolute_path
+from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
 from spark_kbatch.options.write import parse_folders
@@ -55,8 +54,6 @@ from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replica, Replicas
 
 logger = logging.getLogger(__name__)
-
-StrPath = str | os.PathLike[str]
 
 _ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
 

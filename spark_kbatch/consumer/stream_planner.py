@@ -51,7 +51,14 @@ from spark_kbatch.errors import (
     KBatchError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import INT_MAX, LONG_MAX, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.model import (
+    INT_MAX,
+    LONG_MAX,
+    LogOffsets,
+    OffsetRange,
+    StreamPiece,
+    TopicPartition,
+)
 from spark_kbatch.options.read import ReadOptions, Subscribe
 from spark_kbatch.options.topic import Topic, ensure_valid_topic
 
@@ -73,13 +80,6 @@ class Seen(NamedTuple):
 
     views: Mapping[TopicPartition, LogView]
     ids: Mapping[str, str]
-
-
-class StreamPiece(NamedTuple):
-    """The range that one task of a micro-batch reads."""
-
-    wanted: OffsetRange
-    topic_id: str  # empty if the topic has none
 
 
 class StreamPlanner:

@@ -36,14 +36,12 @@ from spark_kbatch.mirroring.batches import batches
 from spark_kbatch.mirroring.progress import NOTHING, Progress, TopicIds
 from spark_kbatch.mirroring.target import Target, TargetTopic
 from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
+from spark_kbatch.options.mirror import UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.options.option import MiB
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import LogRead
 
 logger = logging.getLogger(__name__)
-
-UNIT_BYTES = 64 * MiB
-UNIT_MS = 5_000
 
 _TURN_BYTES = 64 * MiB  # of one partition, before the next one
 _POLL_S = 0.2  # between looks at a source that has nothing new
@@ -72,7 +70,7 @@ class Settings(NamedTuple):
     source: str  # for people
     follow: bool = False
     unit_bytes: int = UNIT_BYTES
-    unit_ms: int = UNIT_MS
+    unit_ms: int = int(UNIT_SECONDS * 1000)
     fail_on_data_loss: bool = True
 
 

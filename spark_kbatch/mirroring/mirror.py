@@ -10,15 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spark_kbatch.cluster.broker_logs import ForeignSource
-from spark_kbatch.cluster.parts import ClusterParts, StrPath
+from spark_kbatch.cluster.foreign_source import ForeignSource
+from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.consumer.source import Source
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_meta_properties
 from spark_kbatch.mirroring.copying import (
-    UNIT_BYTES,
-    UNIT_MS,
     Mirror,
     MirrorProgress,
     OnProgress,
@@ -27,9 +25,9 @@ from spark_kbatch.mirroring.copying import (
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import INT_MAX
-from spark_kbatch.opening import open_reader
+from spark_kbatch.opening.readers import open_reader
 from spark_kbatch.options import arguments
-from spark_kbatch.options.paths import absolute_path
+from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.remote import is_address, parse_cluster_options
 
 if TYPE_CHECKING:
@@ -52,16 +50,16 @@ def mirror(
     target: StrPath,
     topics: str | Iterable[str],
     *,
-    name: str | None = None,
-    follow: bool = False,
-    unit_bytes: int = UNIT_BYTES,
-    unit_seconds: float = UNIT_MS / 1000,
-    fail_on_data_loss: bool = True,
-    foreign_end: str = "log",
-    source_config: Mapping[str, Any] | None = None,
-    target_config: Mapping[str, Any] | None = None,
-    on_progress: OnProgress | None = None,
-    stop: threading.Event | None = None,
+    name: str | None,
+    follow: bool,
+    unit_bytes: int,
+    unit_seconds: float,
+    fail_on_data_loss: bool,
+    foreign_end: str,
+    source_config: Mapping[str, Any] | None,
+    target_config: Mapping[str, Any] | None,
+    on_progress: OnProgress | None,
+    stop: threading.Event | None,
 ) -> MirrorProgress:
     """Copy topics from a source to a target, exactly once, as `spark_kbatch.mirror` describes."""
     names = arguments.topic_names("topics", topics)

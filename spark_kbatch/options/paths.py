@@ -10,10 +10,12 @@ from urllib.parse import unquote
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import arguments
 
+StrPath = str | os.PathLike[str]
+
 _NAME_BYTES_MAX = 255
 
 
-def absolute_path(path: str | os.PathLike[str], name: str = "path") -> Path:
+def absolute_path(path: StrPath, name: str = "path") -> Path:
     """Return the folder that `path` names; it may be a `file:` URI, or start with `~`.
 
     As in Spark, "#" and "?" are ordinary characters of a name, also in a `file:` URI.

@@ -16,9 +16,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_kbatch.consumer.reading import Rows
 from spark_kbatch.model import Piece
-from spark_kbatch.opening import open_topics
+from spark_kbatch.opening.spark_reads import BatchRead
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.shown import briefly
@@ -36,16 +35,13 @@ class KBatchReader(DataSourceReader):
     """Spark batch reader for the requested columns of Spark's Kafka row."""
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
-        self._options = options
-        self._rows = Rows(columns)
+        self._read = BatchRead(options, columns)
 
     @briefly
     def partitions(self) -> list[InputPartition]:
         """Return an input partition for each offset range of the read's plan."""
         load = uuid.uuid4().hex
-        return [
-            RangePartition(load, piece) for piece in open_topics(self._options).plan(self._options)
-        ]
+        return [RangePartition(load, piece) for piece in self._read.plan()]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -54,10 +50,7 @@ class KBatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         process.freeze_modules()
-        piece, action = partition.piece, f"{partition.load}-{_action()}"
-        reader = open_topics(self._options)
-        batches = reader.read_piece(piece, self._rows.decoded, self._options, action)
-        yield from self._rows.of(batches, piece.planned.topic_partition)
+        yield from self._read.read(partition.piece, f"{partition.load}-{_action()}")
 
 
 def _action() -> str:

@@ -25,9 +25,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.consumer import planning
 from spark_kbatch.errors import ConfigError, KBatchError
-from spark_kbatch.opening import open_topics, with_absolute_path
+from spark_kbatch.opening import spark_reads
+from spark_kbatch.opening.readers import with_absolute_path
+from spark_kbatch.opening.spark_writes import begin_job
 from spark_kbatch.options.read import (
     parse_batch_or_stream_options,
     parse_read_options,
@@ -41,7 +42,6 @@ from spark_kbatch.spark.workers import why_unknown_to_workers
 from spark_kbatch.spark.writer import (
     KBatchStreamWriter,
     KBatchWriter,
-    begin_job,
     ensure_writable,
 )
 
@@ -91,12 +91,7 @@ class KBatchDataSource(DataSource):
     def schema(self) -> StructType:
         """Check the options; return the schema of Spark's Kafka row, with headers if asked for."""
         options, is_batch = parse_batch_or_stream_options(self.options)
-        topics = open_topics(options).source
-        if is_batch:
-            planning.ranges(options, topics)
-        else:
-            # A stream that resumes from its checkpoint does not need what its starting offsets name.
-            planning.selected(options.selection, topics, strict=options.fail_on_data_loss)
+        spark_reads.ensure_readable(options, is_batch=is_batch)
         return ROW_SCHEMA if options.include_headers else StructType(ROW_SCHEMA.fields[:-1])
 
     @briefly

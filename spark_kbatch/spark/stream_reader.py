@@ -12,7 +12,6 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,17 +19,9 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.consumer.reading import Rows
-from spark_kbatch.consumer.source import Source
-from spark_kbatch.consumer.stream_planner import (
-    StreamOffset,
-    StreamPiece,
-    StreamPlanner,
-    still_there,
-)
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.opening import open_topics
+from spark_kbatch.model import StreamPiece
+from spark_kbatch.opening.spark_reads import StreamRead
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.shown import briefly
@@ -64,28 +55,19 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
         self._options = options
-        self._rows = Rows(columns)
-
-    @functools.cached_property
-    def _planner(self) -> StreamPlanner:
-        """The planner of micro-batches; only the reader that Spark asks for offsets creates one."""
-        return StreamPlanner(self._options, self._open_source, monotonic_ms)
+        self._read = StreamRead(options, columns)
 
     @briefly
     def initialOffset(self) -> dict[str, Any]:
         """Return the offsets at which a query without a checkpoint starts."""
-        return self._planner.initial().to_json()
+        return self._read.initial()
 
     @briefly
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         """Return the offsets at which the next micro-batch ends."""
-        limited = not isinstance(limit, ReadAllAvailable)
-        known = None if start is None else StreamOffset.from_json(start)
-        end = self._planner.latest(known, limited=limited)
-        # Spark compares texts: to show that nothing is new, return exactly the one it passed.
-        return start if start is not None and end == known else end.to_json()
+        return self._read.latest(start, limited=not isinstance(limit, ReadAllAvailable))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a read limit if the options set one, so that Spark can ask for all data instead.
@@ -100,19 +82,17 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the log ends that the first `latestOffset` call finds."""
-        self._planner.prepare_for_available_now()
+        self._read.prepare_for_available_now()
 
     @briefly
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the latest offsets of the logs, for the query's progress report."""
-        latest = self._planner.report_latest()
-        return None if latest is None else latest.to_json()
+        return self._read.report_latest()
 
     @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return an input partition for each offset range of the micro-batch."""
-        pieces = self._planner.plan(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        return [StreamPartition(piece) for piece in pieces]
+        return [StreamPartition(piece) for piece in self._read.plan(start, end)]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -121,15 +101,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, StreamPartition):
             return
         process.freeze_modules()
-        reader, wanted = open_topics(self._options), partition.piece.wanted
-        if still_there(partition.piece, reader.source, self._options):
-            batches = reader.read_available(
-                wanted, self._rows.decoded, self._options, topic_id=partition.piece.topic_id
-            )
-            yield from self._rows.of(batches, wanted.topic_partition)
-
-    def _open_source(self) -> Source:
-        return open_topics(self._options).source
+        yield from self._read.read(partition.piece)
 
 
 class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -17,9 +17,9 @@ KafkaStreamingWrite.scala.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -40,8 +40,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.cluster.job import Job
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.opening.spark_writes import WriteJob
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.spark import process
@@ -139,42 +139,6 @@ _REQUIRED = {
     "option 'topic', or give each row one in a column 'topic'",
     "value": "required attribute 'value' not found; the columns are: {columns}",
 }
-
-
-class WriteJob(Protocol):
-    """Interface of a write shared by tasks and driver: `cluster.job.Job` or `remote.job.RemoteJob`."""
-
-    def stage(
-        self,
-        rows: Iterable[pa.RecordBatch],
-        *,
-        application_id: str | None = None,
-        query_id: str | None = None,
-    ) -> Any:
-        """Write all rows of one Spark task, and return the result that the commit needs."""
-
-    def commit_batch(self, staged: Sequence[Any]) -> None:
-        """Commit a batch job, from the results of its tasks."""
-
-    def commit_micro_batch(self, staged: Sequence[Any], number: int) -> None:
-        """Commit a micro-batch of a stream, from the results of its tasks."""
-
-    @briefly
-    def abort(self, staged: Sequence[Any]) -> None:
-        """Clean up after a failed job, from the results of its finished tasks."""
-
-
-def begin_job(options: WriteOptions, *, overwrite: bool = False) -> WriteJob:
-    """Begin a write to an embedded or real cluster, as its options say, and return the job.
-
-    Raises the errors of the job's `begin`.
-    """
-    if options.cluster is None:
-        return Job.begin(options, overwrite=overwrite)
-    # What speaks to a network is loaded only by those who name a cluster in one.
-    from spark_kbatch.remote.job import RemoteJob  # noqa: PLC0415
-
-    return RemoteJob.begin(options, overwrite=overwrite)
 
 
 @dataclass

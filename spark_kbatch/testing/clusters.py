@@ -6,9 +6,8 @@ from typing import TypeAlias
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster, RemoteCluster
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.remote.cluster import RemoteCluster
 from spark_kbatch.testing.servers import KafkaServer
 
 AnyCluster: TypeAlias = Cluster | RemoteCluster

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 from typing import Any
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import field, visible
 from spark_kbatch.testing.clusters import AnyCluster

@@ -16,10 +16,9 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kbatch.cluster.parts import StrPath
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import arguments
-from spark_kbatch.options.paths import absolute_path
+from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.record.columns import HEADERS_TYPE
 
 _SENT = ("key", "value", "partition", "timestamp", "headers")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.remote.cluster import RemoteCluster
+from spark_kbatch import Cluster, RemoteCluster, Server
 from spark_kbatch.server.intercepts import Intercept
-from spark_kbatch.server.server import Server
 
 # How long a real broker may take to answer; a test should not wait for Kafka's 60 s.
 API_TIMEOUT_MS = 20_000

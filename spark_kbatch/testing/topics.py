@@ -8,11 +8,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.cluster.parts import StrPath
+from spark_kbatch import Cluster, RemoteCluster
 from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.options import arguments
-from spark_kbatch.remote.cluster import RemoteCluster
+from spark_kbatch.options.paths import StrPath
 from spark_kbatch.testing import rows as seeds
 from spark_kbatch.testing.clusters import Clusters, ServerOrCluster
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from spark_kbatch import Cluster
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.job import task_producer
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE

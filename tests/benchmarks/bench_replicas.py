@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.log.append import append_as_leader
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition

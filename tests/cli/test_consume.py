@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import KBatchError
 from tests.support import builders
 from tests.support.broker_dirs import a_partition

@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from tests.support import builders
 

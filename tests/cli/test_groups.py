@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
 from spark_kbatch.errors import ConfigError
 from tests.support import builders, stored_groups

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli, main
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig

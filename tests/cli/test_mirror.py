@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import spark_kbatch
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from tests.support import builders
 from tests.support.broker_dirs import a_batch, a_partition

@@ -11,8 +11,8 @@ import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cluster.cluster import Cluster
 from tests.support import builders
 
 

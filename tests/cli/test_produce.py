@@ -22,10 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli import inputs
 from spark_kbatch.cli.inputs import COLUMNS
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders
 

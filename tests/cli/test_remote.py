@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders, stored_groups

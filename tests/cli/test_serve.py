@@ -14,8 +14,8 @@ import kafka
 import pytest
 from click.testing import CliRunner
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cluster.cluster import Cluster
 from tests.support import builders
 from tests.support.served import COMMAND
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.cli.output import Table
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.model import LONG_MAX
 from tests.support import builders, stored_groups
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from spark_kbatch import Cluster
 from spark_kbatch.cli import main
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.history import Author
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.terminal import LogFormatter, field, to_json, visible

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.files import Files
 from spark_kbatch.model import GroupMember, GroupOffset, TopicPartition
 from spark_kbatch.wire.assignment import partitions

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.errors import OffsetOutOfRangeError
 from spark_kbatch.model import TopicPartition

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kbatch import Cluster
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.job import coordinator_for, find_or_create_topic, task_producer
 from spark_kbatch.errors import (
     ConfigError,

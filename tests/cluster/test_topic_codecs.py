@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.job import coordinator_for, task_producer
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.write import parse_write_options

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import spark_kbatch.commit
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit import coordinator, history
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import Author, Commit

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.files import Files

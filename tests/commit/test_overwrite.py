@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.consumer.data_loss import DataLoss

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit.internal_topics import COMMITS
 from spark_kbatch.errors import CommitError, CorruptRecordError
 from spark_kbatch.log import state as log_state

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.job import find_or_create_topic
 from spark_kbatch.commit.coordinator import (
     COMMITTED,

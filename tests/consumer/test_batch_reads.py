@@ -13,11 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening import open_for_reading
+from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from tests.support import builders

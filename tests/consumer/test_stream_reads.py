@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.consumer.source import Source
-from spark_kbatch.consumer.stream_planner import StreamPiece, still_there
+from spark_kbatch.consumer.stream_planner import still_there
 from spark_kbatch.errors import DataLossError
-from spark_kbatch.opening import open_reader
+from spark_kbatch.model import StreamPiece
+from spark_kbatch.opening.readers import open_reader
 from tests.support import builders
 from tests.support.log_histories import History
 from tests.support.stream_queries import Query

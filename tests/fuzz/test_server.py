@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.framing import SIZE
 from spark_kbatch.wire.protocol import ApiKey, MetadataRequest

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
 from tests.support.kafka import Kafka

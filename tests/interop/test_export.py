@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import Producer
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError, LogDirLockedError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from tests.support import builders
 from tests.support.clients.interface import SESSION_TIMEOUT_MS
 from tests.support.clients.java import JavaTools

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError, KBatchError, MirrorFencedError, RequestTimedOutError
 from spark_kbatch.mirroring import into_cluster
 from spark_kbatch.mirroring.copying import MirrorProgress

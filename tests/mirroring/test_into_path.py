@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
@@ -26,7 +26,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.mirroring.copying import Mirror, MirrorProgress, Settings
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening import open_reader
+from spark_kbatch.opening.readers import open_reader
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders, reference
 from tests.support.broker_dirs import a_batch, a_partition

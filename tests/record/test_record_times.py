@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.job import coordinator_for, task_producer
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.model import TopicPartition

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import (
     ClosedError,
@@ -27,7 +27,7 @@ from spark_kbatch.model import (
     OffsetRange,
     TopicPartition,
 )
-from spark_kbatch.opening import open_topics
+from spark_kbatch.opening.readers import open_topics
 from spark_kbatch.options.read import Patience, parse_read_options
 from spark_kbatch.options.remote import parse_cluster_options
 from spark_kbatch.record.codec import RECORD_SCHEMA

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Files

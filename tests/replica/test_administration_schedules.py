@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
     CommitError,
@@ -232,7 +232,7 @@ def everything(cluster: Cluster) -> dict[str, bytes]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_kbatch.cluster.cluster.now_ms", lambda: builders.FIRST_TIMESTAMP_MS)
+    monkeypatch.setattr("spark_kbatch.opening.cluster.now_ms", lambda: builders.FIRST_TIMESTAMP_MS)
 
 
 @pytest.mark.usefixtures("clock")

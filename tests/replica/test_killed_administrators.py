@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.model import AppendResult, TopicPartition

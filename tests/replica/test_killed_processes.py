@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.model import TopicPartition
 from tests.support import builders
 from tests.support.builders import append_records

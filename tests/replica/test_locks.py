@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import LockTimeoutError, LogDirLockedError
 from spark_kbatch.files import Files, LockFile
 from spark_kbatch.model import TopicPartition

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import spark_kbatch
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.job import find_or_create_topic
 from spark_kbatch.errors import (
     ConfigError,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders

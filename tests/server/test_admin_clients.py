@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition as KafkaPythonPartition
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.server.server import Server
 from tests.support import builders

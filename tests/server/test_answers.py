@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP
 from spark_kbatch.server.metadata import uuid_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.options.topic import TopicConfig
 from tests.server.conftest import BUT_KCAT, Connect
 from tests.support import builders

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.options.server import SERVER_OPTIONS, ServerConfig
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TopicConfig

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.model import LATEST, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.server.housekeeping import Housekeeping

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import confluent_kafka
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.server.server import Server

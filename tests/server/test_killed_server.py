@@ -26,7 +26,7 @@ import aiokafka
 import confluent_kafka
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders

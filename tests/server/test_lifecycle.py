@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError, ServerRunningError
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.groups.membership import Memberships

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.server import machine
 from tests.support import builders
 from tests.support.raw_clients import RawClient

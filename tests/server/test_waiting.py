@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.appends import Appends

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.spark import demo
 

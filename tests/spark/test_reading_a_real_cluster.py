@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.server.intercepts import InterceptedRequest
 from tests.support import builders
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from tests.support.failing_disks import bytes_of
 from tests.support.mounts import read_only
 

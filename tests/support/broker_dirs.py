@@ -6,11 +6,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.files import Files
 from spark_kbatch.model import LogOffsets, ReadRange, TopicPartition
-from spark_kbatch.opening import open_for_reading
+from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.record.header import LogRead
 from tests.support import builders
 from tests.support.reference import Record, decode_batches, encode_batch, read_header, split_batches

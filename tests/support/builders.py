@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.cluster.job import new_staging
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.staging import Extent

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig

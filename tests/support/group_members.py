@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.group import GroupConfig

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.staging import Extent

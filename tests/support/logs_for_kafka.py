@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
 from tests.support.reference import CODECS, Record

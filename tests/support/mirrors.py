@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.mirroring.copying import Mirror, MirrorProgress, Settings
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening import open_for_reading, open_reader
+from spark_kbatch.opening.readers import open_for_reading, open_reader
 from tests.support import builders
 from tests.support.reference import Record
 

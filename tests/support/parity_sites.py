@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession, functions
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from tests.support.kafka import START_TIMEOUT_S, Broker
 
 FIRST_TIMESTAMP_MS = 1_700_000_000_000

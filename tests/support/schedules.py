@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE
 from spark_kbatch.model import TopicPartition
 from tests.support.failing_disks import (

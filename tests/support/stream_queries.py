@@ -7,10 +7,10 @@ from typing import Any
 
 from spark_kbatch.consumer.stream_planner import (
     StreamOffset,
-    StreamPiece,
     StreamPlanner,
     StreamTopics,
 )
+from spark_kbatch.model import StreamPiece
 from spark_kbatch.options.read import parse_stream_read_options
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.server.groups.store import OffsetsStore, read_groups
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.protocol import ApiKey

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,

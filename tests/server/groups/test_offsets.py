@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.groups.store import read_groups
 from spark_kbatch.wire import protocol

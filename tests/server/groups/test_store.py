@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import spark_kbatch
-from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from spark_kbatch.cluster.broker_logs import BrokerLogs, ForeignSource
-from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.cluster.parts import ClusterParts, StrPath
+from spark_kbatch.cluster.foreign_source import ForeignSource
+from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.consumer.source import SourceAtPath
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
-from spark_kbatch.options.paths import absolute_path
+from spark_kbatch.opening.broker_logs import BrokerLogs
+from spark_kbatch.opening.cluster import Cluster
+from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_cluster_options
 from spark_kbatch.replica.metadata import Metadata

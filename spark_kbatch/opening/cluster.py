@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster.parts import ClusterParts, StrPath
-from spark_kbatch.cluster.readable import TopicsAtPath, damaged_topics, skipping_deleted
+from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.commit.staging import (
     AbandonedJob,
@@ -40,8 +39,10 @@ from spark_kbatch.model import (
     PartitionKey,
     TopicPartition,
 )
+from spark_kbatch.opening.topics_at_path import TopicsAtPath, damaged_topics, skipping_deleted
 from spark_kbatch.options import arguments
-from spark_kbatch.options.paths import absolute_path
+from spark_kbatch.options.paths import StrPath, absolute_path
+from spark_kbatch.options.server import ServerConfig, parse_address, parse_server_options
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     Topic,
@@ -561,10 +562,10 @@ class Cluster(TopicsAtPath):
         port: int = 0,
         *,
         advertise: str | None = None,
-        auto_create: bool = True,
-        num_partitions: int = 1,
-        replication_factor: int = 1,
-        flush: bool = False,
+        auto_create: bool = ServerConfig.auto_create_topics_enable,
+        num_partitions: int = ServerConfig.num_partitions,
+        replication_factor: int = ServerConfig.default_replication_factor,
+        flush: bool = ServerConfig.flush,
         **options: Any,
     ) -> Server:
         """Serve this cluster to any Kafka client; close the server, or use it in a `with`.
@@ -590,7 +591,6 @@ class Cluster(TopicsAtPath):
             ServerRunningError: another server serves the cluster; gives its address.
             ConfigError: the server cannot listen there, or an argument is not accepted.
         """
-        from spark_kbatch.options.server import parse_address, parse_server_options  # noqa: PLC0415
         from spark_kbatch.server.server import Server  # noqa: PLC0415  above
 
         self._parts.metadata.cluster_file.ensure_exists()

@@ -1,0 +1,46 @@
+"""A Spark job's write, begun on the driver: to a cluster in a folder, or to a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from spark_kbatch.cluster.job import Job
+from spark_kbatch.options.write import WriteOptions
+
+
+class WriteJob(Protocol):
+    """Interface of a write shared by tasks and driver: `cluster.job.Job` or `remote.job.RemoteJob`."""
+
+    def stage(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        *,
+        application_id: str | None = None,
+        query_id: str | None = None,
+    ) -> Any:
+        """Write all rows of one Spark task, and return the result that the commit needs."""
+
+    def commit_batch(self, staged: Sequence[Any]) -> None:
+        """Commit a batch job, from the results of its tasks."""
+
+    def commit_micro_batch(self, staged: Sequence[Any], number: int) -> None:
+        """Commit a micro-batch of a stream, from the results of its tasks."""
+
+    def abort(self, staged: Sequence[Any]) -> None:
+        """Clean up after a failed job, from the results of its finished tasks."""
+
+
+def begin_job(options: WriteOptions, *, overwrite: bool = False) -> WriteJob:
+    """Begin a write to an embedded or real cluster, as its options say, and return the job.
+
+    Raises the errors of the job's `begin`.
+    """
+    if options.cluster is None:
+        return Job.begin(options, overwrite=overwrite)
+    # What speaks to a network is loaded only by those who name a cluster in one.
+    from spark_kbatch.remote.job import RemoteJob  # noqa: PLC0415
+
+    return RemoteJob.begin(options, overwrite=overwrite)
