@@ -7,6 +7,8 @@ the same columns. Peer: Parquet.
 
 With a codec the ceiling is computed in each round: the time of the job that drops or yields ready-made
 batches, plus the time that the codec's library alone takes for the same bytes, divided by the two cores.
+Without one, a limit is computed in the same way from the time that the file system takes to store, or to
+fetch, the bytes of the log. No source that stores its rows is faster; a target does not depend on it.
 
 Planning and first use are latencies, in times of the same on an empty cluster, and in seconds.
 
@@ -30,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 
 from spark_kbatch import Cluster
-from spark_kbatch.consumer.reading import PIECE_BYTES
+from spark_kbatch.consumer.reading import FETCH_BYTES, PIECE_BYTES
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
 from spark_kbatch.model import CODECS
@@ -43,6 +45,7 @@ from tests.support.targets import Targets
 
 MILLION = 1_000_000
 PARTITIONS, CORES = 4, 2
+BATCH_BYTES = 1 << 20  # the default batch.size of a write through Spark
 ROUNDS = 7
 COMPRESSED = 0.88  # of the limit
 PLANNING = 1.2  # times an empty cluster
@@ -128,6 +131,7 @@ def bench_write_and_read(
     count = rows.count()
     value_bytes = len(rows.first()["value"])
     filled, parquet, new = (memory_path / name for name in ("read", "read.parquet", "new"))
+    copied = memory_path / "copied"
     write(rows, "kbatch", filled)
     write(rows, "parquet", parquet)
     # Spark asks a Python source for every column of its schema, so a reader of two names two.
@@ -138,16 +142,21 @@ def bench_write_and_read(
     all_columns = log_at(spark, filled).select(*seven)
     ready_all = ready_made(spark, count, value_bytes, "seven")
 
+    logs = sorted(filled.glob("broker-0/t-*/*.log"))
+
     def tidy() -> None:
         shutil.rmtree(new, ignore_errors=True)
+        copied.unlink(missing_ok=True)
 
     units = count / 1e6
     rates = interleave(
         {
             "drop": Candidate(lambda: write(rows, "bare", memory_path / "nothing"), units),
+            "store": Candidate(lambda: store(copied, sum(map(file_size, logs))), units, tidy),
             "kbatch write": Candidate(lambda: write(rows, "kbatch", new), units, tidy),
             "Parquet write": Candidate(lambda: write(rows, "parquet", new), units, tidy),
             "ready made": Candidate(lambda: consume(ready_two), units),
+            "fetch": Candidate(lambda: fetch(logs), units),
             "kbatch read": Candidate(lambda: consume(two), units),
             "Parquet read": Candidate(lambda: consume(spark.read.parquet(str(parquet))), units),
             "ready made, 7 columns": Candidate(lambda: consume(ready_all), units),
@@ -155,6 +164,9 @@ def bench_write_and_read(
         },
         rounds=ROUNDS,
     )
+    add_limit(rates, "write limit", bridge="drop", work="store")
+    add_limit(rates, "read limit", bridge="ready made", work="fetch")
+    add_limit(rates, "read limit, 7 columns", bridge="ready made, 7 columns", work="fetch")
     of_write, of_read, of_seven = limits
     targets.rates(
         rates,
@@ -166,6 +178,12 @@ def bench_write_and_read(
             ("kbatch read, 7 columns", "ready made, 7 columns"): of_seven,
         },
     )
+    for done, limit in (
+        ("kbatch write", "write limit"),
+        ("kbatch read", "read limit"),
+        ("kbatch read, 7 columns", "read limit, 7 columns"),
+    ):
+        targets.say(f"{done} / {limit}: {rates.ratio(done, limit):.3g}")
 
 
 @pytest.mark.parametrize("rows", [pytest.param((4 * MILLION, 100), id="100 bytes")], indirect=True)
@@ -231,8 +249,8 @@ def bench_compressed(
         },
         rounds=ROUNDS,
     )
-    add_limit(rates, "write limit", bridge="drop", codec="compress")
-    add_limit(rates, "read limit", bridge="ready made", codec="decompress")
+    add_limit(rates, "write limit", bridge="drop", work="compress")
+    add_limit(rates, "read limit", bridge="ready made", work="decompress")
     targets.rates(
         rates,
         f"{codec} through Spark, local[2], 100-byte values; the codec alone on one core",
@@ -252,9 +270,30 @@ def compressed_records(path: Path) -> Iterator[bytes]:
             yield data[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
 
 
-def add_limit(rates: Rates, name: str, *, bridge: str, codec: str) -> None:
-    """Add the rate at which the bridge's work and the codec's, shared by all cores, are done."""
-    pairs = zip(rates.rates[bridge], rates.rates[codec], strict=True)
+def store(path: Path, size: int) -> None:
+    """Write bytes to a new file, as many as a batch has at a time."""
+    batch = memoryview(bytes(BATCH_BYTES))
+    with path.open("wb", buffering=0) as file:
+        for position in range(0, size, BATCH_BYTES):
+            file.write(batch[: size - position])
+
+
+def fetch(paths: list[Path]) -> None:
+    """Read files, as much as a read of a log fetches at a time."""
+    buffer = bytearray(FETCH_BYTES)
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def file_size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def add_limit(rates: Rates, name: str, *, bridge: str, work: str) -> None:
+    """Add the rate at which the bridge's work and some other, shared by all cores, are done."""
+    pairs = zip(rates.rates[bridge], rates.rates[work], strict=True)
     rates.rates[name] = [1 / (1 / one + 1 / (CORES * other)) for one, other in pairs]
 
 
