@@ -45,10 +45,10 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     cli         the `kbatch` command
 #     testing     what the pytest plugin does; its fixtures are in pytest_kbatch.py
 #
-#     write:  spark/writer -> producer: partitioner, accumulator, sender -> commit/staging
+#     write:  spark/writer -> cluster/job -> producer: partitioner, accumulator, sender -> commit/staging
 #                                                        in every task, in parallel, invisible
 #             -> commit/coordinator: place, prepare, flip, complete            on the driver, atomic
-#     read:   spark/reader -> consumer: planning, reading -> replica/manager -> log -> record/codec -> Arrow
+#     read:   spark/reader -> opening/readers -> consumer: planning, reading -> replica/manager -> log -> record/codec -> Arrow
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ from spark_kbatch.opening.broker_logs import BrokerLogs
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options import arguments
-from spark_kbatch.options.mirror import UNIT_BYTES, UNIT_SECONDS
+from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.topic import Topic, TopicConfig
@@ -259,7 +259,7 @@ def mirror(
     follow: bool = False,
     unit_bytes: int = UNIT_BYTES,
     unit_seconds: float = UNIT_SECONDS,
-    fail_on_data_loss: bool = True,
+    fail_on_data_loss: bool = FAIL_ON_DATA_LOSS,
     foreign_end: str = "log",
     source_config: Mapping[str, Any] | None = None,
     target_config: Mapping[str, Any] | None = None,

@@ -11,12 +11,12 @@ import pytest
 from sphinx.util.inventory import InventoryFile
 
 import spark_kbatch
-from tests.cluster.test_odd_arguments import (
+from tests.conftest import REPOSITORY
+from tests.opening.test_odd_arguments import (
     INTERNAL_OF_FUTURES,
     INTERNAL_OF_PRODUCERS,
     public_methods,
 )
-from tests.conftest import REPOSITORY
 from tests.test_readme import DOCUMENTS
 
 # What a browser gets by itself, and what a reader may click.

@@ -13,7 +13,7 @@ from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import foreign_end_option, json_option, properties_of
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import asked_to_stop
-from spark_kbatch.options.mirror import UNIT_BYTES, UNIT_SECONDS
+from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _MB = 1_000_000
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGINT or SIGTERM.")
 @click.option("--unit-bytes", type=click.IntRange(min=1), default=UNIT_BYTES, show_default=True, help="Bytes after which what was copied is committed.")  # fmt: skip
 @click.option("--unit-seconds", type=click.FloatRange(min=0, max=30), default=UNIT_SECONDS, show_default=True, help="Seconds after which what was copied is committed.")  # fmt: skip
-@click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=True, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
+@click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=FAIL_ON_DATA_LOSS, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
 @foreign_end_option
 @click.option("--source-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
 @click.option("--target-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="The same of TARGET.")  # fmt: skip

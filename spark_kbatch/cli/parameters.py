@@ -40,11 +40,12 @@ def settings_given(
 def client_properties_given(
     _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
 ) -> dict[str, str]:
-    """Parse KEY=VALUE of an option that may be repeated; errors do not repeat words, which may be secret."""
+    """Parse KEY=VALUE of client properties; errors do not repeat values, which may be secret."""
     return _parse_settings(words, "it is not KEY=VALUE, such as security.protocol=SSL")
 
 
 def _parse_settings(words: Sequence[str], malformed: str) -> dict[str, str]:
+    """Parse KEY=VALUE words; `malformed` is the error of another word, which it shows if it has a `{}`."""
     found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")

@@ -23,7 +23,7 @@ import spark_kbatch
 from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.opening.readers import open_for_reading, open_reader, open_remote_reader
+from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible
 
@@ -150,9 +150,7 @@ def open_cluster(
 def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) -> Any:
     """Return a reader of record ranges for the topics at PATH."""
     ensure_goes_with(path, client)
-    if is_address(path):
-        return open_remote_reader({"bootstrap.servers": path, **client})
-    return open_reader(path, foreign_end=foreign_end)
+    return open_reader(path, foreign_end=foreign_end, config=client)
 
 
 def is_remote(cluster: Cluster | BrokerLogs | RemoteCluster) -> bool:

@@ -56,7 +56,12 @@ def _advertised(
 @click.option("--auto-create/--no-auto-create", default=ServerConfig.auto_create_topics_enable, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip
 @click.option("--num-partitions", type=click.IntRange(1, PARTITIONS_MAX), default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
 @click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
-@click.option("--flush", is_flag=True, help="Flush batches to disk before they are acknowledged.")
+@click.option(
+    "--flush",
+    is_flag=True,
+    default=ServerConfig.flush,
+    help="Flush batches to disk before they are acknowledged.",
+)
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the server; may be repeated.")  # fmt: skip
 @click.option("--create", is_flag=True, help="Create the cluster if there is none.")
 @json_option

@@ -9,11 +9,11 @@
 Each batch is staged once for each replica of its partition, in the staging-N beside that replica's
 broker-N. If a disk fails it is left out: its replica gets what is staged for another one.
 
-A partition's batches go to the shared file until they pass `shared_bytes_max`. Otherwise there would
-be as many files as tasks times partitions. Further batches go to files of their own, which
-the commit renames instead of copying if they are large. Only a bounded number of these files is open
-at a time. ATTEMPT is a random id, and its directory is created exclusively: Spark's attempt numbers
-repeat, and a late attempt may still be writing when another one is committed.
+A partition's batches go to the shared file until they pass `shared_bytes_max`, because a file for each
+task and partition would be too many. Further batches go to files of their own, which the commit
+renames instead of copying if they are large. Only a bounded number of these files is open at a time.
+ATTEMPT is a random id, and its directory is created exclusively: Spark's attempt numbers repeat, and a
+late attempt may still be writing when another one is committed.
 
 A job that dies leaves its directory. Only time can tell that it is dead: when no file of TRANSACTION
 was written to for staging.retention.ms, the next commit of any job or `kbatch gc` removes it. A job

@@ -85,7 +85,7 @@ class Seen(NamedTuple):
 class StreamPlanner:
     """The planner of micro-batches in one run of a streaming query.
 
-    It is not thread-safe. Spark asks one question at a time.
+    Offsets of a query are JSON objects. It is not thread-safe: Spark asks one question at a time.
     """
 
     def __init__(
@@ -115,16 +115,16 @@ class StreamPlanner:
         self._is_available_now = False
         self._available: Seen | None = None  # up to which an AvailableNow run goes
 
-    def initial(self) -> StreamOffset:
+    def initial(self) -> dict[str, Any]:
         """Return where the query starts; the same on every call.
 
         Raises:
             As `planning.initial_offsets`.
         """
         self._starts_here = True
-        return self._resolved_initial()
+        return self._resolved_initial().to_json()
 
-    def latest(self, start: StreamOffset | None, *, limited: bool = True) -> StreamOffset:
+    def latest(self, start: dict[str, Any] | None, *, limited: bool = True) -> dict[str, Any]:
         """Return the end of the micro-batch that starts at `start`; `start` if there is nothing to read.
 
         Args:
@@ -134,6 +134,12 @@ class StreamPlanner:
         Raises:
             UnknownTopicOrPartitionError: a named topic was deleted, and data loss is not accepted.
         """
+        known = None if start is None else StreamOffset.from_json(start)
+        end = self._end_after(known, limited=limited)
+        # Spark compares texts: to show that nothing is new, return exactly the one it passed.
+        return start if start is not None and end == known else end.to_json()
+
+    def _end_after(self, start: StreamOffset | None, *, limited: bool) -> StreamOffset:
         if start is None:
             start, limited = self._unsaid_start(limited=limited)
         seen = self._available or self._selected()
@@ -155,13 +161,16 @@ class StreamPlanner:
             return start
         return StreamOffset(ends, seen.ids, _carried(start, seen))
 
-    def plan(self, start: StreamOffset, end: StreamOffset) -> list[StreamPiece]:
+    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPiece]:
         """Return the ranges of the micro-batch between two offsets, divided as the options say.
 
         Raises:
             DataLossError: part of it is gone, or not there yet, and data loss is not accepted; or an
                 AvailableNow run cannot reach its target any more.
         """
+        return self._plan(StreamOffset.from_json(start), StreamOffset.from_json(end))
+
+    def _plan(self, start: StreamOffset, end: StreamOffset) -> list[StreamPiece]:
         self._position = end
         if start == end:
             return []
@@ -181,9 +190,9 @@ class StreamPlanner:
         """Make this run end, as Trigger.AvailableNow asks, at what the next call of `latest` finds."""
         self._is_available_now = True
 
-    def report_latest(self) -> StreamOffset | None:
+    def report_latest(self) -> dict[str, Any] | None:
         """Return the logs' ends that the last call of `latest` found, ignoring limits; None if none."""
-        return self._latest if self._latest is not None and self._latest.offsets else None
+        return self._latest.to_json() if self._latest is not None and self._latest.offsets else None
 
     # What is there.
 
@@ -329,25 +338,6 @@ class StreamPlanner:
             if last > self._end(edges, last):
                 why = f"{run} found an available offset which is less than its end offset"
                 raise DataLossError(f"{tp} up to offset {last}", self._left(edges), why)
-
-
-def still_there(piece: StreamPiece, topics: StreamTopics, options: ReadOptions) -> bool:
-    """Return True unless the topic that a task is to read was deleted and created again.
-
-    Raises:
-        DataLossError: it does not, and data loss is not accepted.
-    """
-    (topic_partition, start, end), topic_id = piece
-    try:
-        found = topics.topic(topic_partition.topic).topic_id
-    except UnknownTopicOrPartitionError:
-        return True  # the read itself will tell
-    if not topic_id or found in ("", topic_id):
-        return True
-    why = "its topic was deleted and created again"
-    asked = f"{topic_partition} from offset {start} to {end}"
-    DataLoss(fail=options.fail_on_data_loss).report(asked, "nothing of it", why)
-    return False
 
 
 def _carried(start: StreamOffset, seen: Seen) -> Offsets | None:

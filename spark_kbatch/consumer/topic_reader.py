@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -34,6 +35,7 @@ from spark_kbatch.model import (
     PartitionKey,
     Piece,
     ReadRange,
+    StreamPiece,
     TopicPartition,
 )
 from spark_kbatch.options import arguments
@@ -82,11 +84,12 @@ class TopicReader:
     def read_piece(
         self, piece: Piece, columns: Sequence[str], options: ReadOptions, action: str
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records that one task reads, given its piece of a planned batch read.
-
-        The plan was made with `options`; columns are as in `reading.read_range`.
+        """Yield the rows that one task of a batch read reads, in offset order.
 
         Args:
+            piece: of a plan that was made with `options`.
+            columns: names of `ROW_SCHEMA`.
+            options: of the read.
             action: as in `Source.agreed_offsets`.
 
         Raises:
@@ -99,30 +102,50 @@ class TopicReader:
         except UnknownTopicOrPartitionError as error:
             loss.report(f"partition {piece.planned.topic_partition}", "nothing of it", str(error))
             return
-        yield from self.read_available(wanted, columns, options, topic_id=piece.topic_id)
+        yield from self._read_available(wanted, piece.topic_id, columns, options, loss)
 
-    def read_available(
+    def read_stream_piece(
+        self, piece: StreamPiece, columns: Sequence[str], options: ReadOptions
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that one task of a micro-batch reads, as `read_piece` does."""
+        loss = DataLoss(fail=options.fail_on_data_loss)
+        (topic_partition, start, end), topic_id = piece
+        found = topic_id
+        with contextlib.suppress(UnknownTopicOrPartitionError):  # the read itself reports it
+            found = self.source.topic(topic_partition.topic).topic_id
+        if topic_id and found not in ("", topic_id):
+            why = "its topic was deleted and created again"
+            loss.report(f"{topic_partition} from offset {start} to {end}", "nothing of it", why)
+            return
+        yield from self._read_available(piece.wanted, topic_id, columns, options, loss)
+
+    def _read_available(
         self,
         wanted: OffsetRange,
+        topic_id: str,
         columns: Sequence[str],
         options: ReadOptions,
-        *,
-        topic_id: str,
+        loss: DataLoss,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a range of known offsets that the log still holds; raises as `read_piece`.
+        """Yield the rows of a range of known offsets that the log still holds.
 
         Args:
+            wanted: the range.
             topic_id: of the topic that the range belongs to, empty if it has none. Nothing is read
                 from another topic of the same name.
+            columns: names of `ROW_SCHEMA`.
+            options: of the read.
+            loss: told what is gone.
         """
-        loss = DataLoss(fail=options.fail_on_data_loss)
+        rows = Rows(columns)
         try:
             with self.source.fetcher(wanted, topic_id) as fetcher:
-                yield from reading.read_range(
-                    fetcher, wanted, columns, options.isolation_level,
+                batches = reading.read_range(
+                    fetcher, wanted, rows.decoded, options.isolation_level,
                     on_loss=loss.offsets_gone,
                     max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
                 )  # fmt: skip
+                yield from rows.of(batches, wanted.topic_partition)
         except UnknownTopicOrPartitionError as error:
             loss.report(f"partition {wanted.topic_partition}", "nothing of it", str(error))
 

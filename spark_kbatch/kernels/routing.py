@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from spark_kbatch.kernels import jit
-from spark_kbatch.kernels.llvm import LANES, MURMUR_M, MURMUR_SEED
+from spark_kbatch.kernels.llvm import LANES
+from spark_kbatch.kernels.llvm import MURMUR_M as MURMUR_M
+from spark_kbatch.kernels.llvm import MURMUR_SEED as MURMUR_SEED
 
 # For assign_slots: about what a record takes in addition to key, value and headers; and the random
 # sequence of Park and Miller.

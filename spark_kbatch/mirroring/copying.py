@@ -36,7 +36,6 @@ from spark_kbatch.mirroring.batches import batches
 from spark_kbatch.mirroring.progress import NOTHING, Progress, TopicIds
 from spark_kbatch.mirroring.target import Target, TargetTopic
 from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
-from spark_kbatch.options.mirror import UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.options.option import MiB
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import LogRead
@@ -68,10 +67,10 @@ class Settings(NamedTuple):
 
     mirror: str  # its name
     source: str  # for people
-    follow: bool = False
-    unit_bytes: int = UNIT_BYTES
-    unit_ms: int = int(UNIT_SECONDS * 1000)
-    fail_on_data_loss: bool = True
+    follow: bool
+    unit_bytes: int
+    unit_ms: int
+    fail_on_data_loss: bool
 
 
 class Mirror:

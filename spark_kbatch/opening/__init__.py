@@ -1,9 +1,8 @@
-"""The one door of all faces: Spark, the command line and the Python API come in here.
+"""The one door of Spark and the command line, and the public classes for what lies in a folder.
 
-readers          what lies at a path, or at an address, opened for reading
-spark_reads      batch and streaming reads of Spark jobs, without Spark
-spark_writes     writes of Spark jobs, without Spark
-cluster          `Cluster`: a cluster in a folder, as users have it in Python
-broker_logs      `BrokerLogs`: a real broker's logs, as users have them in Python
-topics_at_path   the part that both share: topics are listed, described and read
+readers          what lies at a path or an address, opened for reading
+writes           a Spark job's write; imports no pyspark
+cluster          the public class `Cluster`
+broker_logs      the public class `BrokerLogs`
+topics_at_path   what both classes share: topics are listed, described and read
 """

@@ -1,7 +1,4 @@
-"""`BrokerLogs`, the Python API of a real Kafka broker's logs, which are only read.
-
-It has the interface of `Cluster`; methods that would write raise ConfigError.
-"""
+"""`BrokerLogs`, the Python API of a real Kafka broker's logs, with the interface of `Cluster`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,6 @@ from spark_kbatch.model import (
 from spark_kbatch.opening.topics_at_path import TopicsAtPath, damaged_topics, skipping_deleted
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
-from spark_kbatch.options.server import ServerConfig, parse_address, parse_server_options
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     Topic,
@@ -65,8 +64,6 @@ if TYPE_CHECKING:
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.server.ownership import ServerAddress
     from spark_kbatch.server.server import Server
-
-# As of the option replication.factor.
 
 _Result = TypeVar("_Result")
 
@@ -562,10 +559,10 @@ class Cluster(TopicsAtPath):
         port: int = 0,
         *,
         advertise: str | None = None,
-        auto_create: bool = ServerConfig.auto_create_topics_enable,
-        num_partitions: int = ServerConfig.num_partitions,
-        replication_factor: int = ServerConfig.default_replication_factor,
-        flush: bool = ServerConfig.flush,
+        auto_create: bool = True,
+        num_partitions: int = 1,
+        replication_factor: int = 1,
+        flush: bool = False,
         **options: Any,
     ) -> Server:
         """Serve this cluster to any Kafka client; close the server, or use it in a `with`.
@@ -591,11 +588,16 @@ class Cluster(TopicsAtPath):
             ServerRunningError: another server serves the cluster; gives its address.
             ConfigError: the server cannot listen there, or an argument is not accepted.
         """
+        from spark_kbatch.options.server import (  # noqa: PLC0415
+            PORT_MAX,
+            parse_address,
+            parse_server_options,
+        )
         from spark_kbatch.server.server import Server  # noqa: PLC0415  above
 
         self._parts.metadata.cluster_file.ensure_exists()
         arguments.text("host", host)
-        arguments.whole_number("port", port, 0, 65_535)
+        arguments.whole_number("port", port, 0, PORT_MAX)
         given = {
             "auto_create_topics_enable": auto_create,
             "num_partitions": num_partitions,

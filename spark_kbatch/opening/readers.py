@@ -1,14 +1,16 @@
-"""Opening of a cluster, a Kafka broker's logs or a real cluster for reading."""
+"""What lies at a path or an address, opened for reading: a cluster, a broker's logs or a real cluster."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.cluster.foreign_source import ForeignSource
 from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.source import SourceAtPath
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
@@ -20,6 +22,9 @@ from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_cluster_options
 from spark_kbatch.replica.metadata import Metadata
+
+if TYPE_CHECKING:
+    from spark_kbatch.consumer.stream_planner import StreamPlanner
 
 
 def open_for_reading(
@@ -44,11 +49,21 @@ def open_for_reading(
         return Cluster(path, files=files)
 
 
-def open_reader(path: StrPath, *, foreign_end: str = "log") -> TopicReader:
-    """Return a reader of the topics at a path, to plan and run reads.
+def open_reader(
+    path: StrPath, *, foreign_end: str = "log", config: Mapping[str, Any] | None = None
+) -> TopicReader:
+    """Return a reader of the topics at a path, or of a real cluster's, to plan and run reads.
 
-    `foreign_end` and errors are those of `open_for_reading`.
+    Args:
+        path: as for `open_for_reading`; or HOST:PORT of a real cluster, or several.
+        foreign_end: as for `open_for_reading`.
+        config: of a real cluster: options of the client, by Kafka's keys.
+
+    Raises the errors of `open_for_reading`, or ConfigError if an option is not accepted.
     """
+    if isinstance(path, str) and is_address(path):
+        given = {**(config or {}), "bootstrap.servers": path}
+        return _remote_reader(parse_cluster_options(given, alone=True), DEFAULT_PATIENCE)
     return TopicReader(_open_source(path, foreign_end))
 
 
@@ -62,20 +77,30 @@ def open_topics(options: ReadOptions) -> TopicReader:
     return _remote_reader(options.cluster, options.patience)
 
 
-def open_remote_reader(config: Mapping[str, Any]) -> TopicReader:
-    """Return a reader of a real cluster's topics, to plan and run reads.
+def ensure_selection_exists(options: ReadOptions, *, is_batch: bool) -> None:
+    """Check that the topics and partitions that read options name exist; for a batch, the offsets too.
 
-    Args:
-        config: all options of the client, by Kafka's keys.
+    A stream that resumes from its checkpoint does not need what its starting offsets name.
 
-    Raises:
-        ConfigError: an option is not accepted.
+    Raises the errors of `planning.ranges`.
     """
-    return _remote_reader(parse_cluster_options(config, alone=True), DEFAULT_PATIENCE)
+    topics = open_topics(options).source
+    if is_batch:
+        planning.ranges(options, topics)
+    else:
+        planning.selected(options.selection, topics, strict=options.fail_on_data_loss)
+
+
+def open_stream(options: ReadOptions) -> StreamPlanner:
+    """Return the planner of one run of a streaming query; it opens what is read for each question."""
+    # Tasks and batch reads do not need it.
+    from spark_kbatch.consumer.stream_planner import StreamPlanner  # noqa: PLC0415
+
+    return StreamPlanner(options, lambda: open_topics(options).source, monotonic_ms)
 
 
 def _remote_reader(cluster: ClusterOptions, patience: Patience) -> TopicReader:
-    # What speaks to a network is loaded only by those who name a cluster in one.
+    # The network's modules are loaded only for a real cluster.
     from spark_kbatch.remote.source import RemoteSource  # noqa: PLC0415
 
     return TopicReader(RemoteSource(cluster, patience))

@@ -8,7 +8,7 @@ server      options of a server
 group       options of a server's group coordinator
 remote      options of a client of a real cluster
 security    those of them that secure its connections
-mirror      defaults of a mirror
+mirror      options of a mirror
 topic       topic names and settings
 arguments   arguments of public methods
 paths       paths of folders

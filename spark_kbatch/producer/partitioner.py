@@ -19,9 +19,9 @@ Source: Kafka clients/producer/internals/BuiltInPartitioner.java.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import operator
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.kernels import routing as kernels
+from spark_kbatch.kernels.routing import MURMUR_M, MURMUR_SEED
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.columns import (
@@ -46,6 +47,9 @@ from spark_kbatch.record.columns import (
 )
 
 _NO_COUNTS = np.empty(0, np.int64)
+
+_KERNEL_BYTES_MIN = 128
+_WORDS = [struct.Struct(f"<{count}I") for count in range(_KERNEL_BYTES_MIN // 4)]  # by their number
 
 # (keys of some rows of one topic, number of its partitions) -> a partition for each row. The keys are
 # None if there is no key column.
@@ -390,15 +394,26 @@ def _size_in_bytes(columns: Columns) -> int:
 
 
 def _hash(key: bytes) -> int:
-    hashes = np.empty(1, np.int32)
-    data = np.frombuffer(key, np.uint8) if key else EMPTY_U8
-    kernels.hash_keys(data, _bounds(len(key)), 0, hashes, _NO_COUNTS)
-    return int(hashes[0])
+    """Return Kafka's 32-bit murmur2 of one key, made positive as Kafka does, which is not abs().
 
-
-@functools.lru_cache(maxsize=1024)
-def _bounds(size_in_bytes: int) -> Array:
-    return frozen(np.array([0, size_in_bytes], np.int32))
+    A kernel takes longer for a small key, and releases the GIL: with records sent one by one, the sender's
+    thread would run after each of them.
+    """
+    size = len(key)
+    if size >= _KERNEL_BYTES_MIN:
+        hashes, bounds = np.empty(1, np.int32), frozen(np.array([0, size], np.int32))
+        kernels.hash_keys(np.frombuffer(key, np.uint8), bounds, 0, hashes, _NO_COUNTS)
+        return int(hashes[0])
+    h = MURMUR_SEED ^ size
+    for k in _WORDS[size >> 2].unpack_from(key):
+        k = k * MURMUR_M & 0xFFFFFFFF
+        k = (k ^ k >> 24) * MURMUR_M
+        h = (h * MURMUR_M ^ k) & 0xFFFFFFFF
+    tail = key[size & ~3 :]
+    if tail:
+        h = (h ^ int.from_bytes(tail, "little")) * MURMUR_M & 0xFFFFFFFF
+    h = (h ^ h >> 13) * MURMUR_M & 0xFFFFFFFF
+    return (h ^ h >> 15) & 0x7FFFFFFF
 
 
 def _name(custom: CustomPartitioner) -> str:

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_kbatch.model import Piece
-from spark_kbatch.opening.spark_reads import BatchRead
+from spark_kbatch.opening.readers import open_topics
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.shown import briefly
@@ -35,13 +35,15 @@ class KBatchReader(DataSourceReader):
     """Spark batch reader for the requested columns of Spark's Kafka row."""
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
-        self._read = BatchRead(options, columns)
+        self._options, self._columns = options, columns
 
     @briefly
     def partitions(self) -> list[InputPartition]:
         """Return an input partition for each offset range of the read's plan."""
         load = uuid.uuid4().hex
-        return [RangePartition(load, piece) for piece in self._read.plan()]
+        return [
+            RangePartition(load, piece) for piece in open_topics(self._options).plan(self._options)
+        ]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -50,7 +52,9 @@ class KBatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         process.freeze_modules()
-        yield from self._read.read(partition.piece, f"{partition.load}-{_action()}")
+        action = f"{partition.load}-{_action()}"
+        reader = open_topics(self._options)
+        yield from reader.read_piece(partition.piece, self._columns, self._options, action)
 
 
 def _action() -> str:

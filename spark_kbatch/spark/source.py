@@ -26,9 +26,8 @@ from pyspark.sql.types import (
 )
 
 from spark_kbatch.errors import ConfigError, KBatchError
-from spark_kbatch.opening import spark_reads
-from spark_kbatch.opening.readers import with_absolute_path
-from spark_kbatch.opening.spark_writes import begin_job
+from spark_kbatch.opening.readers import ensure_selection_exists, with_absolute_path
+from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.read import (
     parse_batch_or_stream_options,
     parse_read_options,
@@ -91,7 +90,7 @@ class KBatchDataSource(DataSource):
     def schema(self) -> StructType:
         """Check the options; return the schema of Spark's Kafka row, with headers if asked for."""
         options, is_batch = parse_batch_or_stream_options(self.options)
-        spark_reads.ensure_readable(options, is_batch=is_batch)
+        ensure_selection_exists(options, is_batch=is_batch)
         return ROW_SCHEMA if options.include_headers else StructType(ROW_SCHEMA.fields[:-1])
 
     @briefly

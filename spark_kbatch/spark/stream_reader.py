@@ -12,19 +12,23 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import StreamPiece
-from spark_kbatch.opening.spark_reads import StreamRead
+from spark_kbatch.opening.readers import open_stream, open_topics
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.shown import briefly
+
+if TYPE_CHECKING:
+    from spark_kbatch.consumer.stream_planner import StreamPlanner
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -54,20 +58,24 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark stream reader for the requested columns of Spark's Kafka row."""
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
-        self._options = options
-        self._read = StreamRead(options, columns)
+        self._options, self._columns = options, columns
+
+    @functools.cached_property
+    def _planner(self) -> StreamPlanner:
+        """The planner of micro-batches; only the reader that Spark asks for offsets creates one."""
+        return open_stream(self._options)
 
     @briefly
     def initialOffset(self) -> dict[str, Any]:
         """Return the offsets at which a query without a checkpoint starts."""
-        return self._read.initial()
+        return self._planner.initial()
 
     @briefly
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         """Return the offsets at which the next micro-batch ends."""
-        return self._read.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+        return self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a read limit if the options set one, so that Spark can ask for all data instead.
@@ -82,17 +90,17 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the log ends that the first `latestOffset` call finds."""
-        self._read.prepare_for_available_now()
+        self._planner.prepare_for_available_now()
 
     @briefly
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the latest offsets of the logs, for the query's progress report."""
-        return self._read.report_latest()
+        return self._planner.report_latest()
 
     @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return an input partition for each offset range of the micro-batch."""
-        return [StreamPartition(piece) for piece in self._read.plan(start, end)]
+        return [StreamPartition(piece) for piece in self._planner.plan(start, end)]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -101,7 +109,8 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, StreamPartition):
             return
         process.freeze_modules()
-        yield from self._read.read(partition.piece)
+        reader = open_topics(self._options)
+        yield from reader.read_stream_piece(partition.piece, self._columns, self._options)
 
 
 class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -41,7 +41,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.opening.spark_writes import WriteJob
+from spark_kbatch.opening.writes import WriteJob
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.spark import process

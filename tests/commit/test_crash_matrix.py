@@ -241,11 +241,14 @@ def test_rolling_forward_may_crash_after_any_crash_of_the_committer(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_rolling_forward_may_lose_power_after_any_crash_of_the_committer(
+def test_rolling_forward_may_crash_after_any_loss_of_power(
     scenario: Scenario, job: Recording, seed: int
 ) -> None:
     for crash in undone(job.power_losses(seed)):
-        ensure_rolling_forward_may_crash(scenario, job, crash, power_losses=True, by=2, seed=seed)
+        for power_losses in (True, False):
+            ensure_rolling_forward_may_crash(
+                scenario, job, crash, power_losses=power_losses, by=2, seed=seed
+            )
 
 
 # A disk that fails.

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch import BrokerLogs, Cluster
+from spark_kbatch.consumer.reading import ROW_SCHEMA
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.read import parse_read_options
-from spark_kbatch.record.codec import RECORD_SCHEMA
 from tests.support import builders
 from tests.support.log_histories import History
 
-ALL_COLUMNS = tuple(RECORD_SCHEMA.names)
+ALL_COLUMNS = tuple(ROW_SCHEMA.names)
 
 
 class Load:

@@ -11,7 +11,6 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.consumer.source import Source
-from spark_kbatch.consumer.stream_planner import still_there
 from spark_kbatch.errors import DataLossError
 from spark_kbatch.model import StreamPiece
 from spark_kbatch.opening.readers import open_reader
@@ -33,13 +32,9 @@ class Stream(Query):
     def task(self, piece: StreamPiece, columns: Sequence[str] = ("offset",)) -> Iterator[Any]:
         """Return the rows of one task: tuples, or values if there is only one column."""
         reader = open_reader(str(self.path))
-        if still_there(piece, reader.source, self.parsed):
-            rows_of = reader.read_available(
-                piece.wanted, columns, self.parsed, topic_id=piece.topic_id
-            )
-            for batch in rows_of:
-                rows = zip(*(batch[name].to_pylist() for name in columns), strict=True)
-                yield from (row[0] if len(columns) == 1 else row for row in rows)
+        for batch in reader.read_stream_piece(piece, columns, self.parsed):
+            rows = zip(*(batch[name].to_pylist() for name in columns), strict=True)
+            yield from (row[0] if len(columns) == 1 else row for row in rows)
 
     def read(self, columns: Sequence[str] = ("offset",)) -> list[Any] | None:
         """Return the rows of the next batch, partition after partition; None if there is none."""

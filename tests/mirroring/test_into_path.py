@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import tempfile
 import threading
@@ -23,7 +24,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files
-from spark_kbatch.mirroring.copying import Mirror, MirrorProgress, Settings
+from spark_kbatch.mirroring.copying import Mirror, MirrorProgress
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.readers import open_reader
@@ -33,7 +34,7 @@ from tests.support.broker_dirs import a_batch, a_partition
 from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.log_histories import History, data_batch, histories, marker_batch
-from tests.support.mirrors import MIRROR, as_mirrored, mirrored
+from tests.support.mirrors import MIRROR, as_mirrored, mirror_settings, mirrored
 from tests.support.soundness import ensure_sound
 
 PATH = "/simulated/cluster"
@@ -224,7 +225,7 @@ def test_a_mirror_that_follows_copies_what_comes_until_it_is_stopped(
 
     mirror = Mirror(
         open_reader(source.path).source, PathTarget(target._parts, MIRROR),
-        Settings(MIRROR, "source", follow=True, unit_ms=1), on_progress, stop=stop,
+        mirror_settings(MIRROR, "source", follow=True, unit_ms=1), on_progress, stop=stop,
     )  # fmt: skip
     assert mirror.run(["events"]).records_count == 28
     rest(target, source)
@@ -464,7 +465,9 @@ def test_a_mirror_that_crashes_in_random_ways_goes_on(
 ) -> None:
     caplog.set_level(logging.ERROR)
     source, recording = recorded
-    for crash in [*recording.power_losses(seed), *recording.torn_kills(seed)]:
+    for crash in itertools.chain(
+        recording.power_losses(seed), recording.kills(seed), recording.torn_kills(seed)
+    ):
         ensure_goes_on(source, crash)
 
 

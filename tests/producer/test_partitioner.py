@@ -101,6 +101,15 @@ def test_kafkas_own_vectors_hold(key: bytes) -> None:
         assert place == ("events", (VECTORS[key] & 0x7FFFFFFF) % count)
 
 
+@pytest.mark.parametrize("size", range(140))
+def test_one_key_goes_where_a_column_of_keys_goes(size: int) -> None:
+    key = np.random.default_rng(size).bytes(size)
+    assert (
+        a_partitioner({"events": 100_000}).partition_one("events", key, size)[1]
+        == (murmur2(key) & 0x7FFFFFFF) % 100_000
+    )
+
+
 @relaxed
 @given(
     runs=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 50)), min_size=1, max_size=4),

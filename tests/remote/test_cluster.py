@@ -27,7 +27,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import GroupMember, GroupOffset, LogOffsets
 from spark_kbatch.remote import client as clients
-from tests.cluster.test_odd_arguments import (
+from tests.opening.test_odd_arguments import (
     ODD,
     SOON,
     ensure_named,

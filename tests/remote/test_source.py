@@ -25,6 +25,7 @@ from spark_kbatch.model import (
     LogOffsets,
     OffsetAndTimestamp,
     OffsetRange,
+    StreamPiece,
     TopicPartition,
 )
 from spark_kbatch.opening.readers import open_topics
@@ -222,9 +223,8 @@ def test_range_past_the_end_is_data_loss_at_once(
             {"kafka.bootstrap.servers": servers, "subscribe": "a", "failOnDataLoss": str(fail)}
         )
         reader = open_topics(options)
-        batches = reader.read_available(
-            OffsetRange(A0, 3, 9), ["offset"], options, topic_id=reader.source.topic("a").topic_id
-        )
+        piece = StreamPiece(OffsetRange(A0, 3, 9), reader.source.topic("a").topic_id)
+        batches = reader.read_stream_piece(piece, ["offset"], options)
         return [offset for rows in batches for offset in rows.column("offset").to_pylist()]
 
     with pytest.raises(DataLossError, match=r"a-0 from offset 5 to 9 .* offsets 0 to 5"):

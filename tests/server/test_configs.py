@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -363,3 +364,16 @@ def test_versions_are_those_that_are_offered() -> None:
     assert protocol.SUPPORTED[ApiKey.DESCRIBE_CONFIGS] == (1, 4)
     assert protocol.SUPPORTED[ApiKey.ALTER_CONFIGS] == (0, 2)
     assert protocol.SUPPORTED[ApiKey.INCREMENTAL_ALTER_CONFIGS] == (0, 1)
+
+
+def test_serve_has_the_defaults_of_the_options() -> None:
+    """They stand in its signature too, because processes that only plan do not load these options."""
+    parameters = inspect.signature(Cluster.serve).parameters
+    config = ServerConfig()
+
+    assert {
+        "auto_create": config.auto_create_topics_enable,
+        "num_partitions": config.num_partitions,
+        "replication_factor": config.default_replication_factor,
+        "flush": config.flush,
+    }.items() <= {name: one.default for name, one in parameters.items()}.items()

@@ -36,10 +36,10 @@ STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else SEEDED_STRIDE
 T = TypeVar("T")
 
 
-def sample(steps: Sequence[T], stride: int = STRIDE, seed: int = 0) -> list[T]:
+def sample(steps: Sequence[T], stride: int = STRIDE, *, seed: int = 0) -> list[T]:
     """Return every `stride`th of these, including the first and the last; all of them in `make soak`.
 
-    With a seed, every tenth is returned in both, and `stride` has no effect.
+    With a seed: every tenth, from the step `seed % 10` on, whatever `stride` is and in `make soak` too.
     """
     if seed:
         return list(steps[seed % SEEDED_STRIDE :: SEEDED_STRIDE])
@@ -131,7 +131,7 @@ class Recording:
             if found != last:
                 different.append(Crash(f"killed before step {at}: {step}", at, disk))
             last = found
-        yield from sample(different, stride, seed)
+        yield from sample(different, stride, seed=seed)
 
     def torn_kills(self, seed: int = 0) -> Iterator[Crash]:
         """Yield crashes within a step, each from a run of its own."""
@@ -145,7 +145,7 @@ class Recording:
     def power_losses(self, seed: int = 0, stride: int = STRIDE) -> Iterator[Crash]:
         """Yield a crash for each step."""
         steps = [*zip(count(), self.steps, self._disks, strict=False)]
-        for at, step, disk in sample(steps, stride, seed):
+        for at, step, disk in sample(steps, stride, seed=seed):
             rng = random.Random(f"{seed} {at}")
             where = f"power lost before step {at}, seed {seed}: {step}"
             yield Crash(where, at, disk.after_power_loss(rng), power_lost=True)

@@ -12,6 +12,7 @@ from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.readers import open_for_reading, open_reader
+from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from tests.support import builders
 from tests.support.reference import Record
 
@@ -26,15 +27,26 @@ def mirrored(
     *,
     name: str = MIRROR,
     on_progress: Callable[[MirrorProgress], object] = lambda _progress: None,
-    **settings: Any,
+    **given: Any,
 ) -> MirrorProgress:
     """Mirror topics of what lies at a path."""
     if isinstance(target, Cluster):
         target = PathTarget(target._parts, name)
     mirror = Mirror(
-        open_reader(source).source, target, Settings(name, str(source), **settings), on_progress
+        open_reader(source).source, target, mirror_settings(name, source, **given), on_progress
     )
     return mirror.run(topics)
+
+
+def mirror_settings(name: str, source: Path | str, **given: Any) -> Settings:
+    """Return the settings of a mirror: those that are given, and defaults."""
+    defaults = {
+        "follow": False,
+        "unit_bytes": UNIT_BYTES,
+        "unit_ms": int(UNIT_SECONDS * 1000),
+        "fail_on_data_loss": FAIL_ON_DATA_LOSS,
+    }
+    return Settings(name, str(source), **(defaults | given))
 
 
 def as_mirrored(path: Path | str) -> Contents:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from spark_kbatch.consumer.stream_planner import (
-    StreamOffset,
-    StreamPlanner,
-    StreamTopics,
-)
+from spark_kbatch.consumer.stream_planner import StreamPlanner, StreamTopics
 from spark_kbatch.model import StreamPiece
 from spark_kbatch.options.read import parse_stream_read_options
 
@@ -39,13 +35,13 @@ class Query:
 
     def start(self) -> dict[str, Any]:
         """Return the offset at which the next batch starts."""
-        return _through_json(self.committed or self.planner.initial().to_json())
+        return _through_json(self.committed or self.planner.initial())
 
     def next_end(self, *, limited: bool = True) -> dict[str, Any] | None:
         """Return the end of the next batch, after logging it; None if there is no batch."""
         start = self.start()
         if self.logged is None:
-            end = self.planner.latest(StreamOffset.from_json(start), limited=limited).to_json()
+            end = self.planner.latest(start, limited=limited)
             if self.committed is not None and json.dumps(end) == json.dumps(start):
                 return None
             self.logged = _through_json(end)
@@ -54,8 +50,7 @@ class Query:
     def plan(self) -> list[StreamPiece]:
         """Plan the logged batch."""
         assert self.logged is not None
-        start, end = (StreamOffset.from_json(one) for one in (self.start(), self.logged))
-        return self.planner.plan(start, end)
+        return self.planner.plan(self.start(), self.logged)
 
     def commit(self) -> None:
         """Commit the logged batch."""

@@ -1,4 +1,4 @@
-"""A Spark job's write, begun on the driver: to a cluster in a folder, or to a real one."""
+"""A Spark job's write, begun on the driver: to an embedded cluster or to a real one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def begin_job(options: WriteOptions, *, overwrite: bool = False) -> WriteJob:
     """
     if options.cluster is None:
         return Job.begin(options, overwrite=overwrite)
-    # What speaks to a network is loaded only by those who name a cluster in one.
+    # The network's modules are loaded only for a real cluster.
     from spark_kbatch.remote.job import RemoteJob  # noqa: PLC0415
 
     return RemoteJob.begin(options, overwrite=overwrite)
