@@ -1,6 +1,6 @@
 """The one door of Spark and the command line, and the public classes for what lies in a folder.
 
-readers          what lies at a path or an address, opened for reading
+readers          a path or an address, opened for reading
 writes           a Spark job's write; imports no pyspark
 cluster          the public class `Cluster`
 broker_logs      the public class `BrokerLogs`

@@ -1,4 +1,4 @@
-"""What lies at a path or an address, opened for reading: a cluster, a broker's logs or a real cluster."""
+"""Opening of a path or an address for reading: a cluster, a broker's logs or a real cluster."""
 
 from __future__ import annotations
 
