@@ -211,14 +211,25 @@ class TopicFiles:
         """Return an error text if a missing topic still has a log, so has lost its file; else nothing."""
         for log_dir in self._cluster_file.log_dirs():
             directory = log_dir.path / f"{name}-0"
-            is_there = self._files.exists(directory) and not self._deleted.owns(directory)
-            if is_there and holds_records(self._files, directory):
+            # Records come after the file: one that is there by now was created since it was missed. A deletion
+            # takes the file before the directory.
+            if (
+                self._is_left(directory)
+                and holds_records(self._files, directory)
+                and self.find(name) is None
+                and self._is_left(directory)
+            ):
                 return (
                     f"topic {name!r} does not exist in {self._paths.path}: "
                     f"{self._paths.topic_file(name)} is not there, though {directory} holds records; "
                     f"`kbatch repair {self._paths.path}` recreates the file"
                 )
         return ""
+
+    def _is_left(self, directory: Path) -> bool:
+        """Return True if a partition's directory is there, and not of a deleted topic."""
+        # In this order: a deleted topic's directory is renamed, and then nothing says whose it was.
+        return not self._deleted.owns(directory) and self._files.exists(directory)
 
 
 def _topic_of(name: str, stored: StoredObject) -> Topic:

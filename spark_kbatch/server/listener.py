@@ -48,14 +48,14 @@ def listening_socket(host: str, port: int) -> socket.socket:
         except BaseException:
             sock.close()
             raise
-    except OSError as error:
+    except (OSError, ValueError) as error:  # of a name that no host can have: ValueError
         raise _cannot_listen(host, port, error) from error
     return sock
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+def _cannot_listen(host: str, port: int, error: OSError | ValueError) -> ConfigError:
     return ConfigError(
-        f"the server cannot listen at {host}:{port}: {error.strerror or error}; choose another "
+        f"the server cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}; choose another "
         "address, or port 0 for any free port"
     )
 

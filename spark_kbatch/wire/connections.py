@@ -354,8 +354,9 @@ class Connections:
                 peer.addresses = socket.getaddrinfo(
                     peer.node.host, peer.node.port, type=socket.SOCK_STREAM
                 )
-            except OSError as error:
-                reason = f"its name cannot be looked up: {error.strerror or error}"
+            except (OSError, ValueError) as error:  # of a name that no host can have: ValueError
+                why = getattr(error, "strerror", None) or error
+                reason = f"its name cannot be looked up: {why}"
                 raise UnknownHostError(str(peer.node), reason) from error
         return peer.addresses.pop(0)
 

@@ -11,9 +11,11 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.job import find_or_create_topic
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.replica import topic_files
 from tests.support import builders, stored_groups
 from tests.support.builders import append_records, batch, contents
 from tests.support.reference import Record
@@ -97,6 +99,31 @@ def test_a_read_of_a_topic_without_its_file_names_the_repair(tmp_path: Path) -> 
 
     assert f"{file} is not there, though" in str(error.value)
     assert f"`kbatch repair {cluster.path}` recreates the file" in str(error.value)
+
+
+@pytest.mark.parametrize("meanwhile", ["created", "deleted"])
+def test_a_topic_that_changes_while_it_is_looked_up_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    cluster, _ = a_filled_cluster(tmp_path)
+    topics = cluster._parts.metadata.topics
+    looks = topic_files.holds_records
+
+    def change_and_look(files: Files, directory: Path) -> bool:
+        if meanwhile == "created":
+            file.write_bytes(data)
+        found = looks(files, directory)
+        if meanwhile == "deleted":
+            file.write_bytes(data)
+            another(cluster).delete_topic("events")
+        return found
+
+    file = cluster.path / "topics" / "events.json"
+    data = file.read_bytes()
+    file.unlink()
+    assert topics.why_lost("events")
+    monkeypatch.setattr(topic_files, "holds_records", change_and_look)
+    assert not topics.why_lost("events")
 
 
 def test_repair_makes_a_lost_file_again(tmp_path: Path) -> None:

@@ -117,6 +117,12 @@ def test_a_port_in_use_is_refused_and_leaves_the_path_free(cluster: Cluster) -> 
         assert server.port == port
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "a\0b"])
+def test_a_name_that_no_host_can_have_is_refused(cluster: Cluster, host: str) -> None:
+    with pytest.raises(ConfigError, match="cannot listen at"):
+        cluster.serve(host)
+
+
 def test_a_port_that_is_taken_at_the_last_moment_is_refused_and_leaves_the_path_free(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,8 +224,9 @@ class TestAddresses:
         assert looked_up == ["a-name"] * 2
 
 
-def test_the_error_for_a_name_that_cannot_be_looked_up_says_so(clock: Clock) -> None:
-    node = Node(-1, "no-such-host.invalid", 9092)
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64])
+def test_the_error_for_a_name_that_cannot_be_looked_up_says_so(clock: Clock, host: str) -> None:
+    node = Node(-1, host, 9092)
     with made(clock) as client:
         assert client.ready(node) is False
 
