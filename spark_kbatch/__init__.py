@@ -39,16 +39,18 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     commit      a Spark job's data, all or nothing
 #     server      a Kafka server over the folder of a cluster
 #     cluster     wires the above
-#     opening     the one door of all faces: `Cluster`, and reads and writes of Spark jobs
+#     opening     the door of Spark and the command line; the public `Cluster`
 #     mirroring   topics copied from one place to another, exactly once
 #     spark       the data source `kbatch`, and the demo
 #     cli         the `kbatch` command
 #     testing     what the pytest plugin does; its fixtures are in pytest_kbatch.py
 #
-#     write:  spark/writer -> cluster/job -> producer: partitioner, accumulator, sender -> commit/staging
+#     write:  spark/writer -> opening/writes -> cluster/job
+#             -> producer: partitioner, accumulator, sender -> commit/staging
 #                                                        in every task, in parallel, invisible
 #             -> commit/coordinator: place, prepare, flip, complete            on the driver, atomic
-#     read:   spark/reader -> opening/readers -> consumer: planning, reading -> replica/manager -> log -> record/codec -> Arrow
+#     read:   spark/reader -> opening/readers -> consumer: planning, reading
+#             -> replica/manager -> log -> record/codec -> Arrow
 
 from __future__ import annotations
 

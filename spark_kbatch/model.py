@@ -147,7 +147,7 @@ class Deletion(NamedTuple):
 
 
 class AppendOrigin(Enum):
-    """Origin of an appended batch (client, follower or coordinator), which decides what is checked."""
+    """Origin of an appended batch (client, network, coordinator or follower), which decides what is checked."""
 
     CLIENT = "client"  # a producer of ours: its header is checked, and its sequence numbers
     NETWORK = "network"  # any client of Kafka's protocol: all records are checked as well

@@ -45,7 +45,7 @@ def client_properties_given(
 
 
 def _parse_settings(words: Sequence[str], malformed: str) -> dict[str, str]:
-    """Parse KEY=VALUE words; `malformed` is the error of another word, which it shows if it has a `{}`."""
+    """Parse KEY=VALUE words; `malformed` is the error text of any other, in which `{}` stands for the word."""
     found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")

@@ -37,7 +37,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
@@ -60,19 +60,12 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options.read import ReadOptions, Subscribe
-from spark_kbatch.options.topic import Topic, ensure_valid_topic
+from spark_kbatch.options.topic import ensure_valid_topic
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _LOOKS_MAX = 10
-
-
-class StreamTopics(Topics, Protocol):
-    """The interface to topics that a stream needs: that of planning, and topics by name."""
-
-    def topic(self, name: str) -> Topic:
-        """Return a topic, with its id; raises UnknownTopicOrPartitionError."""
 
 
 class Seen(NamedTuple):
@@ -91,7 +84,7 @@ class StreamPlanner:
     def __init__(
         self,
         options: ReadOptions,
-        open_topics: Callable[[], StreamTopics],
+        open_topics: Callable[[], Topics],
         monotonic_ms: Callable[[], int],
     ) -> None:
         """Plan for one query.
@@ -132,6 +125,7 @@ class StreamPlanner:
             limited: whether the limits in the options apply.
 
         Raises:
+            ConfigError: `start` is no offset of such a query.
             UnknownTopicOrPartitionError: a named topic was deleted, and data loss is not accepted.
         """
         known = None if start is None else StreamOffset.from_json(start)
@@ -165,24 +159,23 @@ class StreamPlanner:
         """Return the ranges of the micro-batch between two offsets, divided as the options say.
 
         Raises:
+            ConfigError: `start` or `end` is no offset of such a query.
             DataLossError: part of it is gone, or not there yet, and data loss is not accepted; or an
                 AvailableNow run cannot reach its target any more.
         """
-        return self._plan(StreamOffset.from_json(start), StreamOffset.from_json(end))
-
-    def _plan(self, start: StreamOffset, end: StreamOffset) -> list[StreamPiece]:
-        self._position = end
-        if start == end:
+        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self._position = last
+        if first == last:
             return []
-        if self._starts_here and start == self._initial and end.initial is not None:
+        if self._starts_here and first == self._initial and last.initial is not None:
             # An earlier run of the query planned this batch, from an initial offset of its own.
-            start = StreamOffset(end.initial, end.ids)
-        seen = self._existing(end.offsets)
+            first = StreamOffset(last.initial, last.ids)
+        seen = self._existing(last.offsets)
         if self._available is not None and self._latest is not None:
-            self._ensure_available(end, self._latest, seen)
-        ranges = [one for one in self._ranges(start, end, seen) if one.start < one.end]
+            self._ensure_available(last, self._latest, seen)
+        ranges = [one for one in self._ranges(first, last, seen) if one.start < one.end]
         return [
-            StreamPiece(piece.wanted, end.ids.get(piece.wanted.topic_partition.topic, ""))
+            StreamPiece(piece.wanted, last.ids.get(piece.wanted.topic_partition.topic, ""))
             for piece in splits.split(ranges, seen.views, self._options)
         ]
 
@@ -374,7 +367,7 @@ class _ChangedError(Exception):
 class _WithIds:
     """A wrapper around topics that records their ids when their logs are looked at."""
 
-    def __init__(self, topics: StreamTopics) -> None:
+    def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._ids: dict[str, str] = {}  # of topics whose partitions were found
         self.ids: Mapping[str, str] = {}

@@ -107,17 +107,27 @@ class TopicReader:
     def read_stream_piece(
         self, piece: StreamPiece, columns: Sequence[str], options: ReadOptions
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that one task of a micro-batch reads, as `read_piece` does."""
+        """Yield the rows that one task of a micro-batch reads, in offset order.
+
+        If the topic was recreated since, its rows are lost data.
+
+        Args:
+            piece: of a plan that was made with `options`.
+            columns: names of `ROW_SCHEMA`.
+            options: of the stream.
+
+        Raises the errors of `read_piece`.
+        """
         loss = DataLoss(fail=options.fail_on_data_loss)
-        (topic_partition, start, end), topic_id = piece
+        wanted, topic_id = piece
         found = topic_id
         with contextlib.suppress(UnknownTopicOrPartitionError):  # the read itself reports it
-            found = self.source.topic(topic_partition.topic).topic_id
+            found = self.source.topic(wanted.topic_partition.topic).topic_id
         if topic_id and found not in ("", topic_id):
-            why = "its topic was deleted and created again"
-            loss.report(f"{topic_partition} from offset {start} to {end}", "nothing of it", why)
+            asked = f"{wanted.topic_partition} from offset {wanted.start} to {wanted.end}"
+            loss.report(asked, "nothing of it", "its topic was deleted and created again")
             return
-        yield from self._read_available(piece.wanted, topic_id, columns, options, loss)
+        yield from self._read_available(wanted, topic_id, columns, options, loss)
 
     def _read_available(
         self,

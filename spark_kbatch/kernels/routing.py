@@ -19,6 +19,8 @@ import numpy as np
 
 from spark_kbatch.kernels import jit
 from spark_kbatch.kernels.llvm import LANES
+
+# For keys that are hashed one by one, without a kernel.
 from spark_kbatch.kernels.llvm import MURMUR_M as MURMUR_M
 from spark_kbatch.kernels.llvm import MURMUR_SEED as MURMUR_SEED
 

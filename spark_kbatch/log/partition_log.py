@@ -506,10 +506,10 @@ def holds_records(files: Files, directory: Path) -> bool:
     """
     if not files.is_dir(directory):
         return False
-    logs = (name for name in files.list(directory) if base_offset_of(name) is not None)
-    if any(files.size(directory / name) for name in logs):
-        return True
     try:
+        logs = (name for name in files.list(directory) if base_offset_of(name) is not None)
+        if any(files.size(directory / name) for name in logs):
+            return True
         return any(state.log_end_offset > 0 for state in valid_slots(files, directory))
-    except FileNotFoundError:
+    except FileNotFoundError:  # no state, or the directory was removed meanwhile
         return False

@@ -588,7 +588,8 @@ class Cluster(TopicsAtPath):
             ServerRunningError: another server serves the cluster; gives its address.
             ConfigError: the server cannot listen there, or an argument is not accepted.
         """
-        from spark_kbatch.options.server import (  # noqa: PLC0415
+        # Its defaults stand in the signature as well, held equal by a test: few processes load it.
+        from spark_kbatch.options.server import (  # noqa: PLC0415  above
             PORT_MAX,
             parse_address,
             parse_server_options,

@@ -57,13 +57,18 @@ def open_reader(
     Args:
         path: as for `open_for_reading`; or HOST:PORT of a real cluster, or several.
         foreign_end: as for `open_for_reading`.
-        config: of a real cluster: options of the client, by Kafka's keys.
+        config: of a real cluster: options of the client, by Kafka's keys, without its servers.
 
     Raises the errors of `open_for_reading`, or ConfigError if an option is not accepted.
     """
     if isinstance(path, str) and is_address(path):
-        given = {**(config or {}), "bootstrap.servers": path}
+        given = {"bootstrap.servers": path}
+        for key, value in (config or {}).items():
+            if given.setdefault(key, value) is not value:
+                raise ConfigError(f"option {key!r} is given twice; give it once")
         return _remote_reader(parse_cluster_options(given, alone=True), DEFAULT_PATIENCE)
+    if config:
+        raise ConfigError(f"{path!r} is a folder, for which no options of a client can be given")
     return TopicReader(_open_source(path, foreign_end))
 
 
@@ -92,7 +97,7 @@ def ensure_selection_exists(options: ReadOptions, *, is_batch: bool) -> None:
 
 
 def open_stream(options: ReadOptions) -> StreamPlanner:
-    """Return the planner of one run of a streaming query; it opens what is read for each question."""
+    """Return the planner of one run of a streaming query; it opens the topics again for each call."""
     # Tasks and batch reads do not need it.
     from spark_kbatch.consumer.stream_planner import StreamPlanner  # noqa: PLC0415
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_kbatch.options.option import MiB
 
-UNIT_BYTES = 64 * MiB  # a unit of what is copied is committed after so many bytes,
-UNIT_SECONDS = 5.0  # or after so many seconds
+# What was copied is committed after so many bytes, or after so many seconds.
+UNIT_BYTES = 64 * MiB
+UNIT_SECONDS = 5.0
 FAIL_ON_DATA_LOSS = True

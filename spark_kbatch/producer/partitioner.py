@@ -48,7 +48,7 @@ from spark_kbatch.record.columns import (
 
 _NO_COUNTS = np.empty(0, np.int64)
 
-_KERNEL_BYTES_MIN = 128
+_KERNEL_BYTES_MIN = 128  # about where the kernel, with all its call costs, becomes as fast
 _WORDS = [struct.Struct(f"<{count}I") for count in range(_KERNEL_BYTES_MIN // 4)]  # by their number
 
 # (keys of some rows of one topic, number of its partitions) -> a partition for each row. The keys are

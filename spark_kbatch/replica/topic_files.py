@@ -133,6 +133,8 @@ class TopicFiles:
             why_lost = self.why_lost(name)
             if why_lost:
                 raise UnknownTopicOrPartitionError(why_lost)
+            topic = self.find(name)  # it may have been created meanwhile
+        if topic is None:
             names = self.names()
             known = f"its topics: {', '.join(names) or 'none'}"
             if len(names) > _TOPICS_NAMED_MAX:

@@ -19,6 +19,7 @@ from typing import TypeVar
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import ServerConfig
 from spark_kbatch.server.connection import Connection, Memory, occasionally
+from spark_kbatch.wire.addresses import look_up
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         ConfigError: the name cannot be resolved, or the port is taken.
     """
     try:
-        found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)
+        found = look_up(host or "0.0.0.0", port)
         # A name with addresses of both kinds, such as localhost, is served at its IPv4 address.
         family, kind, number, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         sock = socket.socket(family, kind, number)
@@ -48,14 +49,14 @@ def listening_socket(host: str, port: int) -> socket.socket:
         except BaseException:
             sock.close()
             raise
-    except (OSError, ValueError) as error:  # of a name that no host can have: ValueError
+    except OSError as error:
         raise _cannot_listen(host, port, error) from error
     return sock
 
 
-def _cannot_listen(host: str, port: int, error: OSError | ValueError) -> ConfigError:
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
     return ConfigError(
-        f"the server cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}; choose another "
+        f"the server cannot listen at {host}:{port}: {error.strerror or error}; choose another "
         "address, or port 0 for any free port"
     )
 

@@ -25,6 +25,7 @@ allocated.
     errors        error codes <-> exceptions
     framing       outgoing and incoming frames
     channel       a connected socket that carries frames
+    addresses     look-up of host names
     tls           a client's TLS, from Kafka's `ssl.*` options
     sasl          a client's authentication; imports kafka-python's mechanisms
     oauth         tokens for it

@@ -51,6 +51,7 @@ from spark_kbatch.errors import (
     UnknownHostError,
 )
 from spark_kbatch.options.security import Security
+from spark_kbatch.wire.addresses import look_up
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.channel import Channel
 from spark_kbatch.wire.connection import Completion, Connection, ConnectionConfig, OnComplete
@@ -351,12 +352,9 @@ class Connections:
     def _next_address(self, peer: _Peer) -> Any:
         if not peer.addresses:
             try:
-                peer.addresses = socket.getaddrinfo(
-                    peer.node.host, peer.node.port, type=socket.SOCK_STREAM
-                )
-            except (OSError, ValueError) as error:  # of a name that no host can have: ValueError
-                why = getattr(error, "strerror", None) or error
-                reason = f"its name cannot be looked up: {why}"
+                peer.addresses = look_up(peer.node.host, peer.node.port)
+            except OSError as error:
+                reason = f"its name cannot be looked up: {error.strerror or error}"
                 raise UnknownHostError(str(peer.node), reason) from error
         return peer.addresses.pop(0)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import http.client
 import importlib
 import json
 import ssl
@@ -173,8 +174,10 @@ def _answer_of(request: urllib.request.Request, url: str) -> bytes:
             why = f"its certificate is not accepted: {error.reason.verify_message}"
             raise SaslAuthenticationError(_shown(url), why) from None
         raise DisconnectedError(_shown(url), str(error.reason)) from None
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise DisconnectedError(_shown(url), str(error)) from None
+    except ValueError as error:  # a host or port in the URL that cannot be
+        raise ConfigError(f"option {_URL!r} is {_shown(url)!r}: {error}") from None
 
 
 def _shown(url: str) -> str:

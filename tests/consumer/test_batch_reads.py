@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,6 @@ from spark_kbatch.options.read import parse_read_options
 from tests.support import builders
 from tests.support.log_histories import History
 
-ALL_COLUMNS = tuple(ROW_SCHEMA.names)
-
 
 class Load:
     """A stand-in for `spark.read.load()`: a plan, and actions that read it."""
@@ -35,7 +34,7 @@ class Load:
         self.pieces = self._reader.plan(self._options)
         self._actions = 0
 
-    def tasks(self, columns: Sequence[str] = ALL_COLUMNS) -> list[Iterator[pa.RecordBatch]]:
+    def tasks(self, columns: Sequence[str]) -> list[Iterator[pa.RecordBatch]]:
         """Return the tasks of a new action, not started."""
         self._actions += 1
         action = f"{id(self)}-{self._actions}"
@@ -102,6 +101,28 @@ def test_an_offset_as_bound_is_fixed_and_latest_moves_on(cluster: Cluster) -> No
     assert load.collect() == {0: [0, 1, 2, 3, 4], 1: [3, 4, 5, 6], 2: [0, 1, 2, 3]}
     write(cluster, {0: 2, 1: 1})
     assert load.collect() == {0: [0, 1, 2, 3, 4], 1: [3, 4, 5, 6, 7], 2: [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize("columns", [ROW_SCHEMA.names, ROW_SCHEMA.names[::-1], []])
+def test_a_task_gives_the_columns_that_are_asked_for_in_their_order(
+    cluster: Cluster, columns: list[str]
+) -> None:
+    tasks = Load(cluster, subscribe="t", startingOffsets='{"t":{"0":9,"1":7,"2":4}}').tasks(columns)
+    (rows,) = [rows for task in tasks for rows in task]
+
+    assert rows.schema == pa.schema([ROW_SCHEMA.field(name) for name in columns])
+    assert rows.num_rows == 1
+    row = {
+        "key": None,
+        "value": b"9",
+        "topic": "t",
+        "partition": 0,
+        "offset": 9,
+        "timestamp": datetime.fromtimestamp(0.009, UTC),
+        "timestampType": 0,
+        "headers": None,
+    }
+    assert rows.to_pylist() == [{name: row[name] for name in columns}]
 
 
 def test_headers_keep_their_order_and_are_null_if_there_are_none(cluster: Cluster) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.consumer.reading import ROW_SCHEMA
 from spark_kbatch.consumer.source import Source
 from spark_kbatch.errors import DataLossError
 from spark_kbatch.model import StreamPiece
@@ -68,6 +70,21 @@ def test_records_without_key_or_value_are_read_with_nulls(cluster: Cluster) -> N
             producer.send("t", value, key)
 
     assert Stream(cluster.path).read(["key", "value"]) == records
+
+
+def test_a_task_gives_the_columns_that_are_asked_for_in_their_order(cluster: Cluster) -> None:
+    send(cluster, 1)
+    stream = Stream(cluster.path)
+    assert stream.next_end() is not None
+    reader = open_reader(str(cluster.path))
+    for columns in (ROW_SCHEMA.names, ROW_SCHEMA.names[::-1]):
+        (rows,) = (
+            rows
+            for piece in stream.plan()
+            for rows in reader.read_stream_piece(piece, columns, stream.parsed)
+        )
+        assert rows.schema == pa.schema([ROW_SCHEMA.field(name) for name in columns])
+        assert (rows["topic"].to_pylist(), rows["partition"].to_pylist()) == (["t"], [0])
 
 
 def test_records_that_arrive_during_a_batch_are_in_the_next_one(cluster: Cluster) -> None:

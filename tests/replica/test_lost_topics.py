@@ -101,7 +101,7 @@ def test_a_read_of_a_topic_without_its_file_names_the_repair(tmp_path: Path) -> 
     assert f"`kbatch repair {cluster.path}` recreates the file" in str(error.value)
 
 
-@pytest.mark.parametrize("meanwhile", ["created", "deleted"])
+@pytest.mark.parametrize("meanwhile", ["created", "deleted", "removed"])
 def test_a_topic_that_changes_while_it_is_looked_up_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
@@ -118,11 +118,20 @@ def test_a_topic_that_changes_while_it_is_looked_up_is_not_lost(
             another(cluster).delete_topic("events")
         return found
 
+    def remove_and_list(directory: Path) -> list[str]:
+        shutil.rmtree(cluster.path / "broker-0" / "events-0")
+        return lists(directory)
+
     file = cluster.path / "topics" / "events.json"
     data = file.read_bytes()
     file.unlink()
     assert topics.why_lost("events")
-    monkeypatch.setattr(topic_files, "holds_records", change_and_look)
+    files = cluster._parts.files
+    lists = files.list
+    if meanwhile == "removed":
+        monkeypatch.setattr(files, "list", remove_and_list)
+    else:
+        monkeypatch.setattr(topic_files, "holds_records", change_and_look)
     assert not topics.why_lost("events")
 
 

@@ -117,9 +117,9 @@ def test_a_port_in_use_is_refused_and_leaves_the_path_free(cluster: Cluster) -> 
         assert server.port == port
 
 
-@pytest.mark.parametrize("host", ["a" * 64, "a..b", "a\0b"])
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "127.0.0.1\0x"])
 def test_a_name_that_no_host_can_have_is_refused(cluster: Cluster, host: str) -> None:
-    with pytest.raises(ConfigError, match="cannot listen at"):
+    with pytest.raises(ConfigError, match="is not a valid host name"):
         cluster.serve(host)
 
 

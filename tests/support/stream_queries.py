@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from spark_kbatch.consumer.stream_planner import StreamPlanner, StreamTopics
+from spark_kbatch.consumer.planning import Topics
+from spark_kbatch.consumer.stream_planner import StreamPlanner
 from spark_kbatch.model import StreamPiece
 from spark_kbatch.options.read import parse_stream_read_options
 
@@ -13,7 +14,7 @@ from spark_kbatch.options.read import parse_stream_read_options
 class Query:
     """A query as Spark runs it: the offsets that it logged survive a restart, its planner does not."""
 
-    def __init__(self, topics: StreamTopics, **options: Any) -> None:
+    def __init__(self, topics: Topics, **options: Any) -> None:
         self.topics = topics
         self.options = {"path": "/data", "subscribe": "a", "startingOffsets": "earliest"} | options
         self.committed: dict[str, Any] | None = None
@@ -29,7 +30,7 @@ class Query:
         self.planner = StreamPlanner(self.parsed, self.opened, lambda: self.now_ms)
         return self
 
-    def opened(self) -> StreamTopics:
+    def opened(self) -> Topics:
         """Return the source that the planner reads from."""
         return self.topics
 
