@@ -20,7 +20,7 @@ from spark_kbatch.opening.broker_logs import BrokerLogs
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
-from spark_kbatch.options.remote import ClusterOptions, is_address, parse_cluster_options
+from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
 from spark_kbatch.replica.metadata import Metadata
 
 if TYPE_CHECKING:
@@ -62,11 +62,7 @@ def open_reader(
     Raises the errors of `open_for_reading`, or ConfigError if an option is not accepted.
     """
     if isinstance(path, str) and is_address(path):
-        given = {"bootstrap.servers": path}
-        for key, value in (config or {}).items():
-            if given.setdefault(key, value) is not value:
-                raise ConfigError(f"option {key!r} is given twice; give it once")
-        return _remote_reader(parse_cluster_options(given, alone=True), DEFAULT_PATIENCE)
+        return _remote_reader(parse_client_options(path, config or {}), DEFAULT_PATIENCE)
     if config:
         raise ConfigError(f"{path!r} is a folder, for which no options of a client can be given")
     return TopicReader(_open_source(path, foreign_end))

@@ -184,6 +184,19 @@ def parse_cluster_options(options: Mapping[str, Any], *, alone: bool = False) ->
     return ClusterOptions(**cluster, security=security_of(secured))
 
 
+def parse_client_options(servers: Any, *given: Mapping[str, Any]) -> ClusterOptions:
+    """Parse all options of a client, from the servers to ask first and from mappings of other keys.
+
+    Raises the errors of `parse_cluster_options`, and ConfigError if a key is given twice.
+    """
+    options: dict[str, Any] = {"bootstrap.servers": servers}
+    for name, value in (item for mapping in given for item in mapping.items()):
+        key = name.replace("_", ".").lower().removeprefix("kafka.")
+        if options.setdefault(key, value) is not value:
+            raise ConfigError(f"option {key!r} is given twice; give it once")
+    return parse_cluster_options(options, alone=True)
+
+
 def _bare(name: str, *, alone: bool) -> str:
     key = name.lower().removeprefix("kafka.")
     return key.replace("_", ".") if alone else key

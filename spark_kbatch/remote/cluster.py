@@ -35,7 +35,7 @@ from spark_kbatch.options.remote import (
     CLUSTER_OPTIONS,
     ClusterOptions,
     is_address,
-    parse_cluster_options,
+    parse_client_options,
 )
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
@@ -328,12 +328,7 @@ def connect_to(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) 
             f"bootstrap_servers is {arguments.shown(bootstrap_servers)}; accepted: HOST:PORT of a real "
             "cluster, or several separated by commas; a cluster in a folder is opened by spark_kbatch.open"
         )
-    given: dict[str, Any] = {"bootstrap.servers": bootstrap_servers}
-    for name, value in [*(config or {}).items(), *options.items()]:
-        key = topic_key(name).lower().removeprefix("kafka.")
-        if given.setdefault(key, value) is not value:
-            raise ConfigError(f"option {key!r} is given twice; give it once")
-    return RemoteCluster(parse_cluster_options(given, alone=True))
+    return RemoteCluster(parse_client_options(bootstrap_servers, config or {}, options))
 
 
 def _settings(config: Any) -> dict[str, object]:

@@ -145,4 +145,4 @@ def bench_encode_and_decode(targets: Targets) -> None:
         },
     )
     for name in ("encode", "decode"):
-        targets.say(f"{name} / copy and CRC: {rates.ratio(name, 'copy and CRC'):.3g}")
+        targets.ratio(rates, name, "copy and CRC")

@@ -183,7 +183,7 @@ def bench_write_and_read(
         ("kbatch read", "read limit"),
         ("kbatch read, 7 columns", "read limit, 7 columns"),
     ):
-        targets.say(f"{done} / {limit}: {rates.ratio(done, limit):.3g}")
+        targets.ratio(rates, done, limit)
 
 
 @pytest.mark.parametrize("rows", [pytest.param((4 * MILLION, 100), id="100 bytes")], indirect=True)

@@ -84,6 +84,10 @@ class Targets:
                 )
             )
 
+    def ratio(self, rates: Rates, name: str, other: str) -> None:
+        """Print the ratio of two rates that has no target."""
+        self.say(f"{name} / {other}: {rates.ratio(name, other):.3g}")
+
     def table(self, table: Table) -> None:
         self._console.print()
         self._console.print(table)
