@@ -30,7 +30,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
 
     api_versions   ApiVersions
     metadata       Metadata, DescribeCluster, FindCoordinator; creates topics that clients ask for
-    produce        Produce; `appends` has a queue for each partition
+    produce        Produce; `appends` has a queue for each partition, `unwritten` keeps the order of producers
     fetch          Fetch
     offsets        ListOffsets, OffsetForLeaderEpoch
     producer_ids   InitProducerId

@@ -36,14 +36,22 @@ _CHECKS_PER_S_MAX = 4000  # of all locks: a fifth of a core. A job may lock thou
 _IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
 
 
+def _is_accepted() -> None:
+    return None
+
+
 class Append(NamedTuple):
-    """A batch that a Produce request appends to one partition, with its deadline and answer callback."""
+    """A batch that a Produce request appends to one partition, with its deadline and answer callback.
+
+    `refused` is called when those before it in its queue are answered; it returns an error to refuse it.
+    """
 
     data: Buffer
     required_acks: int
     timeout_ms: int
     deadline_s: float  # of time.monotonic
     answer: Callable[[AppendResult], object]
+    refused: Callable[[], KBatchError | None] = _is_accepted
 
 
 class _Queue:
@@ -99,6 +107,10 @@ class Appends:
         """Append and answer a queued batch; return False if it must still wait for the partition's lock."""
         if queue.waiting_since is not None and self._is_locked(queue.topic_partition):
             return self._timed_out(append)
+        refusal = append.refused()
+        if refusal is not None:
+            append.answer(AppendResult(error=refusal))
+            return True
         locked = answered = False
 
         def answer(result: AppendResult) -> None:

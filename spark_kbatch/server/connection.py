@@ -27,6 +27,7 @@ from spark_kbatch.errors import KBatchError, ProtocolError
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
 from spark_kbatch.server.metrics import RequestMetrics
 from spark_kbatch.server.requests import HANG_UP
+from spark_kbatch.server.unwritten import Unwritten
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.framing import Receive, Send
 
@@ -152,6 +153,7 @@ class Connection:
         self.client_host, self.client_port = sock.getpeername()[:2]
         host, port = sock.getsockname()[:2]
         self.local_address: tuple[str, int] = (host, port)
+        self.unwritten = Unwritten()
         self._last_active_s = loop.time()
         self._state, self._is_ending = _State.RECEIVING, False
         self._receive = Receive(request_max_bytes)

@@ -167,12 +167,16 @@ class Dispatch:
 
 
 def _refuse(received: Received, exchange: Exchange, error: ErrorCode) -> None:
-    exchange.respond(HANG_UP if received.body is None else refusal(received, error))
+    if received.api_key == ApiKey.PRODUCE:
+        received.unwritten.refused(received.body, error)
+    hangs_up = received.body is None or received.unwritten.is_full
+    exchange.respond(HANG_UP if hangs_up else refusal(received, error))
 
 
 def _received(
     connection: Connection, api_key: int, version: int, client_id: str, body: object
 ) -> Received:
     return Received(
-        api_key, version, client_id, connection.client_host, connection.local_address, body
-    )
+        api_key, version, client_id, connection.client_host, connection.local_address,
+        connection.unwritten, body,
+    )  # fmt: skip

@@ -8,6 +8,7 @@ Source: KafkaApis.handleProduceRequest; ProduceRequest.validateRecords.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from typing import Any
@@ -19,6 +20,7 @@ from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.requests import HANG_UP, Received, Respond
+from spark_kbatch.server.unwritten import IdempotentBatch, idempotent_batch
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.produce import ProducePartitionResponse, ProduceTopicResponse
 from spark_kbatch.wire.protocol import ProduceRequest, ProduceResponse
@@ -36,7 +38,7 @@ class ProduceHandler:
     def handle(self, received: Received, respond: Respond) -> None:
         """Queue the batches; answer once each is appended or refused."""
         request: ProduceRequest = received.body
-        answer = _Answer(request, respond)
+        answer = _Answer(received, respond)
         refused = _refused(received)
         deadline_s = time.monotonic() + max(request.timeout_ms, 0) / 1000
         appends = []
@@ -48,9 +50,13 @@ class ProduceHandler:
                     slot.error_code, slot.error_message = error, message
                     continue
                 topic_partition = TopicPartition(topic.topic, partition.partition)
+                batch = idempotent_batch(topic_partition, data)
                 append = Append(
-                    data, request.acks, request.timeout_ms, deadline_s, answer.part(slot)
+                    data, request.acks, request.timeout_ms, deadline_s, answer.part(slot, batch)
                 )
+                if batch is not None:
+                    is_next = functools.partial(received.unwritten.error, batch)
+                    append = append._replace(refused=is_next)
                 appends.append((topic_partition, append))
         # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends:
@@ -61,18 +67,19 @@ class ProduceHandler:
 class _Answer:
     """The response to one Produce request, sent when the last partition's result is known."""
 
-    def __init__(self, request: ProduceRequest, respond: Respond) -> None:
+    def __init__(self, received: Received, respond: Respond) -> None:
+        request: ProduceRequest = received.body
         self.topics = [
             ProduceTopicResponse(
                 topic.topic, [ProducePartitionResponse(one.partition) for one in topic.partitions]
             )
             for topic in request.topics
         ]
-        self._acks, self._respond = request.acks, respond
+        self._acks, self._respond, self._unwritten = request.acks, respond, received.unwritten
         self._mutex = threading.Lock()  # guards _missing
         self._missing = 1  # parts, and the handler itself
 
-    def part(self, slot: ProducePartitionResponse) -> Any:
+    def part(self, slot: ProducePartitionResponse, batch: IdempotentBatch | None) -> Any:
         """Return the callback that puts the result of a partition's batch into the response."""
         self._missing += 1
 
@@ -83,6 +90,8 @@ class _Answer:
                 slot.base_offset = result.base_offset
                 slot.log_append_time_ms = result.log_append_time
                 slot.log_start_offset = result.log_start_offset
+            if batch is not None:
+                self._unwritten.answered(batch, slot.error_code)
             self.done_with_one()
 
         return answer
@@ -93,6 +102,9 @@ class _Answer:
             self._missing -= 1
             if self._missing:
                 return
+        if self._unwritten.is_full:
+            self._respond(HANG_UP)
+            return
         if self._acks != ACKS_NONE:
             self._respond(ProduceResponse(self.topics))
             return

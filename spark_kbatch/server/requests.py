@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from spark_kbatch.server.unwritten import Unwritten
+
 
 class Received(NamedTuple):
     """A request and its sender."""
@@ -21,6 +23,7 @@ class Received(NamedTuple):
     client_id: str
     client_host: str
     local_address: tuple[str, int]  # the address that the client connected to
+    unwritten: Unwritten  # of its connection
     body: Any  # our class for Produce and Fetch, the library's for all others
 
 

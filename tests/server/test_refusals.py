@@ -12,6 +12,7 @@ import pytest
 
 from spark_kbatch.server.refusals import _ANSWERS, refusal
 from spark_kbatch.server.requests import Received
+from spark_kbatch.server.unwritten import Unwritten
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
@@ -54,7 +55,7 @@ def test_a_refusal_has_only_the_given_error(case: tuple[int, int, int]) -> None:
     for seed in range(SEEDS):
         frame = memoryview(messages.a_frame(case, Random(seed)))
         body = protocol.decode_request(frame).body
-        received = Received(key, version, "client", "host", ("host", 1), body)
+        received = Received(key, version, "client", "host", ("host", 1), Unwritten(), body)
 
         answer = refusal(received, ERROR)
 

@@ -23,6 +23,7 @@ from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.server.requests import Handler, Received
+from spark_kbatch.server.unwritten import Unwritten
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
@@ -244,7 +245,9 @@ class Coordinated:
         frame = b"".join(protocol.encode_request(api_key, version, 7, client_id, body))
         request = protocol.decode_request(memoryview(frame))
         asked = Asked(api_key, version)
-        received = Received(api_key, version, client_id, "127.0.0.1", LOCAL, request.body)
+        received = Received(
+            api_key, version, client_id, "127.0.0.1", LOCAL, Unwritten(), request.body
+        )
         self.handler(api_key)(received, asked.respond)
         return asked
 
