@@ -17,8 +17,9 @@ whole, whatever the limits, so that a large batch blocks no one; all others retu
 
 Waiting costs next to nothing, and no thread. An append of this process tries the fetches that wait for its
 partition, before it returns. What other processes do is found by one thread for all fetches, every 50 ms:
-it looks for changed bytes (`watched_logs`), then at the partitions where something changed, together, and
-tries only fetches of those whose ends moved, all with the same look.
+it looks for changed bytes (`watched_logs`, which takes turns where partitions are many), then at the
+partitions where something changed, together, and tries only fetches of those whose ends moved, all with the
+same look.
 
 Source: Kafka core/.../server/ReplicaManager.scala fetchMessages, readFromLog, DelayedFetch.scala.
 """
@@ -274,7 +275,7 @@ class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
 
     def _look_for_changes(self) -> None:
         with self._mutex:
-            keys, waiting = list(self._watchers), list(self._waiting)
+            keys, waiting = self._watched_keys_locked(), list(self._waiting)
         changed = self._watched.changed(keys)
         if not changed or not waiting:
             return

@@ -91,6 +91,7 @@ class Purgatory(Generic[Key, Waiting]):
         self._mutex = threading.Lock()  # guards the rest; innermost
         self._waiting: dict[Waiting, tuple[int, list[Key]]] = {}  # deadline in ms, keys
         self._watchers: dict[Key, dict[Waiting, None]] = {}
+        self._keys: tuple[Key, ...] | None = None  # those of _watchers, once someone asks
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
@@ -107,7 +108,9 @@ class Purgatory(Generic[Key, Waiting]):
         with self._mutex:
             self._waiting[operation] = self._monotonic_ms() + operation.timeout_ms, watched
             for key in watched:
-                self._watchers.setdefault(key, {})[operation] = None
+                if key not in self._watchers:
+                    self._watchers[key], self._keys = {}, None
+                self._watchers[key][operation] = None
         # 1. The first try finds nothing. 2. The awaited change happens, and no one watches. 3. We watch.
         operation.try_complete()
         if operation.is_completed:
@@ -142,6 +145,12 @@ class Purgatory(Generic[Key, Waiting]):
             waiting = list(self._waiting)
         return self._try(waiting)
 
+    def _watched_keys_locked(self) -> tuple[Key, ...]:
+        """Return the keys of all operations; the same object until they change."""
+        if self._keys is None:
+            self._keys = tuple(self._watchers)
+        return self._keys
+
     def _watching(self, keys: Iterable[Key]) -> list[Waiting]:
         """Return the operations that wait for any of these keys."""
         with self._mutex:
@@ -167,6 +176,7 @@ class Purgatory(Generic[Key, Waiting]):
                     del watching[operation]
                     if not watching:
                         del self._watchers[key]
+                        self._keys = None
 
     def _ensure_looked_at(self) -> None:
         with self._mutex:

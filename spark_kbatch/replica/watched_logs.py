@@ -10,12 +10,17 @@ tell that without opening any of them:
 
 Sequence numbers in them only grow, so the same bytes mean the same state. A topic that was deleted or
 recreated has another Partition, or none.
+
+A look reads the states of at most LOOKS_MAX partitions, so that waiting for thousands costs no more than
+waiting for that many: it looks at those that changed lately, and at the next ones in turn. Commits are
+found by each look, whatever their partitions.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from spark_kbatch.errors import KBatchError
@@ -25,6 +30,9 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.paths import ClusterPaths
+
+LOOKS_MAX = 64  # partitions of one look: of 4,000 that are idle each has its turn every 4 s
+_LATELY_MAX = 14  # partitions that changed lately, and are in each look
 
 _COMMITS = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 
@@ -46,62 +54,77 @@ class WatchedLogs:
 
     def __init__(self, files: Files, paths: ClusterPaths, find: FindPartitions) -> None:
         self._files, self._paths, self._find = files, paths, find
-        # Of the last call. A topic that does not exist has no partitions.
-        self._partitions: dict[TopicPartition, Partition] = {}
-        self._directories: list[str] = []  # of all replicas, in the same order
-        self._data: list[object] = []  # bytes of each directory's state, then of what else tells
-        self._asked: Collection[TopicPartition] = ()
+        self._asked: Sequence[TopicPartition] = ()  # of the last call
+        self._found: dict[TopicPartition, object] = {}  # what the last look at each found
+        self._lately: dict[TopicPartition, None] = {}  # changed; the latest one at the end
+        self._next = 0  # position in `_asked` of the first that is next in turn
 
-    def changed(self, topic_partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+    def changed(self, topic_partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions that may have changed since the last call, or were not in that call.
 
-        Each is looked at once. If a commit was decided or completed, all may.
+        The caller does not change the sequence. Of more than LOOKS_MAX a change may be found by a later call only. If a commit was decided or
+        completed, all may have changed.
         """
-        partitions, data = self._partitions, self._data
-        asked, self._asked = self._asked, list(topic_partitions)
+        new = dict.fromkeys(self._ask(topic_partitions))
+        looked = new | dict.fromkeys(self._turn())
         try:
-            self._look()
+            found = self._look([_COMMITS, *looked])
         except (OSError, KBatchError):  # a read of them finds out what is wrong
-            self._partitions, self._directories, self._data = {}, [], []
-            return self._asked
-        is_same = self._partitions == partitions
-        if is_same and self._data == data and self._asked == asked:
-            return []  # nearly always
-        before, now = _by_partition(partitions, data), _by_partition(self._partitions, self._data)
-        known = set(asked)
-        if before.get(_COMMITS) != now.get(_COMMITS):
-            return self._asked
-        return [tp for tp in self._asked if tp not in known or before.get(tp) != now.get(tp)]
+            self._found = {}
+            return [*self._asked]
+        before = {tp: self._found.get(tp) for tp in found}
+        self._found.update(found)
+        if before[_COMMITS] != found[_COMMITS]:
+            return [*self._asked]
+        changed = [tp for tp in looked if tp not in new and before[tp] != found[tp]]
+        for tp in changed:
+            self._lately.pop(tp, None)
+            self._lately[tp] = None
+        while len(self._lately) > _LATELY_MAX:
+            del self._lately[next(iter(self._lately))]
+        return [*new, *changed]
 
-    def _look(self) -> None:
-        by_topic: dict[str, list[TopicPartition]] = {_COMMITS.topic: [_COMMITS]}
-        for tp in self._asked:
+    def _ask(self, topic_partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Take over what is asked for, forget the rest, and return what was not asked for before."""
+        if topic_partitions is self._asked:  # nearly always
+            return []
+        before, self._asked = {*self._asked}, topic_partitions
+        gone = before.difference(self._asked)
+        for tp in gone:
+            self._found.pop(tp, None)
+            self._lately.pop(tp, None)
+        return [tp for tp in self._asked if tp not in before]
+
+    def _turn(self) -> Sequence[TopicPartition]:
+        """Return the partitions to look at: all if they are few, else those of recent changes and the next."""
+        asked = self._asked
+        if len(asked) <= LOOKS_MAX:
+            return asked
+        start = self._next if self._next < len(asked) else 0
+        self._next = start + LOOKS_MAX - _LATELY_MAX
+        return [*self._lately, *asked[start : self._next]]
+
+    def _look(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, object]:
+        """Return what is on disk of each partition; None for one that does not exist."""
+        by_topic: dict[str, list[TopicPartition]] = {}
+        found: dict[TopicPartition, object] = {}
+        for tp in topic_partitions:
             by_topic.setdefault(tp.topic, []).append(tp)
-        found: dict[TopicPartition, Partition] = {}
+            found[tp] = None
+        partitions: dict[TopicPartition, Partition] = {}
         for of_topic in by_topic.values():
             with contextlib.suppress(OSError, KBatchError):
-                found.update(self._find(of_topic))
-        if found != self._partitions:
-            self._partitions = found
-            self._directories = [path for one in found.values() for path in one.directories]
-        data: list[object] = [*read_all_slots(self._files, self._directories)]
-        if len(data) > len(self._partitions):  # some have several replicas
-            data += [
-                self._files.fingerprint(self._paths.partition_file(tp))
-                for tp, one in self._partitions.items()
-                if one.only_log is None
-            ]
-        self._data = data
-
-
-def _by_partition(
-    partitions: Mapping[TopicPartition, Partition], data: Sequence[object]
-) -> dict[TopicPartition, tuple[object, ...]]:
-    """Return, for each partition, the data read from disk whose change shows that the partition changed."""
-    found, start = dict[TopicPartition, tuple[object, ...]](), 0
-    rest = iter(data[sum(len(one.directories) for one in partitions.values()) :])
-    for tp, one in partitions.items():
-        end = start + len(one.directories)
-        found[tp] = one, *data[start:end], None if one.only_log is not None else next(rest)
-        start = end
-    return found
+                partitions.update(self._find(of_topic))
+        directories = {tp: one.directories for tp, one in partitions.items()}
+        slots = read_all_slots(
+            self._files, [path for all_ in directories.values() for path in all_]
+        )
+        for tp, one in partitions.items():
+            states = tuple(itertools.islice(slots, len(directories[tp])))
+            fingerprint = (
+                None
+                if one.only_log is not None
+                else self._files.fingerprint(self._paths.partition_file(tp))
+            )
+            found[tp] = one, states, fingerprint
+        return found
