@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from tests.conftest import REPOSITORY
 from tests.support.kafka import free_ports
@@ -25,6 +26,9 @@ STOP_TIMEOUT_S = 60
 class Served:
     """A process that serves a cluster; killed and started any number of times."""
 
+    command: ClassVar[Sequence[str]] = COMMAND
+    stdin: ClassVar[int] = subprocess.DEVNULL
+
     def __init__(self, path: Path, log: Path, *options: str) -> None:
         """`log` is the file for what it says, `options` are the command's."""
         (self._port,) = free_ports(1)
@@ -34,10 +38,10 @@ class Served:
 
     def start(self) -> Self:
         """Start it, and wait until it listens."""
-        words = [*COMMAND, str(self._path), "--listen", self.address, "--json", *self._options]
+        words = [*self.command, str(self._path), "--listen", self.address, "--json", *self._options]
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                words, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+                words, cwd=REPOSITORY, stdin=self.stdin, stdout=subprocess.PIPE, stderr=log,
                 text=True,
             )  # fmt: skip
         assert self._process.stdout is not None
@@ -75,6 +79,7 @@ class Served:
 
 
 def _wait(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
     process.wait(STOP_TIMEOUT_S)
-    process.stdout.close()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
