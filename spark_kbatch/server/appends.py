@@ -36,10 +36,6 @@ _CHECKS_PER_S_MAX = 4000  # of all locks: a fifth of a core. A job may lock thou
 _IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
 
 
-def _is_accepted() -> None:
-    return None
-
-
 class Append(NamedTuple):
     """A batch that a Produce request appends to one partition, with its deadline and answer callback.
 
@@ -51,7 +47,7 @@ class Append(NamedTuple):
     timeout_ms: int
     deadline_s: float  # of time.monotonic
     answer: Callable[[AppendResult], object]
-    refused: Callable[[], KBatchError | None] = _is_accepted
+    refused: Callable[[], KBatchError | None] = lambda: None
 
 
 class _Queue:

@@ -55,8 +55,8 @@ class ProduceHandler:
                     data, request.acks, request.timeout_ms, deadline_s, answer.part(slot, batch)
                 )
                 if batch is not None:
-                    is_next = functools.partial(received.unwritten.error, batch)
-                    append = append._replace(refused=is_next)
+                    refused_before = functools.partial(received.unwritten.error, batch)
+                    append = append._replace(refused=refused_before)
                 appends.append((topic_partition, append))
         # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends:

@@ -1,27 +1,31 @@
 """The batches of idempotent producers that a client was refused and may send again.
 
 Invariant: once a client was told that a batch of an idempotent producer failed, in a way that lets it try
-again, no later batch of that producer is appended to the partition before this one is.
+again, no later batch of that producer is appended to the partition before this one is. Those that follow
+over the same connection get the same error, so that the client sends all of them again, in order.
 
-The log keeps to that where it knows the producer. One that it does not know may begin with any sequence:
-its entry may have expired, or its records may have been deleted. Without the invariant:
+The log keeps the order only where it knows the producer. One that it does not know may begin with any
+sequence: its entry may have expired, or its records may have been deleted. Without the invariant:
 
 1. The first batch of a producer is refused, for example because the partition stays locked for too long.
 2. The second one, sent before that answer came, is appended as the producer's first.
 3. librdkafka concludes that the first one was written too, since one after it was, and tells its
    application so. The record is lost.
 
+The log's error, OUT_OF_ORDER_SEQUENCE_NUMBER, would not do: librdkafka then takes a new epoch, in which the
+first batch is written twice if an attempt over an earlier connection is in the log after all.
+
 A connection is where this is known: a producer has one, whose requests are handled one after the other.
 When it ends, the client sends again from the first batch that was not acknowledged.
 
-Source: librdkafka src/rdkafka_request.c, rd_kafka_dr_implicit_ack.
+Source: librdkafka src/rdkafka_request.c, rd_kafka_dr_implicit_ack, rd_kafka_handle_idempotent_Produce_error.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_kbatch.errors import OutOfOrderSequenceError
+from spark_kbatch.errors import KBatchError
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.header import (
@@ -32,7 +36,7 @@ from spark_kbatch.record.header import (
     SEQUENCE_MAX,
     unpack,
 )
-from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.produce import ProduceRequest
 
 _REFUSED_MAX = 1000  # of a connection; one more ends it, after which its client begins anew
@@ -68,23 +72,23 @@ class Unwritten:
     __slots__ = ("_refused",)
 
     def __init__(self) -> None:
-        self._refused: dict[tuple[TopicPartition, int], IdempotentBatch] = {}
+        self._refused: dict[tuple[TopicPartition, int], tuple[IdempotentBatch, int]] = {}
 
     @property
     def is_full(self) -> bool:
         """Whether the connection has to end, because it was refused more than is remembered."""
         return len(self._refused) > _REFUSED_MAX
 
-    def error(self, batch: IdempotentBatch) -> OutOfOrderSequenceError | None:
-        """Return the error that refuses a batch because one before it is not written; None if none is."""
-        refused = self._refused.get(batch[:2])
-        if refused is None or not _is_later(batch, refused):
+    def error(self, batch: IdempotentBatch) -> KBatchError | None:
+        """Return the error of a batch before this one that is not written; None if there is none."""
+        found = self._refused.get(batch[:2])
+        if found is None or not _is_later(batch, found[0]):
             return None
-        return OutOfOrderSequenceError(
-            str(batch.topic_partition),
-            batch.producer_id,
-            refused.base_sequence,
-            batch.base_sequence,
+        refused, error_code = found
+        return error_of(
+            error_code,
+            f"nothing is written: the batch of producer {refused.producer_id} with sequence "
+            f"{refused.base_sequence}, which comes first in {refused.topic_partition}, got this error",
         )
 
     def answered(self, batch: IdempotentBatch, error_code: int) -> None:
@@ -93,9 +97,9 @@ class Unwritten:
         if not error_code:
             self._refused.pop(key, None)
         elif ErrorCode(error_code).is_retriable:
-            refused = self._refused.get(key)
-            if refused is None or not _is_later(batch, refused):
-                self._refused[key] = batch
+            found = self._refused.get(key)
+            if found is None or not _is_later(batch, found[0]):
+                self._refused[key] = batch, error_code
 
     def refused(self, request: ProduceRequest, error_code: int) -> None:
         """Remember that all batches of a request are answered with an error."""
