@@ -148,9 +148,10 @@ class Fetch:
                 self.params.isolation,
                 min_one_batch,
             )
+            if isinstance(seen, Exception):
+                results[topic_partition] = FetchResult(error=seen)
+                continue
             try:
-                if isinstance(seen, Exception):
-                    raise seen
                 try:
                     result = self._read_one(seen, info, asked)
                 finally:

@@ -44,6 +44,7 @@ class Append(NamedTuple):
     timeout_ms: int
     deadline_s: float  # of time.monotonic
     answer: Callable[[AppendResult], object]
+    charge: Callable[[float], object]  # takes the CPU seconds that it took
 
 
 class _Queue:
@@ -84,7 +85,10 @@ class Appends:
     def _serve(self, queue: _Queue) -> None:
         for _ in range(_IN_A_ROW_MAX):
             append = queue.appends[0]
-            if not self._is_done(queue, append):
+            began_s = time.thread_time()
+            is_done = self._is_done(queue, append)
+            append.charge(time.thread_time() - began_s)
+            if not is_done:
                 self._wait(queue)
                 return
             queue.waiting_since = None
@@ -99,6 +103,10 @@ class Appends:
         """Append and answer a queued batch; return False if it must still wait for the partition's lock."""
         if queue.waiting_since is not None and self._is_locked(queue.topic_partition):
             return self._timed_out(append)
+        unknown = self._backend.manager.unknown([queue.topic_partition])
+        if unknown:
+            append.answer(AppendResult(error=unknown[queue.topic_partition]))
+            return True
         locked = answered = False
 
         def answer(result: AppendResult) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
-from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
+from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ReplicaManager
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.requests import HANG_UP, Received, Respond
 from spark_kbatch.wire.errors import ErrorCode, code_of
@@ -25,13 +26,15 @@ from spark_kbatch.wire.protocol import ProduceRequest, ProduceResponse
 
 _FIRST_VERSION = 3
 _FIRST_WITH_ZSTD = 7
+_FEW = 32  # partitions
 
 
 class ProduceHandler:
     """Handler of Produce requests; thread-safe."""
 
-    def __init__(self, appends: Appends) -> None:
-        self._appends = appends
+    def __init__(self, appends: Appends, manager: ReplicaManager) -> None:
+        """Append by these queues; `manager` knows which partitions exist."""
+        self._appends, self._manager = appends, manager
 
     def handle(self, received: Received, respond: Respond) -> None:
         """Queue the batches; answer once each is appended or refused."""
@@ -39,7 +42,15 @@ class ProduceHandler:
         answer = _Answer(request, respond)
         refused = _refused(received)
         deadline_s = time.monotonic() + max(request.timeout_ms, 0) / 1000
-        appends = []
+        appends: dict[TopicPartition, Append] = {}
+        unknown: Mapping[TopicPartition, Exception] = {}
+        if not refused and _is_of_many(request):
+            named = (
+                TopicPartition(topic.topic, one.partition)
+                for topic in request.topics
+                for one in topic.partitions
+            )
+            unknown = self._manager.unknown(named)
         for topic, of_topic in zip(request.topics, answer.topics, strict=True):
             for partition, slot in zip(topic.partitions, of_topic.partitions, strict=True):
                 data: Buffer = b"" if partition.records is None else partition.records
@@ -48,12 +59,19 @@ class ProduceHandler:
                     slot.error_code, slot.error_message = error, message
                     continue
                 topic_partition = TopicPartition(topic.topic, partition.partition)
-                append = Append(
-                    data, request.acks, request.timeout_ms, deadline_s, answer.part(slot)
-                )
-                appends.append((topic_partition, append))
+                if topic_partition in unknown:
+                    problem = unknown[topic_partition]
+                    slot.error_code, slot.error_message = code_of(problem), str(problem)
+                elif topic_partition in appends:
+                    slot.error_code = ErrorCode.INVALID_REQUEST
+                    slot.error_message = f"{topic_partition} is named twice in the request"
+                else:
+                    appends[topic_partition] = Append(
+                        data, request.acks, request.timeout_ms, deadline_s, answer.part(slot),
+                        received.charge,
+                    )  # fmt: skip
         # Nothing is answered until all batches to append are known.
-        for topic_partition, append in appends:
+        for topic_partition, append in appends.items():
             self._appends.append(topic_partition, append)
         answer.done_with_one()
 
@@ -119,6 +137,14 @@ def _refused(received: Received) -> tuple[ErrorCode, str] | None:
     return None
 
 
+def _is_of_many(request: ProduceRequest) -> bool:
+    """Return True if a request names so many partitions that unknown ones are to be found together.
+
+    That looks at the disk, which the event loop must not: it handles no such request.
+    """
+    return sum(len(one.partitions) for one in request.topics) > _FEW
+
+
 def _refused_batch(topic: str, data: Buffer, version: int) -> tuple[ErrorCode, str]:
     """Return the error that refuses a partition's batch before it is queued; NONE if it is accepted."""
     if topic.startswith(INTERNAL_PREFIX):
@@ -126,6 +152,8 @@ def _refused_batch(topic: str, data: Buffer, version: int) -> tuple[ErrorCode, s
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic {topic!r} is the cluster's own; write to another",
         )
+    if not data:
+        return ErrorCode.INVALID_RECORD, "there is no batch; send one for each partition"
     if version < _FIRST_WITH_ZSTD and len(data) >= RECORD_BATCH_OVERHEAD:
         if unpack(data).codec == CODECS["zstd"]:
             return (

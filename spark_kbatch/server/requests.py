@@ -22,6 +22,7 @@ class Received(NamedTuple):
     client_host: str
     local_address: tuple[str, int]  # the address that the client connected to
     body: Any  # our class for Produce and Fetch, the library's for all others
+    charge: Callable[[float], object] = lambda _: None  # counts CPU seconds that others spend on it
 
 
 HANG_UP = object()  # in place of an answer

@@ -56,7 +56,7 @@ class _Pools:
         self.producer_ids = Pool("producer-ids", _THREADS)
         self.fetches = Pool("fetches", _THREADS)
         self.lookups = Pool("lookups", _THREADS)
-        self.groups = Pool("groups", 1)
+        self.groups = Pool("groups", _THREADS)
         self.administration = Pool("administration", _THREADS)
         self.intercepts = Pool("intercepts", 1)
 
@@ -161,7 +161,7 @@ class Server:
         outcomes = Outcomes()
         topics = TopicsHandler(backend, new_topics, outcomes)
         configs = ConfigsHandler(backend, self._settings, outcomes)
-        produce = ProduceHandler(appends)
+        produce = ProduceHandler(appends, backend.manager)
         self._dispatch.register(ApiKey.PRODUCE, produce.handle, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},
