@@ -78,8 +78,8 @@ class Exchange:
     """A request in progress on a connection, to be answered once, by any thread; thread-safe."""
 
     __slots__ = (
-        "_began_s", "_connection", "_correlation_id", "_is_answered", "_metrics", "api_key", "peer",
-        "version",
+        "_began_s", "_connection", "_correlation_id", "_is_answered", "_metrics", "api_key",
+        "is_large", "peer", "version",
     )  # fmt: skip
 
     def __init__(
@@ -89,8 +89,11 @@ class Exchange:
         version: int,
         correlation_id: int,
         metrics: RequestMetrics,
+        *,
+        is_large: bool = False,
     ) -> None:
         """Record when a request started; `metrics` count it once it is answered."""
+        self.is_large = is_large
         self._connection, self.peer = connection, connection.peer
         self.api_key, self.version = api_key, version
         self._metrics, self._began_s = metrics, time.monotonic()

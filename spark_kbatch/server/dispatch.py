@@ -17,6 +17,7 @@ from spark_kbatch.errors import KBatchError, ProtocolError, UnsupportedVersionEr
 from spark_kbatch.server.api_versions import ApiVersionsHandler
 from spark_kbatch.server.connection import Connection, Exchange
 from spark_kbatch.server.intercepts import Intercept, InterceptedRequest
+from spark_kbatch.server.memory import SMALL_REQUEST_BYTES
 from spark_kbatch.server.metrics import RequestMetrics
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.server.refusals import refusal
@@ -89,7 +90,14 @@ class Dispatch:
         if entry is None:
             raise UnsupportedVersionError(api_key, "", version, None, correlation_id)
         metrics = self.metrics[api_key]
-        exchange = Exchange(connection, api_key, version, correlation_id, metrics)
+        exchange = Exchange(
+            connection,
+            api_key,
+            version,
+            correlation_id,
+            metrics,
+            is_large=len(frame) > SMALL_REQUEST_BYTES,
+        )
         versions = protocol.SUPPORTED[api_key]
         if api_key == ApiKey.API_VERSIONS and version not in versions:
             exchange = Exchange(connection, api_key, 0, correlation_id, metrics)
@@ -130,7 +138,7 @@ class Dispatch:
                 task()
 
         peer.begin()
-        pool.submit(work, peer)
+        pool.submit(work, peer, is_large=exchange.is_large)
 
     def _decoded(
         self,

@@ -4,7 +4,8 @@ Each kind of request has its own pool, so that one kind that waits does not stop
 started when they are needed and do not keep the process alive.
 
 Peers take turns, and none has all threads of a pool, if there are several: what others ask for waits for
-one task of each peer at most, and has a thread at once if a single peer keeps the pool busy.
+one task of each peer at most, and has a thread at once if a single peer keeps the pool busy. Large requests
+have half of the threads: small ones do not wait for them, even those of the same peer.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ class CallLater(Protocol):
 class _Task:
     """A task, whom it is done for, and when it was submitted."""
 
-    __slots__ = ("owner", "run", "submitted_s")
+    __slots__ = ("is_large", "owner", "run", "submitted_s")
 
-    def __init__(self, run: Callable[[], object], owner: Hashable | None) -> None:
-        self.run, self.owner, self.submitted_s = run, owner, time.monotonic()
+    def __init__(
+        self, run: Callable[[], object], owner: Hashable | None, *, is_large: bool
+    ) -> None:
+        self.run, self.owner, self.is_large = run, owner, is_large
+        self.submitted_s = time.monotonic()
 
 
 class Pool:
@@ -43,25 +47,30 @@ class Pool:
         """Start up to `threads_max` threads when needed; `name` is in their names."""
         self.name, self._threads_max = name, threads_max
         self._of_one_peer_max = max(threads_max - 1, 1)
+        self._large_max = max(threads_max // 2, 1)
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for a task, False to end
         self._mutex = threading.Lock()  # guards the rest; innermost
         self._threads: list[threading.Thread] = []
-        self._waiting: dict[Hashable | None, deque[_Task]] = {}  # by owner, in order of their turns
+        # By owner and whether they are large, in order of their turns.
+        self._waiting: dict[tuple[Hashable | None, bool], deque[_Task]] = {}
         self._running: set[_Task] = set()
         self._is_closed = False
 
-    def submit(self, task: Callable[[], object], owner: Hashable | None = None) -> None:
+    def submit(
+        self, task: Callable[[], object], owner: Hashable | None = None, *, is_large: bool = False
+    ) -> None:
         """Run the task in one of the threads; an error is logged. After `close` the task is dropped.
 
         Args:
             task: what to run.
             owner: the peer that it is done for; None for the server itself.
+            is_large: whether it may take long.
         """
         with self._mutex:
             if self._is_closed:
                 return
-            one = _Task(task, owner)
-            self._waiting.setdefault(owner, deque()).append(one)
+            one = _Task(task, owner, is_large=is_large)
+            self._waiting.setdefault((owner, is_large), deque()).append(one)
             count = len(self._running) + sum(map(len, self._waiting.values()))
             if count > len(self._threads) < self._threads_max:
                 name = f"kbatch-{self.name}-{len(self._threads)}"
@@ -103,15 +112,18 @@ class Pool:
     def _taken(self) -> _Task | None:
         """Return the task whose turn it is, as one that runs; None if none may run now."""
         with self._mutex:
-            for owner, tasks in self._waiting.items():
-                if owner is None or self._count(owner) < self._of_one_peer_max:
+            for turn, tasks in self._waiting.items():
+                if self._may_run(*turn):
                     task = tasks.popleft()
-                    del self._waiting[owner]
+                    del self._waiting[turn]
                     if tasks:
-                        self._waiting[owner] = tasks  # after the others
+                        self._waiting[turn] = tasks  # after the others
                     self._running.add(task)
                     return task
         return None
 
-    def _count(self, owner: Hashable) -> int:
-        return sum(one.owner == owner for one in self._running)
+    def _may_run(self, owner: Hashable | None, is_large: bool) -> bool:
+        large = sum(one.is_large for one in self._running)
+        of_owner = sum(one.owner == owner for one in self._running)
+        may_be_large = not is_large or large < self._large_max
+        return may_be_large and (owner is None or of_owner < self._of_one_peer_max)

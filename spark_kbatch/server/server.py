@@ -150,6 +150,7 @@ class Server:
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
             config=config,
+            handled_until_ms=self._groups_handled_until_ms,
         )
         offsets, groups = OffsetsHandler(backend), self._groups
         new_topics = NewTopics(
@@ -199,6 +200,10 @@ class Server:
         }.items():
             for api_key, handler in handlers.items():
                 self._dispatch.register(api_key, handler, pool)
+
+    def _groups_handled_until_ms(self) -> int:
+        oldest_s = self._pools.groups.oldest_s()
+        return monotonic_ms() if oldest_s is None else int(oldest_s * 1000)
 
     def _groups_tick(self) -> None:
         """Run the group coordinator's periodic work now, and again after each interval."""
