@@ -45,7 +45,7 @@ class Append(NamedTuple):
     timeout_ms: int
     deadline_s: float  # of time.monotonic
     answer: Callable[[AppendResult], object]
-    peer: Peer | None  # that sent it
+    peer: Peer | None = None  # that sent it
 
 
 class _Queue:

@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -28,14 +28,19 @@ class CallLater(Protocol):
         """Call the function after some time, in a thread that it must not block."""
 
 
+class Owner(Protocol):
+    """A peer that tasks are done for."""
+
+    def wait_s(self) -> float:
+        """Return how long it has to wait before more is done for it; such a peer has one thread."""
+
+
 class _Task:
     """A task, whom it is done for, and when it was submitted."""
 
     __slots__ = ("is_large", "owner", "run", "submitted_s")
 
-    def __init__(
-        self, run: Callable[[], object], owner: Hashable | None, *, is_large: bool
-    ) -> None:
+    def __init__(self, run: Callable[[], object], owner: Owner | None, *, is_large: bool) -> None:
         self.run, self.owner, self.is_large = run, owner, is_large
         self.submitted_s = time.monotonic()
 
@@ -52,12 +57,12 @@ class Pool:
         self._mutex = threading.Lock()  # guards the rest; innermost
         self._threads: list[threading.Thread] = []
         # By owner and whether they are large, in order of their turns.
-        self._waiting: dict[tuple[Hashable | None, bool], deque[_Task]] = {}
+        self._waiting: dict[tuple[Owner | None, bool], deque[_Task]] = {}
         self._running: set[_Task] = set()
         self._is_closed = False
 
     def submit(
-        self, task: Callable[[], object], owner: Hashable | None = None, *, is_large: bool = False
+        self, task: Callable[[], object], owner: Owner | None = None, *, is_large: bool = False
     ) -> None:
         """Run the task in one of the threads; an error is logged. After `close` the task is dropped.
 
@@ -122,8 +127,10 @@ class Pool:
                     return task
         return None
 
-    def _may_run(self, owner: Hashable | None, is_large: bool) -> bool:
-        large = sum(one.is_large for one in self._running)
-        of_owner = sum(one.owner == owner for one in self._running)
-        may_be_large = not is_large or large < self._large_max
-        return may_be_large and (owner is None or of_owner < self._of_one_peer_max)
+    def _may_run(self, owner: Owner | None, is_large: bool) -> bool:
+        if is_large and sum(one.is_large for one in self._running) >= self._large_max:
+            return False
+        if owner is None:
+            return True
+        most = 1 if owner.wait_s() else self._of_one_peer_max
+        return sum(one.owner is owner for one in self._running) < most

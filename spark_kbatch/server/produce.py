@@ -68,7 +68,7 @@ class ProduceHandler:
                 else:
                     appends[topic_partition] = Append(
                         data, request.acks, request.timeout_ms, deadline_s, answer.part(slot),
-                        received.peer,
+                        peer=received.peer,
                     )  # fmt: skip
         # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends.items():
