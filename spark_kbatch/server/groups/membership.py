@@ -55,6 +55,7 @@ from spark_kbatch.server.groups.memory import (
 from spark_kbatch.server.groups.records import GroupKey, GroupMetadata
 from spark_kbatch.server.groups.store import OffsetsStore, code_of_append
 from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.server.occasionally import occasionally
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -183,7 +184,7 @@ class Memberships:
             if one.member_id != joining.member_id
         )
         if size_in_bytes > MEMBER_BYTES_MAX or others + size_in_bytes > GROUP_BYTES_MAX:
-            logger.warning(
+            occasionally.warn(
                 "a member of group %s with %d bytes of metadata is refused: accepted are %d, and %d of a group",
                 group.group_id, size_in_bytes, MEMBER_BYTES_MAX, GROUP_BYTES_MAX,
             )  # fmt: skip
@@ -196,7 +197,7 @@ class Memberships:
             if group.group_id not in self.groups:
                 added += GROUP_OBJECTS
         if not self._memory.take(added):
-            logger.warning(
+            occasionally.warn(
                 "a member of group %s is refused: groups use up their memory", group.group_id
             )
             return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -446,7 +447,7 @@ class Memberships:
             return ErrorCode.REBALANCE_IN_PROGRESS
         size_in_bytes = sum(map(len, syncing.assignments.values()))
         if size_in_bytes > GROUP_BYTES_MAX or not self._memory.take(size_in_bytes):
-            logger.warning(
+            occasionally.warn(
                 "assignments of %d bytes in group %s are refused: accepted are %d, and what is left for groups",
                 size_in_bytes, syncing.group_id, GROUP_BYTES_MAX,
             )  # fmt: skip
