@@ -217,8 +217,12 @@ class Connection:
         self._peers.admit(self.peer, functools.partial(self._handle, frame))
 
     def _handle(self, frame: memoryview) -> None:
-        if self._state is _State.HANDLING:
+        if self._state is not _State.HANDLING:
+            return  # The connection was closed before its turn came.
+        try:
             self._on_request(self, frame)
+        except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
+            self.end(error)
 
     def _begin(self, size_in_bytes: int) -> None:
         """Note that a part of a request or an answer has been passed on, of this size in all."""

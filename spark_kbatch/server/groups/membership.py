@@ -50,6 +50,7 @@ from spark_kbatch.server.groups.memory import (
     GROUP_OBJECTS,
     MEMBER_BYTES_MAX,
     MEMBER_OBJECTS,
+    PENDING_OBJECTS,
     GroupMemory,
 )
 from spark_kbatch.server.groups.records import GroupKey, GroupMetadata
@@ -79,6 +80,12 @@ class Joining(NamedTuple):
     protocols: Protocols
     requires_member_id: bool  # whether the client understands MEMBER_ID_REQUIRED
     can_skip_assignment: bool  # whether a leader can be told to skip the assignment
+
+    @property
+    def asks_for_an_id(self) -> bool:
+        """Whether the client has to join again, with the member id that it gets."""
+        is_dynamic = self.member_id == NO_MEMBER_ID and self.instance_id is None
+        return is_dynamic and self.requires_member_id
 
 
 class Syncing(NamedTuple):
@@ -192,10 +199,12 @@ class Memberships:
         member = group.members.get(joining.member_id)
         if member is not None:
             added = size_in_bytes - member.metadata_bytes
+        elif joining.asks_for_an_id:
+            added = PENDING_OBJECTS
         else:
             added = size_in_bytes + MEMBER_OBJECTS
-            if group.group_id not in self.groups:
-                added += GROUP_OBJECTS
+        if group.group_id not in self.groups:
+            added += GROUP_OBJECTS
         if not self._memory.take(added):
             occasionally.warn(
                 "a member of group %s is refused: groups use up their memory", group.group_id
