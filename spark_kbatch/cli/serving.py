@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 # After this time a thread that computes lets others go on; Python's own 5 ms would add up for a request that
 # several threads have a hand in.
 _SWITCH_INTERVAL_S = 0.0005
+_M_ARENA_MAX = -8  # of malloc.h
 # A full collection stops all threads for a tenth of a second or more, and large requests would cause many. It
 # finds little: what requests leave behind is mostly freed without it.
 _COLLECTED_EVERY = 5_000, 5, 5_000
@@ -96,7 +98,7 @@ def serve(
         if topic_key(key) in _OPTIONS_OF_SERVE:
             raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
     options: dict[str, Any] = dict(given)
-    _pause_briefly()
+    _be_a_server()
     with (
         _signals() as next_signal,
         Cluster(path, create=create) as cluster,
@@ -130,8 +132,13 @@ def serve(
             _print_metrics(cluster, server)
 
 
-def _pause_briefly() -> None:
-    """Let no thread of this process, nor its garbage collector, stop the others for long."""
+def _be_a_server() -> None:
+    """Let no thread of this process, nor its garbage collector, stop the others for long, nor keep memory.
+
+    glibc keeps what a thread has freed for that thread; with two arenas for all of them, others can use it.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()
