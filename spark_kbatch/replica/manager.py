@@ -80,6 +80,7 @@ from spark_kbatch.replica.delayed_fetch import (
     FetchInfo,
     FetchParams,
     FetchPurgatory,
+    FetchResult,
     OnFetched,
     Room,
 )
@@ -174,6 +175,36 @@ class ReplicaManager:
             if one is not None and one.topic is topics[tp.topic]
         }
         return known if len(known) == len(found) else self._renewed(wanted)
+
+    def unknown(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Exception]:
+        """Return those of the partitions that do not exist or whose topic cannot be looked up, with the error.
+
+        Each topic is looked up once, and its partitions share an error: a request that names many which do
+        not exist costs little.
+        """
+        topics: dict[str, Topic | Exception] = {}
+        too_high: dict[str, Exception] = {}
+        found: dict[TopicPartition, Exception] = {}
+        for tp in topic_partitions:
+            name = tp.topic
+            topic = topics.get(name)
+            if topic is None:
+                try:
+                    topic = self.metadata.topics.existing(name)
+                except (OSError, KBatchError) as error:
+                    topic = error.with_traceback(None)
+                topics[name] = topic
+            if isinstance(topic, Exception):
+                found[tp] = topic
+            elif not 0 <= tp.partition < topic.partitions:
+                if name not in too_high:
+                    too_high[name] = UnknownTopicOrPartitionError(
+                        f"topic {name!r} has partitions 0 to {topic.partitions - 1} only"
+                    )
+                found[tp] = too_high[name]
+        return found
 
     def forget_deleted(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Drop the cached objects of those partitions whose topic no longer exists."""
@@ -740,27 +771,35 @@ class ReplicaManager:
                 topic_partition, asked, replicas=replicas, to_log_end=to_log_end, seen=seen
             )
 
-        wanted_ids = {
-            tp: info.topic_id or self._topic_id_of(tp) for tp, info in fetch_infos.items()
-        }
+        unknown = self.unknown(fetch_infos)
+        if unknown:
+            known = {tp: info for tp, info in fetch_infos.items() if tp not in unknown}
+        else:
+            known = dict(fetch_infos)
+        names = {tp.topic for tp in known}
+        ids = {name: self._topic_id_of(name) for name in names}
+        wanted_ids = {tp: info.topic_id or ids[tp.topic] for tp, info in known.items()}
 
         def ensure_same(topic_partition: TopicPartition) -> None:
             found_id = self.metadata.topics.topic(topic_partition.topic).topic_id
             ensure_same_topic(topic_partition, wanted_ids[topic_partition] or found_id, found_id)
 
-        fetch = Fetch(params, fetch_infos, replicas, read_replica, ensure_same)
+        fetch = Fetch(params, known, replicas, read_replica, ensure_same)
         moment = fetch.look()
         results = fetch.read(moment)
-        if fetch.may_answer(results):
-            on_complete(results)
+        if unknown or fetch.may_answer(results):
+            errors = {error: FetchResult(error=error) for error in set(unknown.values())}
+            on_complete(
+                {tp: errors[unknown[tp]] if tp in unknown else results[tp] for tp in fetch_infos}
+            )
         else:
             delayed = DelayedFetch(fetch, moment, on_complete, room)
-            self.delayed_fetches.try_complete_else_watch(delayed, fetch_infos)
+            self.delayed_fetches.try_complete_else_watch(delayed, known)
 
-    def _topic_id_of(self, topic_partition: TopicPartition) -> str:
-        """Return the id of a partition's topic; empty if it cannot be found, which its fetch reports."""
+    def _topic_id_of(self, name: str) -> str:
+        """Return the id of the topic with a name; empty if it cannot be found, which its fetch reports."""
         try:
-            return self.metadata.topics.topic(topic_partition.topic).topic_id
+            return self.metadata.topics.existing(name).topic_id
         except (OSError, KBatchError):
             return ""
 

@@ -145,6 +145,18 @@ class TopicFiles:
             )
         return topic
 
+    def existing(self, name: str) -> Topic:
+        """Return the topic with this name, as `topic` does, at the same cost whether it exists or not.
+
+        Raises:
+            UnknownTopicOrPartitionError: it does not exist; names no others, which takes long if there are many.
+            InvalidTopicError, KafkaStorageError: as `find`.
+        """
+        topic = self.find(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
+        return topic
+
     def write(self, topic: Topic) -> None:
         """Write a topic's file, which makes the topic exist or changes it.
 

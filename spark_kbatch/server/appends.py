@@ -27,6 +27,7 @@ from spark_kbatch.errors import KBatchError, LockTimeoutError, RequestTimedOutEr
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.peers import Peer
 from spark_kbatch.server.pools import CallLater, Pool
 
 logger = logging.getLogger(__name__)
@@ -37,17 +38,14 @@ _IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
 
 
 class Append(NamedTuple):
-    """A batch that a Produce request appends to one partition, with its deadline and answer callback.
-
-    `refused` is called when those before it in its queue are answered; it returns an error to refuse it.
-    """
+    """A batch that a Produce request appends to one partition, with its deadline and answer callback."""
 
     data: Buffer
     required_acks: int
     timeout_ms: int
     deadline_s: float  # of time.monotonic
     answer: Callable[[AppendResult], object]
-    refused: Callable[[], KBatchError | None] = lambda: None
+    peer: Peer | None = None  # that sent it
 
 
 class _Queue:
@@ -83,12 +81,16 @@ class Appends:
         self._make_ready(queue)
 
     def _make_ready(self, queue: _Queue) -> None:
-        self._pool.submit(functools.partial(self._serve, queue))
+        self._pool.submit(functools.partial(self._serve, queue), queue.appends[0].peer)
 
     def _serve(self, queue: _Queue) -> None:
         for _ in range(_IN_A_ROW_MAX):
             append = queue.appends[0]
-            if not self._is_done(queue, append):
+            began_s = time.thread_time()
+            is_done = self._is_done(queue, append)
+            if append.peer is not None:
+                append.peer.charge(time.thread_time() - began_s)
+            if not is_done:
                 self._wait(queue)
                 return
             queue.waiting_since = None
@@ -103,9 +105,9 @@ class Appends:
         """Append and answer a queued batch; return False if it must still wait for the partition's lock."""
         if queue.waiting_since is not None and self._is_locked(queue.topic_partition):
             return self._timed_out(append)
-        refusal = append.refused()
-        if refusal is not None:
-            append.answer(AppendResult(error=refusal))
+        unknown = self._backend.manager.unknown([queue.topic_partition])
+        if unknown:
+            append.answer(AppendResult(error=unknown[queue.topic_partition]))
             return True
         locked = answered = False
 

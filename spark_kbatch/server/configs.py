@@ -98,7 +98,7 @@ class ConfigsHandler:
         return [one for one in found if keys is None or one.name in keys]
 
     def _topic(self, name: str) -> Topic:
-        return self._backend.metadata.topics.topic(name)
+        return self._backend.metadata.topics.existing(name)
 
     # Changing.
 

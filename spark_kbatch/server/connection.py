@@ -16,6 +16,7 @@ Source: Kafka clients/.../common/network/KafkaChannel.java; core/.../network/Soc
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 import time
@@ -26,6 +27,8 @@ from typing import Any, NamedTuple
 from spark_kbatch.errors import KBatchError, ProtocolError
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
 from spark_kbatch.server.metrics import RequestMetrics
+from spark_kbatch.server.occasionally import occasionally
+from spark_kbatch.server.peers import Peers
 from spark_kbatch.server.requests import HANG_UP
 from spark_kbatch.server.unwritten import Unwritten
 from spark_kbatch.wire import protocol
@@ -34,28 +37,11 @@ from spark_kbatch.wire.framing import Receive, Send
 logger = logging.getLogger(__name__)
 
 _REQUEST_MIN_BYTES = 8  # api key, version and correlation id
-_WARNED_EVERY_S = 1.0
 _PIECES_MAX = 256  # of one call of the kernel
-_STALLED_AFTER_S = (
-    30.0  # a request of which nothing more comes, or an answer of which nothing is taken
-)
-
-
-class Occasionally:
-    """A rate limit on warnings about clients: at most one per second, however often clients cause them."""
-
-    def __init__(self) -> None:
-        self._again_s = 0.0
-
-    def warn(self, message: str, *arguments: object) -> None:
-        """Log a warning, or a line for debugging if another was logged just before."""
-        is_due = time.monotonic() >= self._again_s
-        if is_due:
-            self._again_s = time.monotonic() + _WARNED_EVERY_S
-        logger.log(logging.WARNING if is_due else logging.DEBUG, message, *arguments)
-
-
-occasionally = Occasionally()
+_STALLED_AFTER_S = 30.0  # of a request nothing more comes, or of an answer nothing is taken
+_SLOWEST_RATE = 65_536  # bytes/s of a whole request or answer, besides that time
+_MEMORY_WITHIN_S = 60.0  # the longest that a request waits for memory
+_HELD_FOR_S = 2.0  # when a connection may count as slow
 
 
 class Memory(NamedTuple):
@@ -76,7 +62,8 @@ class Exchange:
     """A request in progress on a connection, to be answered once, by any thread; thread-safe."""
 
     __slots__ = (
-        "_began_s", "_connection", "_correlation_id", "_is_answered", "_metrics", "api_key", "version",
+        "_began_s", "_connection", "_correlation_id", "_is_answered", "_metrics", "api_key",
+        "is_large", "peer", "version",
     )  # fmt: skip
 
     def __init__(
@@ -86,9 +73,13 @@ class Exchange:
         version: int,
         correlation_id: int,
         metrics: RequestMetrics,
+        *,
+        is_large: bool = False,
     ) -> None:
         """Record when a request started; `metrics` count it once it is answered."""
-        self._connection, self.api_key, self.version = connection, api_key, version
+        self.is_large = is_large
+        self._connection, self.peer = connection, connection.peer
+        self.api_key, self.version = api_key, version
         self._metrics, self._began_s = metrics, time.monotonic()
         self._correlation_id, self._is_answered = correlation_id, False
 
@@ -135,6 +126,7 @@ class Connection:
         *,
         request_max_bytes: int,
         memory: Memory,
+        peers: Peers,
         on_request: Callable[[Connection, memoryview], None],
         on_closed: Callable[[Connection], None],
     ) -> None:
@@ -145,6 +137,7 @@ class Connection:
             sock: closed at the end.
             request_max_bytes: a larger request ends the connection.
             memory: shared with all other connections.
+            peers: of all connections; the client's may have to wait for its turn.
             on_request: called with each request; a KBatchError that it raises ends the connection.
             on_closed: called once.
         """
@@ -154,7 +147,13 @@ class Connection:
         host, port = sock.getsockname()[:2]
         self.local_address: tuple[str, int] = (host, port)
         self.unwritten = Unwritten()
+        self._peers, self.peer = peers, peers.of(self.client_host)
+        self.peer.connections += 1
         self._last_active_s = loop.time()
+        self._began_s: float | None = None  # a request or an answer, of which a part is passed on
+        self._size_in_bytes = 0  # of that
+        self._passed_bytes = 0  # since the last look at its rate
+        self._looked_s = self._last_active_s
         self._state, self._is_ending = _State.RECEIVING, False
         self._receive = Receive(request_max_bytes)
         self._send: Send | None = None
@@ -201,6 +200,7 @@ class Connection:
         if is_large:
             self._memory.requests.take(self, count)
         self._last_active_s = self._loop.time()
+        self._passed_bytes += count
         self._receive.received(count)
         self._handle_next()
         return count == wanted and self._state is _State.RECEIVING
@@ -209,16 +209,35 @@ class Connection:
         """Pass the next request to `on_request`, if it has been received completely."""
         frame = self._receive.next_frame()
         if frame is None:
+            if self._began_s is None and self._receive.announced is not None:
+                self._begin(self._receive.announced)
             return
+        self._began_s = None
         if len(frame) < _REQUEST_MIN_BYTES:
             raise ProtocolError("request", "size", 0, f"{_REQUEST_MIN_BYTES} or more", len(frame))
         self._state = _State.HANDLING
-        self._on_request(self, frame)
+        self._peers.admit(self.peer, functools.partial(self._handle, frame))
+
+    def _handle(self, frame: memoryview) -> None:
+        if self._state is not _State.HANDLING:
+            return  # The connection was closed before its turn came.
+        try:
+            self._on_request(self, frame)
+        except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
+            self.end(error)
+
+    def _begin(self, size_in_bytes: int) -> None:
+        """Note that a part of a request or an answer has been passed on, of this size in all."""
+        self._began_s, self._size_in_bytes = self._loop.time(), size_in_bytes
+        self._passed_bytes, self._looked_s = 0, self._began_s
 
     def resume(self) -> None:
         """Read from the socket again, now that there is memory for the request."""
         if self._state is _State.RECEIVING:
-            self._last_active_s = self._loop.time()
+            now_s = self._loop.time()
+            if self._began_s is not None:
+                self._began_s += now_s - self._last_active_s
+            self._last_active_s = now_s
             self._read(True)
 
     def _notice_the_end(self) -> None:
@@ -257,6 +276,7 @@ class Connection:
         self._memory.requests.release(self)
         self._send, self._state = send, _State.SENDING
         self._last_active_s = self._loop.time()
+        self._begin(0 if send is None else send.remaining)
         self._go_on_sending()
 
     def _go_on_sending(self) -> None:
@@ -265,6 +285,7 @@ class Connection:
             while self._send is not None:
                 count = self._socket.sendmsg(self._send.pending(_PIECES_MAX))
                 self._send.advance(count)
+                self._passed_bytes += count
                 self._memory.answers.count(-count)
                 self._last_active_s = self._loop.time()
                 if self._send.is_complete:
@@ -278,7 +299,7 @@ class Connection:
         if self._is_ending:
             self.close()
             return
-        self._state = _State.RECEIVING
+        self._state, self._began_s = _State.RECEIVING, None
         self._read(True)
         try:
             self._handle_next()  # it may have been read together with the last one
@@ -291,11 +312,41 @@ class Connection:
 
     # The end.
 
+    @property
+    def _waits_for_memory(self) -> bool:
+        return self._state is _State.RECEIVING and not self._reads
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a large request is not whole yet."""
+        return self._state is _State.RECEIVING and self._size_in_bytes > SMALL_REQUEST_BYTES
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether the kernel has not taken all of a large answer yet."""
+        return self._state is _State.SENDING and self._size_in_bytes > SMALL_REQUEST_BYTES
+
+    def rate(self, now_s: float) -> float | None:
+        """Return the bytes per second of its request or answer that were passed on since the last look.
+
+        None if it does not wait for its client, or has not for long.
+        """
+        if self._began_s is None or self._waits_for_memory or now_s - self._began_s < _HELD_FOR_S:
+            return None
+        rate = self._passed_bytes / max(now_s - self._looked_s, 0.1)
+        self._passed_bytes, self._looked_s = 0, now_s
+        return rate
+
     def is_over(self, now_s: float, idle_s: float) -> bool:
-        """Return True if the client has neither sent nor read anything for too long when it should."""
-        waits_for_memory = self._state is _State.RECEIVING and not self._reads
-        if self._state is _State.HANDLING or waits_for_memory:
+        """Return True if the client sends or reads nothing for too long when it should, or is too slow."""
+        if self._state is _State.HANDLING:
             return False
+        if self._waits_for_memory:
+            return now_s - self._last_active_s > _MEMORY_WITHIN_S
+        if self._began_s is not None:
+            within_s = _STALLED_AFTER_S + self._size_in_bytes / _SLOWEST_RATE
+            if now_s - self._began_s > within_s:
+                return True
         is_amid = self._state is _State.SENDING or self._receive.announced is not None
         limit_s = min(idle_s, _STALLED_AFTER_S) if is_amid else idle_s
         return now_s - self._last_active_s > limit_s
@@ -331,6 +382,7 @@ class Connection:
             self._memory.answers.count(-self._send.remaining)
         self._send, self._receive = None, Receive()
         self._memory.requests.release(self)
+        self.peer.connections -= 1
         self._on_closed(self)
 
     def forget(self) -> None:

@@ -13,10 +13,11 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.errors import KBatchError, UnsupportedVersionError
+from spark_kbatch.errors import KBatchError, ProtocolError, UnsupportedVersionError
 from spark_kbatch.server.api_versions import ApiVersionsHandler
 from spark_kbatch.server.connection import Connection, Exchange
 from spark_kbatch.server.intercepts import Intercept, InterceptedRequest
+from spark_kbatch.server.memory import SMALL_REQUEST_BYTES
 from spark_kbatch.server.metrics import RequestMetrics
 from spark_kbatch.server.pools import CallLater, Pool
 from spark_kbatch.server.refusals import refusal
@@ -28,7 +29,9 @@ from spark_kbatch.wire.protocol import ApiKey, Versions
 logger = logging.getLogger(__name__)
 
 _START = struct.Struct(">hhi")  # of every request's header: key, version, correlation id
-_DECODED_BY_LOOP_MAX = 65_536  # bytes; a larger request would keep the loop from others
+# The loop handles smaller requests only, and those that name little: others would have to wait for it.
+_HANDLED_BY_LOOP_MAX = 65_536  # bytes
+_ELEMENTS_MAX = 32  # of all arrays, such as partitions
 
 
 class Entry(NamedTuple):
@@ -36,9 +39,7 @@ class Entry(NamedTuple):
 
     handler: Handler
     pool: Pool | None
-    by_loop: (
-        bool  # whether the loop calls the handler of a small request, because it waits for nothing
-    )
+    by_loop: bool  # whether the loop calls it for a small request: it waits for nothing then
 
 
 class Dispatch:
@@ -89,24 +90,63 @@ class Dispatch:
         if entry is None:
             raise UnsupportedVersionError(api_key, "", version, None, correlation_id)
         metrics = self.metrics[api_key]
-        exchange = Exchange(connection, api_key, version, correlation_id, metrics)
+        exchange = Exchange(
+            connection,
+            api_key,
+            version,
+            correlation_id,
+            metrics,
+            is_large=len(frame) > SMALL_REQUEST_BYTES,
+        )
         versions = protocol.SUPPORTED[api_key]
         if api_key == ApiKey.API_VERSIONS and version not in versions:
             exchange = Exchange(connection, api_key, 0, correlation_id, metrics)
             self._run(entry.handler, _received(connection, api_key, version, "", None), exchange)
-        elif entry.pool is not None and len(frame) > _DECODED_BY_LOOP_MAX:
-            entry.pool.submit(
-                functools.partial(self._decode_and_begin, entry, connection, frame, exchange)
+        elif entry.pool is None:
+            received = self._decoded(connection, frame, _ELEMENTS_MAX)
+            self._begin(entry, received, exchange)
+        elif not self._is_done_by_loop(entry, connection, frame, exchange):
+            self._submit(
+                entry.pool,
+                functools.partial(self._decode_and_begin, entry, connection, frame, exchange),
+                exchange,
             )
-        else:
-            received = self._decoded(connection, frame)
-            if api_key in self._intercepts or (entry.pool is not None and not entry.by_loop):
-                self._begin(entry, received, exchange)
-            else:
-                self._run(entry.handler, received, exchange)
 
-    def _decoded(self, connection: Connection, frame: memoryview) -> Received:
-        request = protocol.decode_request(frame)
+    def _is_done_by_loop(
+        self, entry: Entry, connection: Connection, frame: memoryview, exchange: Exchange
+    ) -> bool:
+        """Handle a request at once, if that takes little; return False if it is for the handler's threads."""
+        if (
+            not entry.by_loop
+            or len(frame) > _HANDLED_BY_LOOP_MAX
+            or exchange.api_key in self._intercepts
+        ):
+            return False
+        try:
+            received = self._decoded(connection, frame, _ELEMENTS_MAX)
+        except ProtocolError:
+            return False  # It names more, or its bytes make no sense, which shows again.
+        self._run(entry.handler, received, exchange)
+        return True
+
+    def _submit(self, pool: Pool, task: Callable[[], object], exchange: Exchange) -> None:
+        """Let a pool run a task for a request, as work for its peer."""
+        peer = exchange.peer
+
+        def work() -> None:
+            with peer.working():
+                task()
+
+        peer.begin()
+        pool.submit(work, peer, is_large=exchange.is_large)
+
+    def _decoded(
+        self,
+        connection: Connection,
+        frame: memoryview,
+        max_elements: int = protocol.MAX_REQUEST_ELEMENTS,
+    ) -> Received:
+        request = protocol.decode_request(frame, max_elements)
         return _received(
             connection, request.api_key, request.version, request.client_id or "", request.body
         )
@@ -119,22 +159,20 @@ class Dispatch:
         except KBatchError as error:
             exchange.fail(error)
             return
-        if exchange.api_key in self._intercepts:
-            self._begin(entry, received, exchange)
-        else:
-            self._run(entry.handler, received, exchange)
+        self._begin(entry, received, exchange)
 
     def _begin(self, entry: Entry, received: Received, exchange: Exchange) -> None:
-        """Pass a decoded request to its handler's threads, after the function that intercepts it, if any."""
-        run = functools.partial(self._run, entry.handler, received, exchange)
-        submit = run if entry.pool is None else functools.partial(entry.pool.submit, run)
+        """Call the handler of a decoded request, after the function that intercepts it, if any."""
+        go_on = functools.partial(self._run, entry.handler, received, exchange)
         intercept = self._intercepts.get(received.api_key)
         if intercept is None:
-            submit()
-        else:
-            self._intercepting.submit(
-                functools.partial(self._intercepted, intercept, submit, received, exchange)
-            )
+            go_on()
+            return
+        if entry.pool is not None:
+            go_on = functools.partial(self._submit, entry.pool, go_on, exchange)
+        self._intercepting.submit(
+            functools.partial(self._intercepted, intercept, go_on, received, exchange)
+        )
 
     def _intercepted(
         self,
@@ -177,6 +215,12 @@ def _received(
     connection: Connection, api_key: int, version: int, client_id: str, body: object
 ) -> Received:
     return Received(
-        api_key, version, client_id, connection.client_host, connection.local_address,
-        connection.unwritten, body,
-    )  # fmt: skip
+        api_key,
+        version,
+        client_id,
+        connection.client_host,
+        connection.local_address,
+        connection.unwritten,
+        body,
+        connection.peer,
+    )

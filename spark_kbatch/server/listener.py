@@ -18,7 +18,9 @@ from typing import TypeVar
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import ServerConfig
-from spark_kbatch.server.connection import Connection, Memory, occasionally
+from spark_kbatch.server.connection import Connection, Memory
+from spark_kbatch.server.occasionally import occasionally
+from spark_kbatch.server.peers import Peers
 from spark_kbatch.wire.addresses import look_up
 
 logger = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 64
 _PAUSE_S = 1.0  # after a connection could not be accepted, most likely for lack of descriptors
+_LOOKS_EVERY_S = 1.0  # at what connections hold, and at peers
 _LOOKS_FOR_IDLE, _LOOKS_FOR_IDLE_EVERY_S = 4, 5.0  # checks per idle time-out; the longest pause
 
 _Result = TypeVar("_Result")
@@ -81,7 +84,7 @@ class Listener:
     ) -> None:
         """Prepare to serve a bound socket; `start` listens on it."""
         self._socket, self._config, self._connections_max = sock, config, connections_max
-        self._memory = memory
+        self._memory, self._peers = memory, Peers(self.call_later)
         self._selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(self._selector)
         self._connections: set[Connection] = set()  # used by the loop alone
@@ -104,6 +107,7 @@ class Listener:
             raise _cannot_listen(host, port, error) from error
         self._loop.add_reader(self._socket, self._accept)
         self._loop.call_soon(self._close_idle)
+        self._loop.call_soon(self._look)
         self._thread.start()
 
     def discard(self) -> None:
@@ -178,6 +182,7 @@ class Listener:
             sock,
             request_max_bytes=self._config.socket_request_max_bytes,
             memory=self._memory,
+            peers=self._peers,
             on_request=self._on_request,
             on_closed=self._closed,
         )
@@ -194,6 +199,15 @@ class Listener:
             connection.close()
         pause_s = min(idle_s / _LOOKS_FOR_IDLE, _LOOKS_FOR_IDLE_EVERY_S)
         self._loop.call_later(pause_s, self._close_idle)
+
+    def _look(self) -> None:
+        """Close connections that are slow with memory which others need; see which peers are active."""
+        now_s = self._loop.time()
+        memory, connections = self._memory, list(self._connections)
+        memory.requests.look(now_s, (one for one in connections if one.is_receiving))
+        memory.answers.look(now_s, (one for one in connections if one.is_sending))
+        self._peers.look()
+        self._loop.call_later(_LOOKS_EVERY_S, self._look)
 
     def _end_when_answered(self) -> None:
         self._no_more = True

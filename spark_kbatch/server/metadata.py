@@ -40,6 +40,7 @@ _GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
 _FIRST_WITH_KEYS = 4  # of FindCoordinator
 _NO_ID = uuid.UUID(int=0)
 _MAKES_WITHIN_S = 10.0  # the topics of a request, which has no time-out; clients wait for 30 s
+_MADE_MAX = 100  # topics that one request creates; for others its client has to ask again
 
 
 class NewTopics(NamedTuple):
@@ -77,8 +78,8 @@ class MetadataHandler:
 
             def make_and_answer() -> None:
                 deadline = time.monotonic() + _MAKES_WITHIN_S
-                late = [name for name in missing if not self._make(name, deadline)]
-                respond(self._metadata(received, late))
+                late = {name for name in missing[:_MADE_MAX] if not self._make(name, deadline)}
+                respond(self._metadata(received, late.union(missing[_MADE_MAX:])))
 
             self._creators.submit(make_and_answer)
         else:

@@ -84,9 +84,9 @@ class OffsetsHandler:
         time_ms = asked.timestamp
         if time_ms < 0 and version < _SINCE.get(time_ms, version + 1):
             return ErrorCode.UNSUPPORTED_VERSION, _Found(), NO_EPOCH
+        if isinstance(seen, Exception):
+            return code_of(seen), _Found(), NO_EPOCH
         try:
-            if isinstance(seen, Exception):
-                raise seen
             _ensure_epoch(seen, asked.current_leader_epoch)
             found = _at_time(seen, time_ms, isolation)
             epoch = _epoch_of(seen, found.offset)
@@ -103,15 +103,17 @@ class OffsetsHandler:
             for topic in received.body.topics
             for one in topic.partitions
         ]
-        seen = self._look(asked)
+        left = dict(self._look(asked))
         response = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
         topics = []
         for topic in received.body.topics:
             partitions = []
             for one in topic.partitions:
-                error, epoch, end = _end_of_epoch(
-                    seen[TopicPartition(topic.topic, one.partition)], one
-                )
+                # Each is answered once: its epochs are read from a file.
+                found = left.pop(TopicPartition(topic.topic, one.partition), None)
+                if found is None:
+                    continue
+                error, epoch, end = _end_of_epoch(found, one)
                 partitions.append(
                     response.EpochEndOffset(
                         partition=one.partition,
@@ -125,11 +127,14 @@ class OffsetsHandler:
 
     def _look(self, partitions: Iterable[TopicPartition]) -> Seen:
         """Return the replica to read of each partition, or the error of one that cannot be read."""
-        wanted = list(dict.fromkeys(partitions))
+        wanted = dict.fromkeys(partitions)
+        unknown = self._backend.manager.unknown(wanted)
+        known = [tp for tp in wanted if tp not in unknown]
         try:
-            return self._backend.prompt_snapshots.replicas(wanted)
+            found: Seen = self._backend.prompt_snapshots.replicas(known) if known else {}
         except (OSError, KBatchError):
-            return {tp: self._look_at(tp) for tp in wanted}
+            found = {tp: self._look_at(tp) for tp in known}
+        return {**found, **unknown}
 
     def _look_at(self, topic_partition: TopicPartition) -> Replica | Exception:
         try:
@@ -158,9 +163,9 @@ def _epoch_of(seen: Replica, offset: int) -> int:
 
 
 def _end_of_epoch(seen: Replica | Exception, asked: Any) -> tuple[ErrorCode, int, int]:
+    if isinstance(seen, Exception):
+        return code_of(seen), NO_EPOCH, _NOTHING
     try:
-        if isinstance(seen, Exception):
-            raise seen
         _ensure_epoch(seen, asked.current_leader_epoch)
         epochs = LeaderEpochCache.read(seen.log.files, seen.log.directory)
         entry = epochs.end_offset_for(asked.leader_epoch, seen.state.log_end_offset)

@@ -2,6 +2,10 @@
 
 Each kind of request has its own pool, so that one kind that waits does not stop another. Threads are
 started when they are needed and do not keep the process alive.
+
+Peers take turns, and none has all threads of a pool, if there are several: what others ask for waits for
+one task of each peer at most, and has a thread at once if a single peer keeps the pool busy. Large requests
+have half of the threads: small ones do not wait for them, even those of the same peer.
 """
 
 from __future__ import annotations
@@ -9,6 +13,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,30 +28,67 @@ class CallLater(Protocol):
         """Call the function after some time, in a thread that it must not block."""
 
 
+class Owner(Protocol):
+    """A peer that tasks are done for."""
+
+    def wait_s(self) -> float:
+        """Return how long it has to wait before more is done for it; such a peer has one thread."""
+
+
+class _Task:
+    """A task, whom it is done for, and when it was submitted."""
+
+    __slots__ = ("is_large", "owner", "run", "submitted_s")
+
+    def __init__(self, run: Callable[[], object], owner: Owner | None, *, is_large: bool) -> None:
+        self.run, self.owner, self.is_large = run, owner, is_large
+        self.submitted_s = time.monotonic()
+
+
 class Pool:
-    """Threads that run tasks in the order in which they are submitted. Thread-safe."""
+    """Threads that run tasks: those of one peer in the order in which they are submitted. Thread-safe."""
 
     def __init__(self, name: str, threads_max: int) -> None:
         """Start up to `threads_max` threads when needed; `name` is in their names."""
         self.name, self._threads_max = name, threads_max
-        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._of_one_peer_max = max(threads_max - 1, 1)
+        self._large_max = max(threads_max // 2, 1)
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for a task, False to end
         self._mutex = threading.Lock()  # guards the rest; innermost
         self._threads: list[threading.Thread] = []
-        self._busy = 0  # tasks that run or wait
+        # By owner and whether they are large, in order of their turns.
+        self._waiting: dict[tuple[Owner | None, bool], deque[_Task]] = {}
+        self._running: set[_Task] = set()
         self._is_closed = False
 
-    def submit(self, task: Callable[[], object]) -> None:
-        """Run the task in one of the threads; an error is logged. After `close` the task is dropped."""
+    def submit(
+        self, task: Callable[[], object], owner: Owner | None = None, *, is_large: bool = False
+    ) -> None:
+        """Run the task in one of the threads; an error is logged. After `close` the task is dropped.
+
+        Args:
+            task: what to run.
+            owner: the peer that it is done for; None for the server itself.
+            is_large: whether it may take long.
+        """
         with self._mutex:
             if self._is_closed:
                 return
-            self._busy += 1
-            if self._busy > len(self._threads) < self._threads_max:
+            one = _Task(task, owner, is_large=is_large)
+            self._waiting.setdefault((owner, is_large), deque()).append(one)
+            count = len(self._running) + sum(map(len, self._waiting.values()))
+            if count > len(self._threads) < self._threads_max:
                 name = f"kbatch-{self.name}-{len(self._threads)}"
                 thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
-            self._tasks.put(task)
+        self._wake.put(True)
+
+    def oldest_s(self) -> float | None:
+        """Return when the oldest task that is not done was submitted, by time.monotonic; None if all are."""
+        with self._mutex:
+            waiting = [tasks[0].submitted_s for tasks in self._waiting.values()]
+            return min([*waiting, *(one.submitted_s for one in self._running)], default=None)
 
     def close(self, timeout_s: float) -> bool:
         """Finish all submitted tasks and end; return False if that took longer than `timeout_s`."""
@@ -53,17 +96,41 @@ class Pool:
             self._is_closed = True
             threads = self._threads
             for _ in threads:
-                self._tasks.put(None)
+                self._wake.put(False)
         for thread in threads:
             thread.join(timeout_s)
         return not any(thread.is_alive() for thread in threads)
 
     def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except Exception:
-                logger.exception("a task of the pool %r failed", self.name)
-            task = None  # not referenced while the next one is waited for
-            with self._mutex:
-                self._busy -= 1
+        while self._wake.get():
+            # A thread that ends a task takes the next one itself: that may be one which its peer's share of
+            # the threads has kept waiting.
+            while (task := self._taken()) is not None:
+                try:
+                    task.run()
+                except Exception:
+                    logger.exception("a task of the pool %r failed", self.name)
+                with self._mutex:
+                    self._running.discard(task)
+                del task  # not referenced while the next one is waited for
+
+    def _taken(self) -> _Task | None:
+        """Return the task whose turn it is, as one that runs; None if none may run now."""
+        with self._mutex:
+            for turn, tasks in self._waiting.items():
+                if self._may_run(*turn):
+                    task = tasks.popleft()
+                    del self._waiting[turn]
+                    if tasks:
+                        self._waiting[turn] = tasks  # after the others
+                    self._running.add(task)
+                    return task
+        return None
+
+    def _may_run(self, owner: Owner | None, is_large: bool) -> bool:
+        if is_large and sum(one.is_large for one in self._running) >= self._large_max:
+            return False
+        if owner is None:
+            return True
+        most = 1 if owner.wait_s() else self._of_one_peer_max
+        return sum(one.owner is owner for one in self._running) < most

@@ -8,16 +8,16 @@ Source: KafkaApis.handleProduceRequest; ProduceRequest.validateRecords.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
-from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
+from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ReplicaManager
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.requests import HANG_UP, Received, Respond
 from spark_kbatch.server.unwritten import IdempotentBatch, idempotent_batch
@@ -27,13 +27,15 @@ from spark_kbatch.wire.protocol import ProduceRequest, ProduceResponse
 
 _FIRST_VERSION = 3
 _FIRST_WITH_ZSTD = 7
+_FEW = 32  # partitions
 
 
 class ProduceHandler:
     """Handler of Produce requests; thread-safe."""
 
-    def __init__(self, appends: Appends) -> None:
-        self._appends = appends
+    def __init__(self, appends: Appends, manager: ReplicaManager) -> None:
+        """Append by these queues; `manager` knows which partitions exist."""
+        self._appends, self._manager = appends, manager
 
     def handle(self, received: Received, respond: Respond) -> None:
         """Queue the batches; answer once each is appended or refused."""
@@ -41,25 +43,43 @@ class ProduceHandler:
         answer = _Answer(received, respond)
         refused = _refused(received)
         deadline_s = time.monotonic() + max(request.timeout_ms, 0) / 1000
-        appends = []
+        appends: dict[TopicPartition, Append] = {}
+        unknown: Mapping[TopicPartition, Exception] = {}
+        if not refused and _is_of_many(request):
+            named = (
+                TopicPartition(topic.topic, one.partition)
+                for topic in request.topics
+                for one in topic.partitions
+            )
+            unknown = self._manager.unknown(named)
         for topic, of_topic in zip(request.topics, answer.topics, strict=True):
+            refused_topic = refused or _refused_topic(topic.topic)
             for partition, slot in zip(topic.partitions, of_topic.partitions, strict=True):
                 data: Buffer = b"" if partition.records is None else partition.records
-                error, message = refused or _refused_batch(topic.topic, data, received.version)
-                if error:
-                    slot.error_code, slot.error_message = error, message
-                    continue
                 topic_partition = TopicPartition(topic.topic, partition.partition)
                 batch = idempotent_batch(topic_partition, data)
-                append = Append(
-                    data, request.acks, request.timeout_ms, deadline_s, answer.part(slot, batch)
-                )
-                if batch is not None:
-                    refused_before = functools.partial(received.unwritten.error, batch)
-                    append = append._replace(refused=refused_before)
-                appends.append((topic_partition, append))
+                refusal = refused_topic or _refused_batch(data, received.version)
+                if not refusal and topic_partition in appends:
+                    refusal = (
+                        ErrorCode.INVALID_REQUEST,
+                        "the partition is named twice in the request",
+                    )
+                problem = unknown.get(topic_partition)
+                if problem is None and batch is not None:
+                    problem = received.unwritten.error(batch)
+                if not refusal and problem is not None:
+                    refusal = code_of(problem), str(problem)
+                if refusal:
+                    if batch is not None:
+                        received.unwritten.answered(batch, refusal[0])
+                    answer.refuse(slot, *refusal)
+                    continue
+                appends[topic_partition] = Append(
+                    data, request.acks, request.timeout_ms, deadline_s, answer.part(slot, batch),
+                    peer=received.peer,
+                )  # fmt: skip
         # Nothing is answered until all batches to append are known.
-        for topic_partition, append in appends:
+        for topic_partition, append in appends.items():
             self._appends.append(topic_partition, append)
         answer.done_with_one()
 
@@ -78,6 +98,7 @@ class _Answer:
         self._acks, self._respond, self._unwritten = request.acks, respond, received.unwritten
         self._mutex = threading.Lock()  # guards _missing
         self._missing = 1  # parts, and the handler itself
+        self._last_message = ""
 
     def part(self, slot: ProducePartitionResponse, batch: IdempotentBatch | None) -> Any:
         """Return the callback that puts the result of a partition's batch into the response."""
@@ -95,6 +116,12 @@ class _Answer:
             self.done_with_one()
 
         return answer
+
+    def refuse(self, slot: ProducePartitionResponse, error: ErrorCode, message: str) -> None:
+        """Put an error into the response; its message only once, as long as it is the same."""
+        slot.error_code = error
+        if message != self._last_message:
+            slot.error_message = self._last_message = message
 
     def done_with_one(self) -> None:
         """Count one partition's result as known; send the Produce response if it was the last."""
@@ -131,17 +158,32 @@ def _refused(received: Received) -> tuple[ErrorCode, str] | None:
     return None
 
 
-def _refused_batch(topic: str, data: Buffer, version: int) -> tuple[ErrorCode, str]:
-    """Return the error that refuses a partition's batch before it is queued; NONE if it is accepted."""
+def _is_of_many(request: ProduceRequest) -> bool:
+    """Return True if a request names so many partitions that unknown ones are to be found together.
+
+    That looks at the disk, which the event loop must not: it handles no such request.
+    """
+    return sum(len(one.partitions) for one in request.topics) > _FEW
+
+
+def _refused_topic(topic: str) -> tuple[ErrorCode, str] | None:
+    """Return the error that refuses all batches for a topic; None if there is none."""
     if topic.startswith(INTERNAL_PREFIX):
         return (
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic {topic!r} is the cluster's own; write to another",
         )
+    return None
+
+
+def _refused_batch(data: Buffer, version: int) -> tuple[ErrorCode, str] | None:
+    """Return the error that refuses a partition's batch before it is queued; None if it is accepted."""
+    if not data:
+        return ErrorCode.INVALID_RECORD, "there is no batch; send one for each partition"
     if version < _FIRST_WITH_ZSTD and len(data) >= RECORD_BATCH_OVERHEAD:
         if unpack(data).codec == CODECS["zstd"]:
             return (
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"zstd is understood from version {_FIRST_WITH_ZSTD} of Produce on",
             )
-    return ErrorCode.NONE, ""
+    return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from spark_kbatch.server.peers import Peer
 from spark_kbatch.server.unwritten import Unwritten
 
 
@@ -25,6 +26,7 @@ class Received(NamedTuple):
     local_address: tuple[str, int]  # the address that the client connected to
     unwritten: Unwritten  # of its connection
     body: Any  # our class for Produce and Fetch, the library's for all others
+    peer: Peer | None = None  # that the work is done for
 
 
 HANG_UP = object()  # in place of an answer

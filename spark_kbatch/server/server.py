@@ -56,7 +56,7 @@ class _Pools:
         self.producer_ids = Pool("producer-ids", _THREADS)
         self.fetches = Pool("fetches", _THREADS)
         self.lookups = Pool("lookups", _THREADS)
-        self.groups = Pool("groups", 1)
+        self.groups = Pool("groups", _THREADS)
         self.administration = Pool("administration", _THREADS)
         self.intercepts = Pool("intercepts", 1)
 
@@ -150,6 +150,7 @@ class Server:
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
             config=config,
+            handled_until_ms=self._groups_handled_until_ms,
         )
         offsets, groups = OffsetsHandler(backend), self._groups
         new_topics = NewTopics(
@@ -161,7 +162,7 @@ class Server:
         outcomes = Outcomes()
         topics = TopicsHandler(backend, new_topics, outcomes)
         configs = ConfigsHandler(backend, self._settings, outcomes)
-        produce = ProduceHandler(appends)
+        produce = ProduceHandler(appends, backend.manager)
         self._dispatch.register(ApiKey.PRODUCE, produce.handle, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},
@@ -199,6 +200,10 @@ class Server:
         }.items():
             for api_key, handler in handlers.items():
                 self._dispatch.register(api_key, handler, pool)
+
+    def _groups_handled_until_ms(self) -> int:
+        oldest_s = self._pools.groups.oldest_s()
+        return monotonic_ms() if oldest_s is None else int(oldest_s * 1000)
 
     def _groups_tick(self) -> None:
         """Run the group coordinator's periodic work now, and again after each interval."""

@@ -47,6 +47,7 @@ _DEFAULT = -1  # stands for the server's own number
 _ALL_RECORDS = -1  # in place of an offset
 _NO_LOW_WATERMARK = -1
 _FIRST_WITH_IDS = 6  # of DeleteTopics
+_CREATED_MAX = 10_000  # partitions that one request creates, as in Kafka
 
 
 class _Wanted(NamedTuple):
@@ -70,8 +71,11 @@ class TopicsHandler:
         body, deadline = received.body, _deadline(received)
         result = protocol.CreateTopicsResponse.CreatableTopicResult
         results = []
+        total = sum(map(self._partitions_of, body.topics))
         for asked, times in _once(body.topics):
-            create = functools.partial(self._create, asked, times, deadline, body.validate_only)
+            create = functools.partial(
+                self._create, asked, times, total, deadline, body.validate_only
+            )
             created, outcome = self._outcomes.attempt(create)
             if created is None:
                 results.append(
@@ -81,8 +85,20 @@ class TopicsHandler:
                 results.append(created)
         respond(protocol.CreateTopicsResponse(version=received.version, topics=results))
 
-    def _create(self, asked: Any, times: int, deadline: float, validate_only: bool) -> Any:
-        """Create one topic of a CreateTopics request; return its entry in the response."""
+    def _partitions_of(self, asked: Any) -> int:
+        if asked.assignments:
+            return len(asked.assignments)
+        default = self._new_topics.partitions
+        return default if asked.num_partitions == _DEFAULT else max(asked.num_partitions, 0)
+
+    def _create(
+        self, asked: Any, times: int, total: int, deadline: float, validate_only: bool
+    ) -> Any:
+        """Create one topic of a CreateTopics request; return its entry in the response.
+
+        `total` is the number of partitions that the request asks for in all.
+        """
+        _ensure_few(total)
         _ensure_once(asked.name, times)
         wanted = self._wanted(asked)
         if validate_only:
@@ -163,7 +179,7 @@ class TopicsHandler:
         topic = (
             self._topic_of(topic_id)
             if topic_id is not None
-            else self._backend.metadata.topics.topic(str(name))
+            else self._backend.metadata.topics.existing(str(name))
         )
         ensure_not_the_clusters(topic.name)
         try:
@@ -203,12 +219,13 @@ class TopicsHandler:
         """Add partitions to a topic."""
         _ensure_once(asked.name, times)
         ensure_not_the_clusters(asked.name)
-        topic = self._backend.metadata.topics.topic(asked.name)
+        topic = self._backend.metadata.topics.existing(asked.name)
         if asked.count > PARTITIONS_MAX:
             raise InvalidPartitionsError(
                 f"a topic cannot have {asked.count} partitions; accepted: up to {PARTITIONS_MAX}"
             )
         administration.ensure_increase(topic, asked.count)
+        _ensure_few(asked.count - topic.partitions)
         if asked.assignments is not None:
             added = asked.count - topic.partitions
             if len(asked.assignments) != added:
@@ -255,7 +272,7 @@ class TopicsHandler:
     def _delete_records(self, topic_partition: TopicPartition, offset: int, deadline: float) -> int:
         """Delete a partition's records below an offset; return its new log start offset."""
         ensure_not_the_clusters(topic_partition.topic)
-        topic = self._backend.metadata.topics.topic(topic_partition.topic)
+        topic = self._backend.metadata.topics.existing(topic_partition.topic)
         if not 0 <= topic_partition.partition < topic.partitions:
             raise UnknownTopicOrPartitionError(f"partition {topic_partition} does not exist")
         if offset < _ALL_RECORDS:
@@ -294,6 +311,19 @@ def _once(topics: Sequence[Any]) -> Iterator[tuple[Any, int]]:
     times = Counter(one.name for one in topics)
     for one in {one.name: one for one in topics}.values():
         yield one, times[one.name]
+
+
+def _ensure_few(partitions: int) -> None:
+    """Check that a request creates no more partitions than Kafka accepts; others wait for its lock.
+
+    Source: ReplicationControlManager.validateTotalNumberOfPartitions.
+    """
+    if partitions > _CREATED_MAX:
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION,
+            f"the request would create {partitions} partitions; at most {_CREATED_MAX} are created "
+            "by one request: send several",
+        )
 
 
 def _ensure_once(name: str, times: int) -> None:

@@ -329,19 +329,20 @@ class Response(NamedTuple):
     body: Any
 
 
-def decode_request(frame: memoryview) -> Request:
+def decode_request(frame: memoryview, max_elements: int = MAX_REQUEST_ELEMENTS) -> Request:
     """Decode a request from a frame.
 
     Args:
         frame: without its size. The records of a Produce refer to it, everything else is copied. Bytes
             after the body are ignored, as in Kafka.
+        max_elements: of all its arrays together; a request with more is refused.
 
     Raises:
         UnsupportedVersionError: its kind or version is not supported. The error has the correlation id,
             because ApiVersions is answered even then, in version 0.
         ProtocolError: the bytes are not a request.
     """
-    reader = Reader(frame, "request", max_elements=MAX_REQUEST_ELEMENTS)
+    reader = Reader(frame, "request", max_elements=max_elements)
     api_key, version, correlation_id = reader.unpack(_REQUEST_HEADER, "header")
     _ensure_supported(api_key, version, correlation_id)
     kind = _kind(api_key, version, _REQUEST)

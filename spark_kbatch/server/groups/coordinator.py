@@ -15,23 +15,26 @@ coordinator, and retry.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
 from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing
+from spark_kbatch.server.groups.memory import ANSWER_BYTES_MAX, PROTOCOLS_MAX, GroupMemory
 from spark_kbatch.server.groups.offsets import CommittedOffsets, Committing
 from spark_kbatch.server.groups.records import (
     NO_LEADER_EPOCH,
     STRING_BYTES_MAX,
     CommittedOffset,
 )
-from spark_kbatch.server.groups.store import OffsetsStore
+from spark_kbatch.server.groups.store import OffsetsStore, Topics
 from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode
@@ -64,8 +67,18 @@ _DEAD = "Dead"
 _LOAD_AGAIN_AFTER_MS = 1000
 _CLEAN_UP = ("clean up",)
 
+# A request that names more is handled in parts, between which others have their turn.
+_PARTITIONS_AT_ONCE, _GROUPS_AT_ONCE = 1000, 10
+_TURN_S = 0.001
+_NONE_COMMITTED: Mapping[TopicPartition, CommittedOffset] = {}
+
 # Makes the answer to a request that failed as a whole.
 _Failed = Callable[[ErrorCode], Any]
+Numbers: TypeAlias = Mapping[str, Collection[int]]  # of partitions, by topic
+_Listed: TypeAlias = tuple[str, str, str]  # a group's id, protocol type and state
+
+_One = TypeVar("_One")
+_Result = TypeVar("_Result")
 
 
 class GroupCoordinator:
@@ -78,6 +91,7 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         config: GroupConfig,
+        handled_until_ms: Callable[[], int] | None = None,
     ) -> None:
         """Start without groups; the first request loads them from the store.
 
@@ -86,15 +100,21 @@ class GroupCoordinator:
             now_ms: the time of day, for stored times.
             monotonic_ms: for time-outs.
             config: settings.
+            handled_until_ms: the time on the monotonic clock until which all requests that have arrived
+                are handled; by default now. A session does not end while its heartbeat waits to be handled.
         """
         self._store, self._config = store, config
         self._monotonic_ms = monotonic_ms
         self._mutex = threading.Lock()  # guards all that follows; held while waiting for the disk
         self._timers = Timers()
+        self._handled_until_ms = handled_until_ms or monotonic_ms
+        memory = GroupMemory(self._size_in_bytes, monotonic_ms)
         self._memberships = Memberships(
-            store, self._timers, config, now_ms=now_ms, session_ms=self._session_ms
+            store, self._timers, config, memory=memory, now_ms=now_ms, session_ms=self._session_ms
         )
-        self._offsets = CommittedOffsets(store, self._memberships, config, now_ms=now_ms)
+        self._offsets = CommittedOffsets(
+            store, self._memberships, config, memory=memory, now_ms=now_ms
+        )
         self._answers: list[tuple[Respond, Any]] = []  # to be given once the mutex is free
         self._is_loaded = self._is_closed = False
         self._load_after_ms = monotonic_ms()
@@ -127,9 +147,12 @@ class GroupCoordinator:
     def _session_ms(self) -> int:
         return self._monotonic_ms() - self._store.waited_ms
 
+    def _size_in_bytes(self) -> int:
+        return self._memberships.size_in_bytes() + self._offsets.size_in_bytes()
+
     def _run_due(self) -> None:
         try:
-            self._timers.run_due(self._session_ms())
+            self._timers.run_due(self._handled_until_ms() - self._store.waited_ms)
         except Exception:
             logger.exception("a time-out of a group failed")
 
@@ -172,6 +195,15 @@ class GroupCoordinator:
                 self._run_due()
             answers = self._taken_answers()
         _give(answers)
+
+    def _handled(
+        self, failed: Callable[[ErrorCode], _Result], handle: Callable[[], _Result]
+    ) -> _Result:
+        """Run a part of a request that holds no answer back, as `_handle` does; return its result."""
+        results: list[Any] = []
+        self._handle(results.append, failed, lambda respond: respond(handle()))
+        result: _Result = results[0]
+        return result
 
     def _taken_answers(self) -> list[tuple[Respond, Any]]:
         answers, self._answers = self._answers, []
@@ -260,7 +292,7 @@ class GroupCoordinator:
             body.member_id, body.group_instance_id or "", received.client_id, body.protocol_type,
             *(one.name for one in body.protocols),
         )  # fmt: skip
-        if not all(map(_can_be_stored, stored)):
+        if not all(map(_can_be_stored, stored)) or len(body.protocols) > PROTOCOLS_MAX:
             return ErrorCode.INVALID_REQUEST
         least, most = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
         if not least <= body.session_timeout_ms <= most:
@@ -380,83 +412,86 @@ class GroupCoordinator:
                 ]
             )
 
-        def failed(error: ErrorCode) -> Any:
-            return answer_of(dict.fromkeys(asked, error))
-
-        def handle(respond: Respond) -> None:
-            if not _can_be_stored(body.group_id):
-                respond(failed(ErrorCode.INVALID_GROUP_ID))
-                return
+        if not _can_be_stored(body.group_id):
+            respond(answer_of(dict.fromkeys(asked, ErrorCode.INVALID_GROUP_ID)))
+            return
+        topics = self._store.topics()
+        topics.look_up(asked)
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for part in _parts(asked):
             committing = Committing(
                 received.version, body.group_id, body.generation_id_or_member_epoch,
-                body.member_id, body.group_instance_id, body.retention_time_ms, asked,
+                body.member_id, body.group_instance_id, body.retention_time_ms,
+                {one: asked[one] for one in part},
             )  # fmt: skip
-            respond(answer_of(self._offsets.commit(committing)))
-
-        self._handle(respond, failed, handle)
+            found: ErrorCode | dict[TopicPartition, ErrorCode] = self._handled(
+                _same, functools.partial(self._offsets.commit, committing, topics)
+            )
+            errors |= dict.fromkeys(part, found) if isinstance(found, ErrorCode) else found
+        respond(answer_of(errors))
 
     def offset_fetch(self, received: Received, respond: Respond) -> None:
         """Answer an OffsetFetch, of one group or, from version 8 on, of several."""
         body = received.body
         if received.version < _FETCHES_TOGETHER:
-            self._handle(
-                respond,
-                lambda error: self._fetched_of_one(received, error),
-                lambda respond: respond(self._fetched_of_one(received, ErrorCode.NONE)),
-            )
+            respond(self._fetched_of_one(received))
             return
 
-        # All offsets of a group are returned once: otherwise a small request could have an answer of any
-        # size.
-        asked = {
-            (one.group_id, None if one.topics is None else number): one
-            for number, one in enumerate(body.groups)
-        }.values()
-
-        def failed(error: ErrorCode) -> Any:
-            group = OffsetFetchResponse.OffsetFetchResponseGroup
-            return OffsetFetchResponse(
-                groups=[group(group_id=one.group_id, topics=[], error_code=error) for one in asked]
-            )
-
-        def handle(respond: Respond) -> None:
-            group = OffsetFetchResponse.OffsetFetchResponseGroup
-            topic_of = group.OffsetFetchResponseTopics
-            partition_of = topic_of.OffsetFetchResponsePartitions
-            groups = [
+        # Each partition of a group is answered once: otherwise a small request could have an answer of any size.
+        asked: dict[str, Numbers | None] = {}
+        for one in body.groups:
+            before = asked.get(one.group_id, {})
+            if one.topics is None or before is None:
+                asked[one.group_id] = None
+            else:
+                asked[one.group_id] = _asked(one.topics, before)
+        group = OffsetFetchResponse.OffsetFetchResponseGroup
+        topic_of = group.OffsetFetchResponseTopics
+        partition_of = topic_of.OffsetFetchResponsePartitions
+        topics = self._store.topics()
+        groups, left = [], ANSWER_BYTES_MAX
+        for group_id, numbers in asked.items():
+            # When the answer is large already, its client is to ask again for the other groups.
+            error, found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _NONE_COMMITTED
+            if left > 0:
+                error, found = self._committed(group_id, numbers, topics)
+            left -= sum(len(value.metadata) for value in found.values())
+            answered = _by_topic(found) if numbers is None else numbers
+            groups.append(
                 group(
-                    group_id=one.group_id,
-                    topics=self._fetched(one.group_id, one.topics, topic_of, partition_of),
-                    error_code=ErrorCode.NONE,
+                    group_id=group_id,
+                    topics=[]
+                    if error
+                    else _offsets_by_topic(answered, found, topic_of, partition_of),
+                    error_code=error,
                 )
-                for one in asked
-            ]
-            respond(OffsetFetchResponse(groups=groups))
+            )
+        respond(OffsetFetchResponse(groups=groups))
 
-        self._handle(respond, failed, handle)
-
-    def _fetched_of_one(self, received: Received, error: ErrorCode) -> Any:
+    def _fetched_of_one(self, received: Received) -> Any:
         body = received.body
+        numbers = None if body.topics is None else _asked(body.topics, {})
+        error, found = self._committed(body.group_id, numbers, self._store.topics())
+        answered = _by_topic(found) if numbers is None else numbers
         topic_of = OffsetFetchResponse.OffsetFetchResponseTopic
         partition_of = topic_of.OffsetFetchResponsePartition
         topics = []
-        if not error:
-            topics = self._fetched(body.group_id, body.topics, topic_of, partition_of)
-        elif received.version < _GROUP_ERRORS:
-            topics = _offsets_by_topic(_asked(body.topics), {}, topic_of, partition_of, error)
+        if not error or received.version < _GROUP_ERRORS:
+            topics = _offsets_by_topic(answered, found, topic_of, partition_of, error)
         return OffsetFetchResponse(topics=topics, error_code=error)
 
-    def _fetched(
-        self, group_id: str, topics: Iterable[Any] | None, topic_of: Any, partition_of: Any
-    ) -> list[Any]:
-        if topics is None:
-            found = self._offsets.fetch_all(group_id)
-            return _offsets_by_topic(_by_topic(found), found, topic_of, partition_of)
-        asked = _asked(topics)
-        wanted = (TopicPartition(name, one) for name, numbers in asked for one in numbers)
-        return _offsets_by_topic(
-            asked, self._offsets.fetch(group_id, wanted), topic_of, partition_of
+    def _committed(
+        self, group_id: str, numbers: Numbers | None, topics: Topics
+    ) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedOffset]]:
+        """Return a group's offsets of some partitions, or all, sorted; those of deleted topics are left out."""
+        wanted = None
+        if numbers is not None:
+            wanted = [TopicPartition(name, one) for name, ones in numbers.items() for one in ones]
+        error, found = self._handled(
+            lambda error: (error, _NONE_COMMITTED),
+            lambda: (ErrorCode.NONE, self._offsets.stored(group_id, wanted)),
         )
+        return error, {tp: found[tp] for tp in sorted(found) if not topics.is_gone(tp, found[tp])}
 
     def offset_delete(self, received: Received, respond: Respond) -> None:
         """Answer an OffsetDelete."""
@@ -465,37 +500,41 @@ class GroupCoordinator:
         def failed(error: ErrorCode) -> Any:
             return OffsetDeleteResponse(error_code=error, topics=[])
 
-        def handle(respond: Respond) -> None:
-            if not _is_group_id(body.group_id):
-                respond(failed(ErrorCode.INVALID_GROUP_ID))
+        if not _is_group_id(body.group_id):
+            respond(failed(ErrorCode.INVALID_GROUP_ID))
+            return
+        asked = dict.fromkeys(
+            TopicPartition(topic.name, one.partition_index)
+            for topic in body.topics
+            for one in topic.partitions
+        )
+        topics = self._store.topics()
+        topics.look_up(asked)
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for part in _parts(asked) if asked else [[]]:
+            found = self._handled(
+                lambda error: error,
+                functools.partial(self._offsets.delete, body.group_id, part, topics),
+            )
+            if isinstance(found, ErrorCode):
+                respond(failed(found))
                 return
-            asked = [
-                TopicPartition(topic.name, one.partition_index)
-                for topic in body.topics
-                for one in topic.partitions
-            ]
-            errors = self._offsets.delete(body.group_id, asked)
-            if isinstance(errors, ErrorCode):
-                respond(failed(errors))
-                return
-            topic_of = OffsetDeleteResponse.OffsetDeleteResponseTopic
-            partition_of = topic_of.OffsetDeleteResponsePartition
-            topics = [
-                topic_of(
-                    name=name,
-                    partitions=[
-                        partition_of(
-                            partition_index=number,
-                            error_code=errors[TopicPartition(name, number)],
-                        )
-                        for number in numbers
-                    ],
-                )
-                for name, numbers in _by_topic(errors)
-            ]
-            respond(OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics))
-
-        self._handle(respond, failed, handle)
+            errors |= found
+        topic_of = OffsetDeleteResponse.OffsetDeleteResponseTopic
+        partition_of = topic_of.OffsetDeleteResponsePartition
+        answered = [
+            topic_of(
+                name=name,
+                partitions=[
+                    partition_of(
+                        partition_index=number, error_code=errors[TopicPartition(name, number)]
+                    )
+                    for number in numbers
+                ],
+            )
+            for name, numbers in _by_topic(errors).items()
+        ]
+        respond(OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=answered))
 
     # Administration.
 
@@ -503,36 +542,36 @@ class GroupCoordinator:
         """Answer a ListGroups."""
         states = {state.strip().lower() for state in received.body.states_filter or ()}
 
-        def failed(error: ErrorCode) -> Any:
-            return ListGroupsResponse(error_code=error, groups=[])
-
-        def handle(respond: Respond) -> None:
-            listed = ListGroupsResponse.ListedGroup
-            groups = [
-                listed(
-                    group_id=group_id,
-                    protocol_type=group.protocol_type or "",
-                    group_state=group.state.value,
-                )
-                for group_id, group in sorted(self._memberships.groups.items())
+        def known(error: ErrorCode = ErrorCode.NONE) -> tuple[ErrorCode, list[_Listed]]:
+            if error:
+                return error, []
+            return error, [
+                (group_id, group.protocol_type or "", group.state.value)
+                for group_id, group in self._memberships.groups.items()
                 if not states or group.state.value.lower() in states
             ]
-            respond(ListGroupsResponse(error_code=ErrorCode.NONE, groups=groups))
 
-        self._handle(respond, failed, handle)
+        error, found = self._handled(known, known)
+        listed = ListGroupsResponse.ListedGroup
+        groups = [
+            listed(group_id=group_id, protocol_type=kind, group_state=state)
+            for group_id, kind, state in sorted(found)
+        ]
+        respond(ListGroupsResponse(error_code=error, groups=groups))
 
     def describe_groups(self, received: Received, respond: Respond) -> None:
         """Answer a DescribeGroups; a group that does not exist is shown as Dead."""
         asked = dict.fromkeys(received.body.groups)  # each is described once
 
-        def answer_of(group_id: str, error: ErrorCode) -> Any:
-            group = None if error else self._memberships.groups.get(group_id)
-            described = DescribeGroupsResponse.DescribedGroup
+        described = DescribeGroupsResponse.DescribedGroup
+        answered, left = [], ANSWER_BYTES_MAX
+
+        def answer_of(group_id: str) -> Any:
+            group = self._memberships.groups.get(group_id)
             if group is None:
-                state = "" if error else _DEAD
                 return described(
-                    error_code=error, group_id=group_id, group_state=state, protocol_type="",
-                    protocol_data="", members=[],
+                    error_code=ErrorCode.NONE, group_id=group_id, group_state=_DEAD,
+                    protocol_type="", protocol_data="", members=[],
                 )  # fmt: skip
             is_stable = group.state is GroupState.STABLE
             return described(
@@ -544,29 +583,45 @@ class GroupCoordinator:
                 members=[_described(group, one) for one in group.members.values()],
             )
 
-        def failed(error: ErrorCode) -> Any:
-            return DescribeGroupsResponse(groups=[answer_of(one, error) for one in asked])
+        def failed(group_id: str, error: ErrorCode) -> Any:
+            return described(
+                error_code=error, group_id=group_id, group_state="", protocol_type="",
+                protocol_data="", members=[],
+            )  # fmt: skip
 
-        self._handle(respond, failed, lambda respond: respond(failed(ErrorCode.NONE)))
+        for part in _parts(asked, _GROUPS_AT_ONCE):
+            # When the answer is large already, its client is to ask again for the other groups.
+            if left <= 0:
+                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                answered += [failed(one, error) for one in part]
+                continue
+            found = self._handled(
+                functools.partial(_each, part, failed), functools.partial(_each, part, answer_of)
+            )
+            left -= sum(
+                len(member.member_metadata) + len(member.member_assignment)
+                for group in found
+                for member in group.members
+            )
+            answered += found
+        respond(DescribeGroupsResponse(groups=answered))
 
     def delete_groups(self, received: Received, respond: Respond) -> None:
         """Answer a DeleteGroups."""
         asked = received.body.groups_names
         result = DeleteGroupsResponse.DeletableGroupResult
 
-        def failed(error: ErrorCode) -> Any:
-            return DeleteGroupsResponse(
-                results=[result(group_id=one, error_code=error) for one in asked]
+        results = []
+        for part in _parts(dict.fromkeys(asked), _GROUPS_AT_ONCE):
+            errors = self._handled(
+                functools.partial(_each, part, lambda _, error: error),
+                functools.partial(_each, part, self._offsets.delete_group),
             )
-
-        def handle(respond: Respond) -> None:
-            results = [
-                result(group_id=one, error_code=self._offsets.delete_group(one))
-                for one in dict.fromkeys(asked)
+            results += [
+                result(group_id=one, error_code=error)
+                for one, error in zip(part, errors, strict=True)
             ]
-            respond(DeleteGroupsResponse(results=results))
-
-        self._handle(respond, failed, handle)
+        respond(DeleteGroupsResponse(results=results))
 
 
 def _give(answers: Iterable[tuple[Respond, Any]]) -> None:
@@ -585,19 +640,42 @@ def _can_be_stored(text: str) -> bool:
     return len(text) <= STRING_BYTES_MAX and len(text.encode()) <= STRING_BYTES_MAX
 
 
-def _asked(topics: Iterable[Any]) -> list[tuple[str, list[int]]]:
-    return [(topic.name, list(topic.partition_indexes)) for topic in topics]
+def _parts(asked: Iterable[_One], size: int = _PARTITIONS_AT_ONCE) -> Iterator[list[_One]]:
+    """Yield what a request names in parts, with a pause before each but the first."""
+    all_asked = list(asked)
+    for start in range(0, len(all_asked), size):
+        if start:
+            time.sleep(_TURN_S)
+        yield all_asked[start : start + size]
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+def _same(error: ErrorCode) -> Any:
+    return error
+
+
+def _each(
+    part: Iterable[str], answer_of: Callable[..., _Result], *error: ErrorCode
+) -> list[_Result]:
+    return [answer_of(one, *error) for one in part]
+
+
+def _asked(topics: Iterable[Any], before: Numbers) -> Numbers:
+    """Return the numbers of partitions by topic, each once, besides those that were asked for before."""
+    found: dict[str, dict[int, None]] = {name: dict.fromkeys(ones) for name, ones in before.items()}
+    for topic in topics:
+        found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return found
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for topic, partition in partitions:
         found.setdefault(topic, []).append(partition)
-    return list(found.items())
+    return found
 
 
 def _offsets_by_topic(
-    asked: Iterable[tuple[str, Iterable[int]]],
+    asked: Numbers,
     found: Mapping[TopicPartition, CommittedOffset],
     topic_of: Any,
     partition_of: Any,
@@ -617,7 +695,7 @@ def _offsets_by_topic(
 
     return [
         topic_of(name=topic, partitions=[answer_of(topic, partition) for partition in partitions])
-        for topic, partitions in asked
+        for topic, partitions in asked.items()
     ]
 
 

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.server.groups import subscription
+from spark_kbatch.server.groups.memory import GROUP_OBJECTS, MEMBER_OBJECTS, PENDING_OBJECTS
 from spark_kbatch.server.groups.records import NO_TIMESTAMP, GroupMetadata, MemberMetadata
 from spark_kbatch.wire.errors import ErrorCode
 
@@ -39,6 +40,11 @@ class GroupState(Enum):
 
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]  # names in order of preference, with metadata
+
+
+def size_of(protocols: Protocols) -> int:
+    """Return the size in bytes of the names and metadata of protocols."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 class JoinAnswer(NamedTuple):
@@ -103,6 +109,16 @@ class Member:
         A held request is a JoinGroup or SyncGroup that is not answered yet.
         """
         return self.is_new or (self.awaiting_join is None and self.awaiting_sync is None)
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Size of the metadata of all its protocols."""
+        return size_of(self.protocols)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Memory that it takes, about."""
+        return MEMBER_OBJECTS + self.metadata_bytes + len(self.assignment)
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for a protocol; empty if it does not support it."""
@@ -193,6 +209,12 @@ class Group:
         )  # fmt: skip
 
     # Facts.
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Memory that the group takes, about."""
+        members = sum(one.size_in_bytes for one in self.members.values())
+        return GROUP_OBJECTS + members + PENDING_OBJECTS * len(self.pending_joins)
 
     @property
     def rebalance_timeout_ms(self) -> int:

@@ -43,10 +43,20 @@ from spark_kbatch.server.groups.group import (
     Member,
     Protocols,
     SyncAnswer,
+    size_of,
+)
+from spark_kbatch.server.groups.memory import (
+    GROUP_BYTES_MAX,
+    GROUP_OBJECTS,
+    MEMBER_BYTES_MAX,
+    MEMBER_OBJECTS,
+    PENDING_OBJECTS,
+    GroupMemory,
 )
 from spark_kbatch.server.groups.records import GroupKey, GroupMetadata
 from spark_kbatch.server.groups.store import OffsetsStore, code_of_append
 from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.server.occasionally import occasionally
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -70,6 +80,12 @@ class Joining(NamedTuple):
     protocols: Protocols
     requires_member_id: bool  # whether the client understands MEMBER_ID_REQUIRED
     can_skip_assignment: bool  # whether a leader can be told to skip the assignment
+
+    @property
+    def asks_for_an_id(self) -> bool:
+        """Whether the client has to join again, with the member id that it gets."""
+        is_dynamic = self.member_id == NO_MEMBER_ID and self.instance_id is None
+        return is_dynamic and self.requires_member_id
 
 
 class Syncing(NamedTuple):
@@ -100,10 +116,12 @@ class Memberships:
         timers: Timers,
         config: GroupConfig,
         *,
+        memory: GroupMemory,
         now_ms: Callable[[], int],
         session_ms: Callable[[], int],
     ) -> None:
         """Use the clock `session_ms` for time-outs, and `now_ms` for stored times."""
+        self._memory = memory
         self.groups: dict[str, Group] = {}
         self._store, self._timers, self._config = store, timers, config
         self._now_ms, self._session_ms = now_ms, session_ms
@@ -118,6 +136,10 @@ class Memberships:
                 self._prepare_rebalance(group, "it has more members than group.max.size")
         for group_id in groups_of_offsets:
             self.groups.setdefault(group_id, Group(group_id))
+
+    def size_in_bytes(self) -> int:
+        """Return the memory that all groups and their members take, about."""
+        return sum(one.size_in_bytes for one in self.groups.values())
 
     def close(self) -> None:
         """Answer all held JoinGroups and SyncGroups with NOT_COORDINATOR."""
@@ -144,7 +166,10 @@ class Memberships:
                 answer(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id))
                 return
             group = Group(joining.group_id, state_timestamp=self._now_ms())
-        if not self._has_room_for(group, joining.member_id):
+        error = self._why_too_large(group, joining)
+        if error:
+            answer(JoinAnswer(error, joining.member_id))
+        elif not self._has_room_for(group, joining.member_id):
             self._take_out(group, joining.member_id)
             self._complete_if_all_joined(group)
             answer(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
@@ -156,6 +181,36 @@ class Memberships:
                 self._join_new(group, joining, answer)
             else:
                 self._join_known(group, joining, answer)
+
+    def _why_too_large(self, group: Group, joining: Joining) -> ErrorCode:
+        """Return the error if a member's metadata cannot be kept, as it could not be stored in Kafka."""
+        size_in_bytes = size_of(joining.protocols)
+        others = sum(
+            one.metadata_bytes
+            for one in group.members.values()
+            if one.member_id != joining.member_id
+        )
+        if size_in_bytes > MEMBER_BYTES_MAX or others + size_in_bytes > GROUP_BYTES_MAX:
+            occasionally.warn(
+                "a member of group %s with %d bytes of metadata is refused: accepted are %d, and %d of a group",
+                group.group_id, size_in_bytes, MEMBER_BYTES_MAX, GROUP_BYTES_MAX,
+            )  # fmt: skip
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        member = group.members.get(joining.member_id)
+        if member is not None:
+            added = size_in_bytes - member.metadata_bytes
+        elif joining.asks_for_an_id:
+            added = PENDING_OBJECTS
+        else:
+            added = size_in_bytes + MEMBER_OBJECTS
+        if group.group_id not in self.groups:
+            added += GROUP_OBJECTS
+        if not self._memory.take(added):
+            occasionally.warn(
+                "a member of group %s is refused: groups use up their memory", group.group_id
+            )
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE
 
     def _has_room_for(self, group: Group, member_id: str) -> bool:
         most = self._config.group_max_size
@@ -399,6 +454,13 @@ class Memberships:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if group.state is GroupState.PREPARING:
             return ErrorCode.REBALANCE_IN_PROGRESS
+        size_in_bytes = sum(map(len, syncing.assignments.values()))
+        if size_in_bytes > GROUP_BYTES_MAX or not self._memory.take(size_in_bytes):
+            occasionally.warn(
+                "assignments of %d bytes in group %s are refused: accepted are %d, and what is left for groups",
+                size_in_bytes, syncing.group_id, GROUP_BYTES_MAX,
+            )  # fmt: skip
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
 
     def _assign(self, group: Group, assignments: Mapping[str, bytes]) -> None:

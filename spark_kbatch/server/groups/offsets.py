@@ -29,14 +29,14 @@ from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
 from spark_kbatch.server.groups.membership import Memberships
+from spark_kbatch.server.groups.memory import GROUP_OBJECTS, OFFSET_OBJECTS, GroupMemory
 from spark_kbatch.server.groups.records import (
     NO_TIMESTAMP,
-    STRING_BYTES_MAX,
     CommittedOffset,
     GroupKey,
     OffsetKey,
 )
-from spark_kbatch.server.groups.store import Change, OffsetsStore, code_of_append
+from spark_kbatch.server.groups.store import Change, OffsetsStore, Topics, code_of_append
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -67,15 +67,17 @@ class CommittedOffsets:
         memberships: Memberships,
         config: GroupConfig,
         *,
+        memory: GroupMemory,
         now_ms: Callable[[], int],
     ) -> None:
+        self._memory = memory
         self._store, self._groups, self._config = store, memberships.groups, config
         self._memberships, self._now_ms = memberships, now_ms
 
-    def commit(self, committing: Committing) -> dict[TopicPartition, ErrorCode]:
+    def commit(self, committing: Committing, topics: Topics) -> dict[TopicPartition, ErrorCode]:
         """Store offsets; return the error for each partition."""
         answers = dict.fromkeys(committing.offsets, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        topic_ids = {tp: self._topic_id_of(tp) for tp in committing.offsets}
+        topic_ids = {tp: _topic_id_of(topics, tp) for tp in committing.offsets}
         known = [tp for tp, topic_id in topic_ids.items() if topic_id is not None]
         if not known:
             return answers
@@ -92,8 +94,12 @@ class CommittedOffsets:
         changes: list[Change] = []
         for tp in known:
             offset, leader_epoch, metadata = committing.offsets[tp]
-            if self._is_too_large(metadata):
+            size_in_bytes = len(metadata.encode())
+            if size_in_bytes > self._config.offset_metadata_max_bytes:
                 answers[tp] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            if not self._memory.take(self._added_bytes(group, committing, tp, size_in_bytes)):
+                answers[tp] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
                 continue
             answers[tp] = ErrorCode.NONE
             value = CommittedOffset(
@@ -130,36 +136,43 @@ class CommittedOffsets:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def _is_too_large(self, metadata: str) -> bool:
-        return (
-            len(metadata) > self._config.offset_metadata_max_bytes
-            or len(metadata.encode()) > STRING_BYTES_MAX
+    def _added_bytes(
+        self,
+        group: Group | None,
+        committing: Committing,
+        topic_partition: TopicPartition,
+        metadata_bytes: int,
+    ) -> int:
+        """Return how much more memory the committed offsets take with this one."""
+        of_group = self._store.contents.offsets.get(committing.group_id, {})
+        before = of_group.get(topic_partition)
+        if before is not None:
+            return metadata_bytes - len(before.metadata)
+        of_new_group = GROUP_OBJECTS if group is None and not of_group else 0
+        return OFFSET_OBJECTS + metadata_bytes + of_new_group
+
+    def size_in_bytes(self) -> int:
+        """Return the memory that all committed offsets take, about."""
+        return sum(
+            OFFSET_OBJECTS + len(one.metadata)
+            for of_group in self._store.contents.offsets.values()
+            for one in of_group.values()
         )
 
-    def _topic_id_of(self, topic_partition: TopicPartition) -> str | None:
-        try:
-            return self._store.topic_id_of(topic_partition)
-        except KafkaStorageError as error:
-            logger.warning("no offset of %s can be committed: %s", topic_partition, error)
-            return None
-
-    def fetch(
-        self, group_id: str, topic_partitions: Iterable[TopicPartition]
+    def stored(
+        self, group_id: str, topic_partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's offsets of these partitions; partitions without one are left out."""
-        of_group = self._store.contents.offsets.get(group_id, {})
-        return {
-            tp: found
-            for tp in topic_partitions
-            if (found := of_group.get(tp)) is not None and not self._store.is_gone(tp, found)
-        }
+        """Return a group's offsets of these partitions, or all; partitions without one are left out.
 
-    def fetch_all(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-        """Return all offsets of a group, sorted."""
-        return self.fetch(group_id, sorted(self._store.contents.offsets.get(group_id, {})))
+        Some may be of topics that no longer exist.
+        """
+        of_group = self._store.contents.offsets.get(group_id, {})
+        if topic_partitions is None:
+            return dict(of_group)
+        return {tp: found for tp in topic_partitions if (found := of_group.get(tp)) is not None}
 
     def delete(
-        self, group_id: str, topic_partitions: Collection[TopicPartition]
+        self, group_id: str, topic_partitions: Collection[TopicPartition], topics: Topics
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
         """Drop a group's offsets of some partitions; return one error code for all, or one for each."""
         group = self._groups.get(group_id)
@@ -171,7 +184,7 @@ class CommittedOffsets:
         answers: dict[TopicPartition, ErrorCode] = {}
         changes: list[Change] = []
         for tp in topic_partitions:
-            if self._topic_id_of(tp) is None and tp not in of_group:
+            if _topic_id_of(topics, tp) is None and tp not in of_group:
                 answers[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif group.is_subscribed_to(tp.topic):
                 answers[tp] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -217,10 +230,11 @@ class CommittedOffsets:
 
     def _clean_up_group(self, group: Group) -> None:
         offsets = self._store.contents.offsets.get(group.group_id, {})
+        topics = self._store.topics()
         dropped = [
             tp
             for tp, value in offsets.items()
-            if self._has_expired(group, tp, value) or self._store.is_gone(tp, value)
+            if self._has_expired(group, tp, value) or topics.is_gone(tp, value)
         ]
         is_left = group.state is GroupState.EMPTY and not group.pending_joins
         if is_left and len(dropped) == len(offsets):
@@ -246,3 +260,11 @@ class CommittedOffsets:
         if value.expire_timestamp != NO_TIMESTAMP:
             return self._now_ms() >= value.expire_timestamp
         return self._now_ms() - since_ms >= self._config.offsets_retention_ms
+
+
+def _topic_id_of(topics: Topics, topic_partition: TopicPartition) -> str | None:
+    try:
+        return topics.id_of(topic_partition)
+    except KafkaStorageError as error:
+        logger.warning("no offset of %s can be committed: %s", topic_partition, error)
+        return None

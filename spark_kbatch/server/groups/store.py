@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -39,6 +39,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.administration import create_topic
@@ -118,6 +119,50 @@ class StoredGroups:
         yield from self.others.items()
 
 
+class Topics:
+    """The topics of a cluster as one request finds them: each is looked up once. Not thread-safe."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._topics = backend.metadata.topics
+        self._found: dict[str, Topic | KafkaStorageError | None] = {}
+
+    def look_up(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Look up the topics of these partitions, so that nothing later has to wait for the disk."""
+        for tp in topic_partitions:
+            self._find(tp.topic)
+
+    def id_of(self, topic_partition: TopicPartition) -> str | None:
+        """Return the id of a partition's topic; None if there is no such partition.
+
+        Raises:
+            KafkaStorageError: it cannot be looked up now.
+        """
+        topic = self._find(topic_partition.topic)
+        if isinstance(topic, KafkaStorageError):
+            raise topic.with_traceback(None)
+        if topic is None or not 0 <= topic_partition.partition < topic.partitions:
+            return None
+        return topic.topic_id
+
+    def is_gone(self, topic_partition: TopicPartition, committed: CommittedOffset) -> bool:
+        """Return True if a committed offset is of a topic or partition that no longer exists."""
+        try:
+            topic_id = self.id_of(topic_partition)
+        except KafkaStorageError:
+            return False  # Its file is damaged, but the topic exists.
+        return topic_id is None or committed.topic_id not in ("", topic_id)
+
+    def _find(self, name: str) -> Topic | KafkaStorageError | None:
+        if name not in self._found:
+            try:
+                self._found[name] = self._topics.find(name)
+            except InvalidTopicError:
+                self._found[name] = None
+            except KafkaStorageError as error:
+                self._found[name] = error
+        return self._found[name]
+
+
 class OffsetsStore:
     """The store of groups and offsets: it appends to `__consumer_offsets`, and holds its contents in memory.
 
@@ -177,17 +222,9 @@ class OffsetsStore:
         finally:
             self.waited_ms += self._monotonic_ms() - started_ms
 
-    def topic_id_of(self, topic_partition: TopicPartition) -> str | None:
-        """Return the id of a partition's topic; None if there is no such partition.
-
-        Raises:
-            KafkaStorageError: it cannot be looked up now.
-        """
-        return _topic_id_of(self._backend, topic_partition)
-
-    def is_gone(self, topic_partition: TopicPartition, committed: CommittedOffset) -> bool:
-        """Return True if a committed offset is of a topic or partition that no longer exists."""
-        return _is_gone(self._backend, topic_partition, committed)
+    def topics(self) -> Topics:
+        """Return the topics of the cluster, for one request."""
+        return Topics(self._backend)
 
     def _make_topic(self) -> None:
         if self._is_made:
@@ -307,13 +344,14 @@ def read_groups(backend: Backend) -> list[StoredGroup]:
         KafkaStorageError, CorruptRecordError: the log cannot be read.
     """
     contents, _, _ = _load(backend)
+    topics = Topics(backend)
     found = []
     for group_id in sorted({*contents.groups, *contents.offsets}):
         metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
         offsets = {
             tp: value
             for tp, value in sorted(contents.offsets.get(group_id, {}).items())
-            if not _is_gone(backend, tp, value)
+            if not topics.is_gone(tp, value)
         }
         found.append(
             StoredGroup(
@@ -351,24 +389,6 @@ def _load(backend: Backend) -> tuple[StoredGroups, int, int]:
             continue  # The log was rewritten during the read.
         size = log.size_in_bytes(state)
         return contents, size - state.segment_size, state.segment_size
-
-
-def _topic_id_of(backend: Backend, topic_partition: TopicPartition) -> str | None:
-    try:
-        topic = backend.metadata.topics.find(topic_partition.topic)
-    except InvalidTopicError:
-        return None
-    if topic is None or not 0 <= topic_partition.partition < topic.partitions:
-        return None
-    return topic.topic_id
-
-
-def _is_gone(backend: Backend, topic_partition: TopicPartition, committed: CommittedOffset) -> bool:
-    try:
-        topic_id = _topic_id_of(backend, topic_partition)
-    except KafkaStorageError:
-        return False  # Its file is damaged, but the topic exists.
-    return topic_id is None or committed.topic_id not in ("", topic_id)
 
 
 def _packed(change: Change) -> _KeyAndValue:

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import struct
 
+_TOPICS_MAX = 20_000
 _START, _SIZE = struct.Struct(">hi"), struct.Struct(">h")
 
 
 def topics(data: bytes) -> frozenset[str] | None:
-    """Decode the topics of a member's subscription; return None if not in Kafka's consumer format."""
+    """Decode the topics of a member's subscription.
+
+    Returns None if it is not in Kafka's consumer format, or names so many that decoding takes long.
+    """
     try:
         _, count = _START.unpack_from(data)
+        if count > _TOPICS_MAX:
+            return None
         position = _START.size
         found = set()
         for _ in range(count):

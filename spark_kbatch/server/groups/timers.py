@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 Key: TypeAlias = tuple[str, ...]
 
+_OUTDATED_MAX = 1000
+
 
 class _Due(NamedTuple):
     """A key's entry in the heap of deadlines, outdated if the key's deadline has changed since."""
@@ -40,7 +42,16 @@ class Timers:
 
     def cancel(self, key: Key) -> None:
         """Cancel a key's timer, if there is one."""
-        self._actions.pop(key, None)
+        if self._actions.pop(key, None) is None:
+            return
+        # Its entry stays in the heap. When most are such, they are dropped.
+        if len(self._heap) > 2 * len(self._actions) + _OUTDATED_MAX:
+            self._queued = {one: deadline_ms for one, (deadline_ms, _) in self._actions.items()}
+            self._heap = [
+                _Due(deadline_ms, next(self._numbers), one)
+                for one, deadline_ms in self._queued.items()
+            ]
+            heapq.heapify(self._heap)
 
     def run_due(self, now_ms: int) -> None:
         """Run the actions that are due, in the order of their deadlines. They may set timers."""

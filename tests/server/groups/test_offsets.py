@@ -98,7 +98,7 @@ def test_null_metadata_comes_back_empty(groups: Coordinated) -> None:
 def test_metadata_above_the_limit_is_refused_for_its_partition(
     groups: Coordinated, version: int
 ) -> None:
-    found = groups.commit({PLACE: (1, "é" * 4096), OTHER: (1, "m" * 4097)}, version)
+    found = groups.commit({PLACE: (1, "é" * 2048), OTHER: (1, "é" * 2048 + "m")}, version)
 
     assert found == {PLACE: OK, OTHER: ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert groups.fetch([PLACE, OTHER])[OTHER] == NOTHING

@@ -1,0 +1,52 @@
+"""Memory for groups: what members and committed offsets may take, since they outlive their connections.
+
+    a member      1 MiB of metadata, in up to 64 protocols
+    a group       4 MiB of metadata, and of assignments
+    all groups    64 MiB, with what Python's objects take
+
+Kafka's limit is that a group has to fit into one record of `__consumer_offsets`, 1 MiB by default; it
+notices only when the leader has sent the assignments. Here a JoinGroup is refused at once, with the error
+that Kafka gives then.
+
+Source: Kafka group-coordinator/.../GroupMetadataManager.java appendGroupMetadataErrorToResponseError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+MEMBER_BYTES_MAX = 1 << 20
+PROTOCOLS_MAX = 64
+GROUP_BYTES_MAX = 4 << 20
+ANSWER_BYTES_MAX = 16 << 20  # of groups in one answer; for others the client has to ask again
+_ALL_BYTES_MAX = 64 << 20
+# Of Python's objects, besides bytes of clients.
+MEMBER_OBJECTS, OFFSET_OBJECTS, GROUP_OBJECTS, PENDING_OBJECTS = 3000, 700, 2000, 1500
+
+_MEASURED_EVERY_MS = 5_000
+
+
+class GroupMemory:
+    """The limit on the memory of all groups together; not thread-safe.
+
+    What is added is counted, what goes is not: once the sum is above the limit, all that is there is measured.
+    """
+
+    def __init__(self, measure: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
+        """Start with nothing; `measure` returns the size of all that is kept now."""
+        self._measure, self._monotonic_ms = measure, monotonic_ms
+        self._size_in_bytes = 0
+        self._measured_ms: int | None = None
+
+    def take(self, size_in_bytes: int) -> bool:
+        """Count memory for something that is to be kept; return False if there is not as much."""
+        if size_in_bytes <= 0:
+            return True
+        now_ms = self._monotonic_ms()
+        is_old = self._measured_ms is None or now_ms - self._measured_ms >= _MEASURED_EVERY_MS
+        if self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX and is_old:
+            self._size_in_bytes, self._measured_ms = self._measure(), now_ms
+        if self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX:
+            return False
+        self._size_in_bytes += size_in_bytes
+        return True
