@@ -237,12 +237,14 @@ class Mirror:
         self._ends = {tp: view.offsets.end_offset(_ISOLATION) for tp, view in views.items()}
         for topic_partition, end in self._ends.items():
             if self._offsets[topic_partition] > end:
-                raise DataLossError(
-                    f"offset {self._offsets[topic_partition]} of {topic_partition} of "
-                    f"{self._settings.source}", f"offsets up to {end}",
-                    "the source ends before what was copied from it already; it has lost records, or "
-                    "is another one: mirror it to another target",
-                )  # fmt: skip
+                raise self._ends_too_early(topic_partition, self._offsets[topic_partition], end)
+
+    def _ends_too_early(self, tp: TopicPartition, offset: int, end: int) -> DataLossError:
+        return DataLossError(
+            f"offset {offset} of {tp} of {self._settings.source}", f"offsets up to {end}",
+            "the source ends before what was copied from it, or was there to be copied; it has lost records, "
+            "or is another one: mirror it to another target",
+        )  # fmt: skip
 
     def _copy(self) -> None:
         """Copy all partitions up to the end offsets last looked up, or until stopped."""
@@ -275,10 +277,12 @@ class Mirror:
         offset, end = self._offsets[topic_partition], self._ends[topic_partition]
         asked = ReadRange(offset, FETCH_BYTES, _ISOLATION, buffer=self._buffer)
         try:
-            read, _ = fetcher.fetch(topic_partition, asked)
+            read, edges = fetcher.fetch(topic_partition, asked)
         except OffsetOutOfRangeError as error:
             self._skip_lost(topic_partition, error)
             return
+        if not read.batches and edges.end_offset(_ISOLATION) < end:
+            raise self._ends_too_early(topic_partition, end, edges.end_offset(_ISOLATION))
         read = read.below(end)
         if read.batches:
             self._send(topic_partition, read, offset)

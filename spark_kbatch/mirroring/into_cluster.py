@@ -35,7 +35,7 @@ from spark_kbatch.model import LATEST, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.record.header import increment_sequence
 from spark_kbatch.remote.client import Client
-from spark_kbatch.remote.offsets import list_offsets
+from spark_kbatch.remote.offsets import list_edge
 from spark_kbatch.remote.pipeline import Pipeline
 from spark_kbatch.remote.transactions import CommittedOffset, Transactions, is_fenced
 from spark_kbatch.wire.errors import ErrorCode
@@ -127,9 +127,9 @@ class ClusterTarget:
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic, open transactions included."""
         count = len(self._client.topic(topic).partitions)
-        latest = {TopicPartition(topic, number): LATEST for number in range(count)}
-        found = list_offsets(self._client, latest)
-        return {tp.partition: 0 if end is None else end.offset for tp, end in found.items()}
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        found = list_edge(self._client, partitions, LATEST)
+        return {tp.partition: end for tp, end in found.items()}
 
     def start(self, progress: Progress) -> None:
         """Commit all of the mirror's progress as group offsets, before the first record is written.

@@ -87,7 +87,7 @@ def all_topics(client: Client) -> list[RemoteTopic]:
 
 
 def _with_settings(client: Client, topics: list[TopicMetadata]) -> list[RemoteTopic]:
-    settings = _settings_of(client, [one.name for one in topics])
+    settings = settings_of(client, [one.name for one in topics])
     return [_topic(one, settings[one.name]) for one in topics if one.name in settings]
 
 
@@ -103,7 +103,7 @@ def _topic(found: TopicMetadata, config: Mapping[str, str | None]) -> RemoteTopi
     )
 
 
-def _settings_of(client: Client, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+def settings_of(client: Client, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
     """Return the settings of these topics, by topic name, without topics deleted meanwhile."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     resources = [
