@@ -1,4 +1,4 @@
-"""What proves that a range has no records up to its end, when a broker answers a fetch with none.
+"""The proof that a range has no records up to its end, where a broker answers a fetch with none.
 
 The rule, for everything that reads a real cluster: reads, streams, `kbatch consume`, mirrors. One answer without
 records proves nothing, though it has no error and the true high watermark. Brokers give it while records are
@@ -10,7 +10,7 @@ watermark lies, another implementation has no time left. Taken for the end of th
     a later batch follows                            there is nothing: proved
     compaction removed all to the end of the log     there is nothing: proved
     else                                             asked again with pauses, as after a retriable error; in
-                                                     the end RequestTimedOutError. Nobody goes on after it
+                                                     the end RequestTimedOutError. It is never the end
 
 A later batch is the usual proof, and is in most answers already: a broker skips gaps, and returns markers of
 transactions and batches that compaction left without records. A read of committed records sees nothing from

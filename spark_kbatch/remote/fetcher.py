@@ -94,6 +94,7 @@ class PartitionFetcher:
         wanted: OffsetRange,
         *,
         timeout_ms: int,
+        last_epoch: int = NO_LEADER_EPOCH,
         ensure_same: Callable[[], None] = lambda: None,
         monotonic_ms: Callable[[], int] = clock_monotonic_ms,
         random: Callable[[], float] = random_numbers.random,
@@ -104,6 +105,8 @@ class PartitionFetcher:
             client: leased for as long as this is used.
             wanted: the range, of known offsets; nothing is asked for after its end.
             timeout_ms: how long one fetch is retried after transient errors.
+            last_epoch: leader epoch of the batch before the range, if it was read: then the leader is asked
+                whether its log still has it.
             ensure_same: called when the range is complete; raises if what was read is to be refused.
             monotonic_ms: the clock.
             random: returns a uniform number from [0, 1), for jitter.
@@ -124,7 +127,7 @@ class PartitionFetcher:
         self._replica_until_ms = 0
         self._rack_id = client.options.client_rack
         self._leader_epoch = NO_LEADER_EPOCH  # that the last request named
-        self._batch_epoch = NO_LEADER_EPOCH  # of the last batch before the next offset
+        self._batch_epoch = last_epoch  # of the last batch before the next offset
         self._empty_answers = EmptyAnswers(
             client, wanted, timeout_ms=timeout_ms, monotonic_ms=monotonic_ms
         )
@@ -212,7 +215,7 @@ class PartitionFetcher:
     def _broker_for(self, offset: int) -> Node:
         """Return the broker to fetch from, after a check for truncation if the leader epoch changed."""
         leader, epoch = self._client.leader(self._topic_partition)
-        if epoch != self._leader_epoch != NO_LEADER_EPOCH and self._batch_epoch >= 0:
+        if epoch != self._leader_epoch and self._batch_epoch >= 0:
             self._ensure_not_truncated(offset)
         self._leader_epoch = epoch
         if self._replica is not None and self._monotonic_ms() >= self._replica_until_ms:

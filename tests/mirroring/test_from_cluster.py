@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.errors import DataLossError, RequestTimedOutError
+from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, RequestTimedOutError
+from spark_kbatch.mirroring import copying
 from spark_kbatch.mirroring.copying import Mirror, MirrorProgress
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.options.read import Patience
-from spark_kbatch.remote.client import close_idle_clients
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.wire.protocol import FetchResponse
 from tests.support import builders
@@ -27,7 +27,6 @@ def brokers() -> Iterator[ScriptedCluster]:
     """Five batches of two records, offsets 0 to 9; the value of each is its offset."""
     with ScriptedCluster([data_batch(base_offset=2 * n, n=2) for n in range(5)]) as cluster:
         yield cluster
-    close_idle_clients()
 
 
 @pytest.fixture
@@ -35,10 +34,15 @@ def target(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path / "target", create=True)
 
 
-def mirrored(brokers: ScriptedCluster, target: Cluster) -> MirrorProgress:
+def mirrored(
+    brokers: ScriptedCluster,
+    target: Cluster,
+    on_progress: Callable[[MirrorProgress], object] = lambda _progress: None,
+) -> MirrorProgress:
     source = RemoteSource(brokers.options(retry_backoff_ms="1"), Patience(poll_timeout_ms=200))
     to = PathTarget(target._parts, MIRROR)
-    return Mirror(source, to, mirror_settings(MIRROR, "brokers", unit_bytes=1)).run(["events"])
+    settings = mirror_settings(MIRROR, "brokers", unit_bytes=1)
+    return Mirror(source, to, settings, on_progress).run(["events"])
 
 
 def values(target: Cluster) -> list[int]:
@@ -90,3 +94,48 @@ def test_a_source_that_ends_before_what_was_there_to_be_copied_is_an_error(
         mirrored(brokers, target)
 
     assert values(target) == list(range(4))
+
+
+def test_a_log_that_a_new_leader_truncated_before_the_next_run_is_an_error(
+    brokers: ScriptedCluster, target: Cluster
+) -> None:
+    mirrored(brokers, target)
+    brokers.epoch_ends[0] = 8
+    brokers.lead(2, epoch=5)
+    # What took the place of 8 and 9 is not to be told from them, but for its epoch.
+    brokers.batches.append(data_batch(base_offset=10, n=2, leader_epoch=5))
+    brokers.log_end = 12
+
+    with pytest.raises(OffsetOutOfRangeError, match="truncated at offset 8"):
+        mirrored(brokers, target)
+
+    assert values(target) == list(range(10))
+
+
+def test_a_log_that_a_new_leader_truncated_between_two_turns_is_an_error(
+    brokers: ScriptedCluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_TURN_BYTES", 1)
+    brokers.epoch_ends[0] = 4
+
+    def move(done: MirrorProgress) -> None:
+        if done.records_count == 6:
+            brokers.lead(2, epoch=5)
+
+    with pytest.raises(OffsetOutOfRangeError, match="truncated at offset 4"):
+        mirrored(brokers, target, on_progress=move)
+
+    assert values(target) == list(range(6))
+
+
+def test_a_leader_that_has_all_that_was_copied_goes_on(
+    brokers: ScriptedCluster, target: Cluster
+) -> None:
+    mirrored(brokers, target)
+    brokers.lead(2, epoch=5)
+    brokers.batches.append(data_batch(base_offset=10, n=2, leader_epoch=5))
+    brokers.log_end = 12
+
+    mirrored(brokers, target)
+
+    assert values(target) == list(range(12))
