@@ -49,6 +49,7 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     RetriableError,
     UnknownHostError,
+    UnsupportedVersionError,
 )
 from spark_kbatch.options.security import Security
 from spark_kbatch.wire.addresses import look_up
@@ -237,9 +238,15 @@ class Connections:
         peer = self._peers.get(node)
         if peer is None or peer.connection is None:
             raise ValueError(f"{node} cannot be sent a request: it is not ready")
-        peer.connection.send(
-            api_key, body, on_complete, last_version=last_version, timeout_ms=timeout_ms
-        )
+        try:
+            peer.connection.send(
+                api_key, body, on_complete, last_version=last_version, timeout_ms=timeout_ms
+            )
+        except UnsupportedVersionError:
+            # Brokers that are upgraded behind one address may differ; the next one is asked again.
+            if not peer.connection.in_flight_count:
+                self._disconnect(peer, "it does not have the request's version", by_choice=True)
+            raise
         with self._closing_on_error(peer):
             peer.connection.write()
             self._register(peer)

@@ -13,7 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from spark_kbatch.errors import DisconnectedError, RequestTimedOutError
+from spark_kbatch.errors import (
+    DisconnectedError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connection import ConnectionConfig
 from spark_kbatch.wire.connections import Connections, Node, State
@@ -24,7 +28,7 @@ from spark_kbatch.wire.fetch import (
     FetchTopicResponse,
 )
 from spark_kbatch.wire.produce import ProduceRequest
-from spark_kbatch.wire.protocol import ApiKey, MetadataRequest, Request
+from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, MetadataRequest, Request
 from tests.support.wire_servers import LoopbackServer, metadata_body
 
 METADATA = (ApiKey.METADATA, MetadataRequest(topics=[]))
@@ -104,6 +108,33 @@ def test_a_request_makes_its_connection_and_is_answered(
         assert connections.state(server.node) is State.READY
         assert (server.accepted, connections.in_flight_count()) == (1, 0)
         assert [one.api_key for one in server.requests] == [18, 3, 3]
+
+
+def test_versions_are_asked_for_again_after_one_that_the_server_did_not_have(
+    connections: Connections,
+) -> None:
+    offered = {ApiKey.API_VERSIONS: SUPPORTED[ApiKey.API_VERSIONS]}
+    with LoopbackServer(offered=offered) as server:
+        with pytest.raises(UnsupportedVersionError, match="METADATA"):
+            connections.request(server.node, *METADATA)
+        offered[ApiKey.METADATA] = SUPPORTED[ApiKey.METADATA]  # it was upgraded
+
+        assert connections.request(server.node, *METADATA).cluster_id == "a-cluster"
+
+        assert server.accepted == 2
+
+
+def test_a_version_that_is_not_there_fails_no_other_request(connections: Connections) -> None:
+    offered = {key: SUPPORTED[key] for key in (ApiKey.API_VERSIONS, ApiKey.METADATA)}
+    with LoopbackServer(offered=offered) as server:
+        ended = Ended()
+        make_ready(connections, server.node)
+        connections.send(server.node, *METADATA, ended)
+        with pytest.raises(UnsupportedVersionError):
+            connections.send(server.node, ApiKey.LIST_GROUPS, None, ended)
+        poll_until(connections, lambda: len(ended) == 1)
+
+    assert len(ended.answers) == 1
 
 
 def test_several_servers_are_asked_concurrently(connections: Connections) -> None:
