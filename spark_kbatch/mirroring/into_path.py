@@ -136,14 +136,20 @@ class PathTarget:
 
         with self._fenced():
             extents, self._staging = self._staging.finish(), None
-            is_new = self._coordinator.commit(
-                extents,
-                transactional_id=self._mirror,
-                sequence=self._sequence + 1,
-                author=self._author,
-                source_progress=mirror_progress.pack(progress),
-                ensure=ensure_no_other_wrote,
-            )
+            try:
+                is_new = self._coordinator.commit(
+                    extents,
+                    transactional_id=self._mirror,
+                    sequence=self._sequence + 1,
+                    author=self._author,
+                    source_progress=mirror_progress.pack(progress),
+                    ensure=ensure_no_other_wrote,
+                )
+            except CommitError as error:
+                if not isinstance(error.__cause__, ConfigError):
+                    raise
+                self._coordinator.discard(extents, self._transaction)
+                raise error.__cause__ from None
         self._coordinator.discard(extents, self._transaction)
         if not is_new:
             raise MirrorFencedError(self._mirror, self.name)
@@ -155,8 +161,6 @@ class PathTarget:
         try:
             yield
         except (StagedFilesGoneError, CommitError) as error:
-            if isinstance(error.__cause__, ConfigError):
-                raise error.__cause__ from None
             if isinstance(error.__cause__ or error, StagedFilesGoneError):
                 why = "its staged files were removed as those of an abandoned job"
                 raise MirrorFencedError(self._mirror, self.name, why) from error

@@ -254,6 +254,7 @@ def test_of_two_mirrors_that_begin_together_one_is_refused(
     with pytest.raises(ConfigError, match=r"events-0 of .* was written to by another process"):
         mirrored(source.path, target, on_progress=another)
     rest(target, source)
+    assert not list((target.path / "staging-0").iterdir())
     with pytest.raises(ConfigError, match=r"is not empty.*'a-mirror' is stored"):
         mirrored(source.path, target)
 
