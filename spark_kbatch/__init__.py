@@ -295,9 +295,10 @@ def mirror(
         stop: an event that another thread sets to end the mirror after what is being copied.
 
     Raises:
-        ConfigError: the target's topic has records that the mirror did not write, another number of
-            partitions, or was created again; says what to do.
-        DataLossError: the source does not hold records that were not copied yet.
+        ConfigError: the target's topic has, or gets meanwhile, records that the mirror did not write, has
+            another number of partitions, or was created again; says what to do.
+        DataLossError: the source does not hold records that were not copied yet, or has others in place of
+            those that were.
         MirrorFencedError: another process mirrors under the same name.
         RecordTooLargeError: the target takes no record of that size.
     """

@@ -28,7 +28,7 @@ from spark_kbatch.model import (
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_foreign_end
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 
 if TYPE_CHECKING:
     from spark_kbatch.log.repair import RepairReport
@@ -119,9 +119,11 @@ class ForeignSource:
             topic_partition, asked, with_high_watermark=self._to_high_watermark
         )
 
-    def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[OneTopic]:
+    def fetcher(
+        self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
+    ) -> AbstractContextManager[OneTopic]:
         """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
-        del wanted
+        del wanted, last_epoch
         return OneTopic.of(self, topic_id)
 
     def check(self, topic_partition: TopicPartition) -> RepairReport:

@@ -46,7 +46,7 @@ from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
 from spark_kbatch.options.write import parse_folders
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.delayed_fetch import CONSUMER_REPLICA_ID, FetchInfo, OnFetched, Room
 from spark_kbatch.replica.manager import ReplicaManager
@@ -212,9 +212,11 @@ class ClusterParts:
                 raise
         return self.manager.fetch_overwritten(topic_partition, asked, replicas=replicas)
 
-    def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[OneTopic]:
+    def fetcher(
+        self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
+    ) -> AbstractContextManager[OneTopic]:
         """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
-        del wanted
+        del wanted, last_epoch
         return OneTopic.of(self, topic_id)
 
     def fetch_messages(

@@ -159,6 +159,7 @@ class Coordinator:
         author: Author = UNKNOWN_AUTHOR,
         overwrite: Overwrite | None = None,
         source_progress: bytes = b"",
+        ensure: Callable[[], None] = lambda: None,
     ) -> bool:
         """Make all batches that a job staged visible, in order within each partition, or none of them.
 
@@ -172,6 +173,8 @@ class Coordinator:
             author: for the history.
             overwrite: a topic that holds nothing but the extents afterwards, even if there are none.
             source_progress: of a mirror, what `take_over` returns from this commit on.
+            ensure: called when no other job can commit any more, before anything is placed; an error of
+                it is the cause of a CommitError.
 
         Returns:
             False if it was skipped as a duplicate.
@@ -195,6 +198,7 @@ class Coordinator:
                 # Topics are deleted, altered and extended under the commit lock too.
                 by_now, job = self._as_topics_are(by_partition, job)
                 with self._manager.locks.partitions([*by_now, COMMITS]):
+                    ensure()
                     is_complete = self._publish_locked(by_now, job, progress)
                 if not is_complete:
                     self._roll_forward_locked()

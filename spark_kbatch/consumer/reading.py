@@ -43,8 +43,9 @@ class Fetcher(Protocol):
     ) -> tuple[LogRead, LogOffsets]:
         """Return whole batches from the first at or after an offset, and the log's offsets.
 
-        No batches at or above the end for this isolation level, nor if compaction left none up to it. For
-        READ_COMMITTED, with the aborted transactions among the batches.
+        No batches only if that is certain: the log ends at or before the offset for this isolation level, or
+        compaction left none up to that end. For READ_COMMITTED, with the aborted transactions among the
+        batches.
         """
 
 

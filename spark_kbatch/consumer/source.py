@@ -14,7 +14,7 @@ from spark_kbatch.errors import ClosedError, UnknownTopicOrPartitionError
 from spark_kbatch.model import LogOffsets, OffsetRange, PartitionInfo, ReadRange, TopicPartition
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 
 
 class Source(Protocol):
@@ -54,11 +54,19 @@ class Source(Protocol):
     ) -> tuple[LogRead, LogOffsets]:
         """Fetch whole batches of a partition, as `reading.Fetcher.fetch` does."""
 
-    def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[Fetcher]:
+    def fetcher(
+        self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
+    ) -> AbstractContextManager[Fetcher]:
         """Return a fetcher for one offset range that fetches only from the topic with this id.
 
-        An empty id stands for a topic that has none. Fetches raise UnknownTopicOrPartitionError, the
-        last one of a range at the latest, if the topic was deleted or recreated.
+        Fetches raise UnknownTopicOrPartitionError, the last one of a range at the latest, if the topic was
+        deleted or recreated.
+
+        Args:
+            wanted: the range.
+            topic_id: empty for a topic that has none.
+            last_epoch: leader epoch of the batch before the range, if it was read. Where leaders move,
+                the first fetch raises OffsetOutOfRangeError if that batch is in the log no more.
         """
 
     def agreed_offsets(

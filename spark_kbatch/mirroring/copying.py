@@ -6,13 +6,16 @@
     4. copy          partition by partition in turn, a fetch at a time; a unit ends when it is large or
                      old enough, and with it the progress is stored
 
+Before a partition is copied on, its source is asked for the batch that was copied last. By the first unit
+with records of a topic, that topic has to be as it was found.
+
 A crash at any moment leaves units that are whole, with their progress, or are not there. So the next
 run goes on where the last unit ended. A partition is read in order of its offsets by one process, and
 units follow one another, so the order is kept.
 
-What cannot be mirrored exactly once is refused: a target that has records of which no progress is known, a
-topic that was created again on either side, and, unless asked for, a source that deleted records before
-they were copied.
+What cannot be mirrored exactly once is refused: a target that has records of which no progress is known, or
+gets them from another mirror at the same time; a topic that was created again on either side; a source
+that lost records which were copied; and, unless asked for, one that deleted records before they were copied.
 """
 
 from __future__ import annotations
@@ -33,12 +36,12 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.mirroring.batches import batches
-from spark_kbatch.mirroring.progress import NOTHING, Progress, TopicIds
+from spark_kbatch.mirroring.progress import NOTHING, LastBatch, Progress, TopicIds
 from spark_kbatch.mirroring.target import Target, TargetTopic
 from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.option import MiB
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +108,10 @@ class Mirror:
         self._stored: Progress = NOTHING
         self._ids: dict[str, TopicIds] = {}
         self._offsets: dict[TopicPartition, int] = {}
+        self._last_batches: dict[TopicPartition, LastBatch] = {}  # before these offsets
+        self._unchecked: set[TopicPartition] = set()  # whose last batch is of an earlier run
+        self._unwritten: dict[str, Mapping[int, int]] = {}  # topics, with the target's end offsets
+        self._unit_topics: set[str] = set()  # that the unit has records of
         self._ends: Mapping[TopicPartition, int] = {}
         self._done = MirrorProgress(0, 0, 0, 0, 0, 0, ())
         self._unit_bytes, self._unit_began_ms = 0, 0
@@ -148,6 +155,8 @@ class Mirror:
             self._target_topics[name] = self._target.create_topic(
                 name, self._topics[name].partitions
             )
+            # Another mirror may have found it missing, too.
+            self._ensure_empty_without_progress(name)
         self._ids = {
             name: TopicIds(topic.topic_id, self._target_topics[name].topic_id)
             for name, topic in self._topics.items()
@@ -157,6 +166,9 @@ class Mirror:
             stored = self._stored.offsets.get(topic_partition)
             start = view.offsets.log_start_offset
             self._offsets[topic_partition] = start if stored is None else stored
+            if topic_partition in self._stored.last_batches:
+                self._last_batches[topic_partition] = self._stored.last_batches[topic_partition]
+        self._unchecked = set(self._last_batches)
         self._done = self._done._replace(topics_created=tuple(missing))
         self._target.start(self._progress())
 
@@ -208,11 +220,20 @@ class Mirror:
 
     def _ensure_empty_without_progress(self, name: str) -> None:
         known = {tp.partition for tp in self._stored.offsets if tp.topic == name}
-        if known.issuperset(range(self._topics[name].partitions)):
+        is_written = bool(known) and name not in self._stored.unwritten
+        if is_written and known.issuperset(range(self._topics[name].partitions)):
             return
-        for partition, end in self._target.end_offsets(name).items():
+        mirror, target = self._settings.mirror, self._target.name
+        ends = self._target.end_offsets(name)
+        if not is_written:
+            self._unwritten[name] = ends
+        if known and not is_written and any(ends.values()) and self._target.has_records(name):
+            raise ConfigError(
+                f"topic {name!r} of {target} has records, and mirror {mirror!r} has not written any of "
+                "them. Run the mirror that did, or delete the topic there to copy it again"
+            )
+        for partition, end in ends.items():
             if end > 0 and partition not in known:
-                mirror, target = self._settings.mirror, self._target.name
                 raise ConfigError(
                     f"partition {name}-{partition} of {target} is not empty, it ends at offset {end}, and "
                     f"no progress of mirror {mirror!r} is stored there, so what was copied into it is "
@@ -237,12 +258,14 @@ class Mirror:
         self._ends = {tp: view.offsets.end_offset(_ISOLATION) for tp, view in views.items()}
         for topic_partition, end in self._ends.items():
             if self._offsets[topic_partition] > end:
-                raise DataLossError(
-                    f"offset {self._offsets[topic_partition]} of {topic_partition} of "
-                    f"{self._settings.source}", f"offsets up to {end}",
-                    "the source ends before what was copied from it already; it has lost records, or "
-                    "is another one: mirror it to another target",
-                )  # fmt: skip
+                raise self._ends_too_early(topic_partition, self._offsets[topic_partition], end)
+
+    def _ends_too_early(self, tp: TopicPartition, offset: int, end: int) -> DataLossError:
+        return DataLossError(
+            f"offset {offset} of {tp} of {self._settings.source}", f"offsets up to {end}",
+            "the source ends before what was copied from it, or was there to be copied; it has lost records, "
+            "or is another one: mirror it to another target",
+        )  # fmt: skip
 
     def _copy(self) -> None:
         """Copy all partitions up to the end offsets last looked up, or until stopped."""
@@ -259,9 +282,12 @@ class Mirror:
 
     def _copy_turn(self, tp: TopicPartition) -> None:
         """Copy one partition up to its end offset, or until it is another partition's turn."""
+        self._maybe_check_last_batch(tp)
         wanted = OffsetRange(tp, self._offsets[tp], self._ends[tp])
+        last = self._last_batches.get(tp)
+        epoch = NO_LEADER_EPOCH if last is None else last.leader_epoch
         stop_at = self._done.size_in_bytes + _TURN_BYTES
-        with self._source.fetcher(wanted, self._topics[tp.topic].topic_id) as fetcher:
+        with self._source.fetcher(wanted, self._topics[tp.topic].topic_id, epoch) as fetcher:
             while (
                 self._offsets[tp] < wanted.end
                 and self._done.size_in_bytes < stop_at
@@ -271,19 +297,51 @@ class Mirror:
                 self._report()
                 self._maybe_commit()
 
+    def _maybe_check_last_batch(self, tp: TopicPartition) -> None:
+        """Check that the source still has the batch that an earlier run copied last, before going on.
+
+        Raises:
+            DataLossError: it has another one in its place.
+        """
+        if tp not in self._unchecked:
+            return
+        self._unchecked.discard(tp)
+        offset, last = self._offsets[tp], self._last_batches[tp]
+        try:
+            read, _ = self._source.fetch(tp, ReadRange(offset - 1, 1, _ISOLATION))
+        except OffsetOutOfRangeError:
+            return  # it was deleted since, or the next fetch fails, too
+        if read.batches and not last.may_be(read.batches[0][1], offset):
+            raise DataLossError(
+                f"offset {offset - 1} of {tp} of {self._settings.source}", "another record in its place",
+                "the source has lost records that were copied from it, and got others; mirror it to another "
+                "target",
+            )  # fmt: skip
+
     def _copy_some(self, fetcher: Fetcher, topic_partition: TopicPartition) -> None:
         offset, end = self._offsets[topic_partition], self._ends[topic_partition]
         asked = ReadRange(offset, FETCH_BYTES, _ISOLATION, buffer=self._buffer)
         try:
-            read, _ = fetcher.fetch(topic_partition, asked)
+            read, edges = fetcher.fetch(topic_partition, asked)
         except OffsetOutOfRangeError as error:
             self._skip_lost(topic_partition, error)
             return
+        if not read.batches and edges.end_offset(_ISOLATION) < end:
+            raise self._ends_too_early(topic_partition, end, edges.end_offset(_ISOLATION))
         read = read.below(end)
-        if read.batches:
-            self._send(topic_partition, read, offset)
-        # Else compaction left nothing up to the end.
-        self._offsets[topic_partition] = read.batches[-1][1].next_offset if read.batches else end
+        if not read.batches:  # compaction left nothing up to the end
+            self._go_on_from(topic_partition, end, None)
+            return
+        self._send(topic_partition, read, offset)
+        header = read.batches[-1][1]
+        self._go_on_from(topic_partition, header.next_offset, LastBatch.of(header))
+
+    def _go_on_from(self, tp: TopicPartition, offset: int, last: LastBatch | None) -> None:
+        self._offsets[tp] = offset
+        if last is None:
+            self._last_batches.pop(tp, None)
+        else:
+            self._last_batches[tp] = last
 
     def _send(self, topic_partition: TopicPartition, read: LogRead, offset: int) -> None:
         topic = self._target_topics[topic_partition.topic]
@@ -295,6 +353,7 @@ class Mirror:
         if not self._unit_bytes:
             self._unit_began_ms = monotonic_ms()
         self._target.send(topic_partition, found)
+        self._unit_topics.add(topic_partition.topic)
         size, kept = sum(len(one.data) for one in found), sum(one.is_kept for one in found)
         self._unit_bytes += size
         self._done = self._done._replace(
@@ -320,7 +379,7 @@ class Mirror:
             "offsets %d to %d of %s were deleted in %s before they were copied, and are left out",
             offset, error.log_start_offset - 1, topic_partition, self._settings.source,
         )  # fmt: skip
-        self._offsets[topic_partition] = error.log_start_offset
+        self._go_on_from(topic_partition, error.log_start_offset, None)
 
     def _ensure_same(self, name: str) -> None:
         known, found = self._topics[name].topic_id, self._source.topic(name).topic_id
@@ -334,9 +393,16 @@ class Mirror:
     # Units.
 
     def _progress(self) -> Progress:
-        """Return the next offsets and topic ids of all topics that this mirror has ever copied."""
+        """Return how far all topics that this mirror has ever copied were read, the unit included."""
+        others = {
+            tp: last for tp, last in self._stored.last_batches.items() if tp not in self._offsets
+        }
+        unwritten = self._stored.unwritten - self._topics.keys() | self._unwritten.keys()
         return Progress(
-            {**self._stored.ids, **self._ids}, {**self._stored.offsets, **self._offsets}
+            {**self._stored.ids, **self._ids},
+            {**self._stored.offsets, **self._offsets},
+            others | self._last_batches,
+            unwritten - self._unit_topics,
         )
 
     def _maybe_commit(self) -> None:
@@ -350,10 +416,14 @@ class Mirror:
             # A source may tell only afterwards that what was read belongs to another topic of the name.
             for name in self._topics:
                 self._ensure_same(name)
-        self._target.commit(self._progress())
+        first = {name: ends for name, ends in self._unwritten.items() if name in self._unit_topics}
+        self._target.commit(self._progress(), first)
+        for name in first:
+            del self._unwritten[name]
         if self._unit_bytes:
             self._done = self._done._replace(units=self._done.units + 1)
         self._unit_bytes = 0
+        self._unit_topics.clear()
         self._report()
 
     def _report(self) -> None:

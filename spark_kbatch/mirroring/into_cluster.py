@@ -16,9 +16,11 @@ than transaction.timeout.ms, which is a minute here: a unit takes seconds.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.consumer.reading import read_range
 from spark_kbatch.errors import (
     ApiError,
     ConfigError,
@@ -29,14 +31,15 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring.batches import Batch
-from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import TargetTopic
-from spark_kbatch.model import LATEST, TopicPartition
+from spark_kbatch.mirroring.progress import Committed, Progress
+from spark_kbatch.mirroring.target import EndOffsets, TargetTopic, ensure_no_other_wrote
+from spark_kbatch.model import LATEST, OffsetRange, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.record.header import increment_sequence
 from spark_kbatch.remote.client import Client
-from spark_kbatch.remote.offsets import list_offsets
+from spark_kbatch.remote.offsets import list_edge
 from spark_kbatch.remote.pipeline import Pipeline
+from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.remote.transactions import CommittedOffset, Transactions, is_fenced
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, DescribeConfigsRequest
@@ -62,6 +65,7 @@ class ClusterTarget:
         self._transactions = Transactions(self._client, mirror, timeout_ms=TRANSACTION_TIMEOUT_MS)
         self._pipeline = self._new_pipeline()
         self._sequences: dict[TopicPartition, int] = {}
+        self._sent: Counter[TopicPartition] = Counter()  # records, in the current transaction
         self._committed: dict[TopicPartition, int] = {}  # offsets, by this process
         self._all_committed_ms = 0
 
@@ -89,13 +93,17 @@ class ClusterTarget:
             found = self._transactions.committed()
         self._sequences = {}
         try:
-            ids = {tp.topic: mirror_progress.unpack_ids(one.metadata) for tp, one in found.items()}
+            return mirror_progress.unpack_partitions(
+                {
+                    tp: Committed(one.offset, one.leader_epoch, one.metadata)
+                    for tp, one in found.items()
+                }
+            )
         except CorruptRecordError as error:
             raise ConfigError(
                 f"group {self._mirror!r} of {self.name} has offsets that no mirror committed ({error}); "
                 "give the mirror another name"
             ) from None
-        return Progress(ids, {tp: one.offset for tp, one in found.items()})
 
     def topic(self, name: str) -> TargetTopic | None:
         """Return a topic of the target cluster; None if it does not exist."""
@@ -127,9 +135,25 @@ class ClusterTarget:
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic, open transactions included."""
         count = len(self._client.topic(topic).partitions)
-        latest = {TopicPartition(topic, number): LATEST for number in range(count)}
-        found = list_offsets(self._client, latest)
-        return {tp.partition: 0 if end is None else end.offset for tp, end in found.items()}
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        found = list_edge(self._client, partitions, LATEST)
+        return {tp.partition: end for tp, end in found.items()}
+
+    def has_records(self, topic: str) -> bool:
+        """Return True if a topic has a committed record, or a transaction that is open.
+
+        Records of transactions that this mirror began and did not commit do not count.
+        """
+        source = RemoteSource(self._client.options)
+        for tp, view in source.views(source.partitions(topic)).items():
+            start, end, stable, _ = view.offsets
+            if stable < end:
+                return True
+            wanted = OffsetRange(tp, start, stable)
+            with source.fetcher(wanted, "") as fetcher:
+                if any(rows.num_rows for rows in read_range(fetcher, wanted, ["offset"])):
+                    return True
+        return False
 
     def start(self, progress: Progress) -> None:
         """Commit all of the mirror's progress as group offsets, before the first record is written.
@@ -151,14 +175,19 @@ class ClusterTarget:
                 batch.stamp(transactions.producer_id, transactions.producer_epoch, sequence)
                 following = increment_sequence(sequence, batch.records_count)
                 self._sequences[topic_partition] = following
+                self._sent[topic_partition] += batch.records_count
                 self._pipeline.send(topic_partition, batch.data)
 
     def is_due(self) -> bool:
         """Return True if the group's offsets must be committed again so as not to expire: once a day."""
         return monotonic_ms() - self._all_committed_ms >= _COMMIT_ALL_AGAIN_MS
 
-    def commit(self, progress: Progress) -> None:
-        """Commit the transaction with the mirror's progress; without records do so only once a day."""
+    def commit(self, progress: Progress, first: EndOffsets) -> None:
+        """Commit the transaction with the mirror's progress; without records do so only once a day.
+
+        Of two mirrors that write to a topic for the first time, at most one commits: each writes before it
+        looks at all partitions, so that the one that looks later sees what the other one wrote.
+        """
         is_due = self.is_due()
         if not self._transactions.is_open and not is_due:
             return
@@ -169,17 +198,31 @@ class ClusterTarget:
         }
         with self._fenced():
             self._pipeline.drain()
+            self._ensure_no_other_wrote(first)
             self._commit_offsets(progress, changed)
             self._transactions.end(commit=True)
+        self._sent.clear()
         if is_due:
             self._all_committed_ms = monotonic_ms()
+
+    def _ensure_no_other_wrote(self, first: EndOffsets) -> None:
+        found = {topic: self.end_offsets(topic) for topic in first}
+        expected = {
+            topic: {
+                partition: end + self._sent[TopicPartition(topic, partition)]
+                for partition, end in ends.items()
+            }
+            for topic, ends in first.items()
+        }
+        ensure_no_other_wrote(self.name, self._mirror, expected, found)
 
     def _commit_offsets(self, progress: Progress, offsets: Mapping[TopicPartition, int]) -> None:
         topics = self._client.metadata({tp.topic for tp in offsets}).topics
         found = {
-            tp: CommittedOffset(offset, mirror_progress.pack_ids(progress.ids[tp.topic]))
-            for tp, offset in offsets.items()
+            tp: CommittedOffset(packed.offset, packed.metadata, packed.leader_epoch)
+            for tp in offsets
             if tp.topic in topics  # of others the cluster keeps no offsets
+            for packed in [mirror_progress.pack_partition(progress, tp)]
         }
         if found:
             self._transactions.add_offsets(found)

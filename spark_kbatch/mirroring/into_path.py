@@ -22,14 +22,16 @@ from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import ReplicatedStaging
 from spark_kbatch.errors import (
     CommitError,
+    ConfigError,
     MirrorFencedError,
     StagedFilesGoneError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.mirroring import progress as mirror_progress
+from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import Batch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import TargetTopic
+from spark_kbatch.mirroring.target import EndOffsets, TargetTopic
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options
@@ -96,6 +98,10 @@ class PathTarget:
             for info in self._parts.describe([topic])
         }
 
+    def has_records(self, topic: str) -> bool:
+        """Return True if a topic of the target ever had a record."""
+        return any(self.end_offsets(topic).values())
+
     def start(self, progress: Progress) -> None:
         """Do nothing, as the first commit stores the mirror's progress."""
 
@@ -119,19 +125,31 @@ class PathTarget:
         """Return False, as progress stored in a commit's record does not expire."""
         return False
 
-    def commit(self, progress: Progress) -> None:
+    def commit(self, progress: Progress, first: EndOffsets) -> None:
         """Commit the staged batches with the mirror's progress; without batches do nothing."""
         if self._staging is None:
             return
+
+        def ensure_no_other_wrote() -> None:
+            found = {topic: self.end_offsets(topic) for topic in first}
+            target.ensure_no_other_wrote(self.name, self._mirror, first, found)
+
         with self._fenced():
             extents, self._staging = self._staging.finish(), None
-            is_new = self._coordinator.commit(
-                extents,
-                transactional_id=self._mirror,
-                sequence=self._sequence + 1,
-                author=self._author,
-                source_progress=mirror_progress.pack(progress),
-            )
+            try:
+                is_new = self._coordinator.commit(
+                    extents,
+                    transactional_id=self._mirror,
+                    sequence=self._sequence + 1,
+                    author=self._author,
+                    source_progress=mirror_progress.pack(progress),
+                    ensure=ensure_no_other_wrote,
+                )
+            except CommitError as error:
+                if not isinstance(error.__cause__, ConfigError):
+                    raise
+                self._coordinator.discard(extents, self._transaction)
+                raise error.__cause__ from None
         self._coordinator.discard(extents, self._transaction)
         if not is_new:
             raise MirrorFencedError(self._mirror, self.name)

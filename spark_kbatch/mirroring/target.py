@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.mirroring.batches import Batch
 from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.model import TopicPartition
@@ -16,6 +17,28 @@ class TargetTopic(NamedTuple):
     topic_id: str  # empty if the cluster tells none
     partitions: int
     max_message_bytes: int  # the most bytes of one batch
+
+
+EndOffsets: TypeAlias = Mapping[str, Mapping[int, int]]  # by topic and partition
+
+
+def ensure_no_other_wrote(target: str, mirror: str, first: EndOffsets, found: EndOffsets) -> None:
+    """Raise ConfigError if a topic does not end where it ended before a mirror first wrote to it.
+
+    Args:
+        target: its path or bootstrap servers.
+        mirror: its name.
+        first: where the topics are to end.
+        found: where they end.
+    """
+    for topic, ends in first.items():
+        for partition, end in ends.items():
+            if found[topic].get(partition) != end:
+                raise ConfigError(
+                    f"partition {topic}-{partition} of {target} was written to by another process since "
+                    f"mirror {mirror!r} began to copy into it; nothing of this unit is visible there. If "
+                    "that is another mirror of the same topic, run only one of them"
+                )
 
 
 class Target(Protocol):
@@ -50,6 +73,9 @@ class Target(Protocol):
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic, 0 if it never had a record."""
 
+    def has_records(self, topic: str) -> bool:
+        """Return True if a topic has records that readers see, or will see if their transaction commits."""
+
     def start(self, progress: Progress) -> None:
         """Store the mirror's initial progress, if it must be there before the first commit."""
 
@@ -59,11 +85,17 @@ class Target(Protocol):
     def is_due(self) -> bool:
         """Return True if progress must be stored again so as not to expire, even without new batches."""
 
-    def commit(self, progress: Progress) -> None:
+    def commit(self, progress: Progress, first: EndOffsets) -> None:
         """Make the batches sent since the last commit visible, and store the mirror's progress with them.
+
+        Args:
+            progress: that is reached with them.
+            first: topics that the mirror writes to for the first time, each with the end offsets that it
+                had: if another process has written there since, the batches do not become visible.
 
         Raises:
             MirrorFencedError: another process mirrors under the same name.
+            ConfigError: another process has written to one of the topics.
         """
 
     def abandon(self) -> None:

@@ -70,6 +70,7 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+_DELETE_HORIZON = 0x40
 
 NO_TIMESTAMP_TYPE = -1
 LOG_APPEND_TIME_TYPE = 1
@@ -156,6 +157,11 @@ class BatchHeader(NamedTuple):
     def is_wrapper(self) -> bool:
         """Whether this is one message of V0 or V1 that holds others, compressed."""
         return self.magic < MAGIC and bool(self.attributes & CODEC_MASK)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether compaction has set a time from which its deleting records may go, in base_timestamp."""
+        return bool(self.attributes & _DELETE_HORIZON)
 
     @property
     def is_dense(self) -> bool:

@@ -11,6 +11,7 @@ named, so that an embedded one pays nothing for it.
     producer_ids  producer ids that one producer of the process leaves to the next
     offsets     where partitions start and end, and the offsets of times
     fetcher     the batches of one range, fetched ahead
+    empty_answers  what proves that there are none, where a broker sends none
     source      the topics of a cluster, to plan and run reads
     job         a Spark job's writes: what is checked, what a task does, what the driver counts
     transactions  a transactional producer's coordinator, and the offsets of its group

@@ -256,12 +256,13 @@ class Client:
         Args:
             api_key: its kind.
             body: the message, or a function that returns it for a version.
-            node: the broker that is asked; None for any.
+            node: the broker that is asked, as long as it is in the metadata; None for any.
             last_version: do not use a higher version.
             timeout_ms: for all attempts together; None for default.api.timeout.ms.
 
         Raises:
             RequestTimedOutError: there was no answer in time; says which brokers were tried.
+            DisconnectedError: the broker cannot be reached, and has left the cluster.
             UnsupportedVersionError: the broker does not know the request, or none of its versions here.
         """
         retries = self._retries(ApiKey(api_key).name, timeout_ms)
@@ -273,6 +274,8 @@ class Client:
                 return answer
             retries.failed(str(node), answer)
             retries.pause()
+            if self._read_metadata(frozenset(), retries).nodes.get(node.id) != node:
+                raise DisconnectedError(str(node), f"it has left the cluster; before, {answer}")
 
     def request_controller(self, api_key: int, body: Any) -> Any:
         """Send a request to the cluster's controller and return its answer.
@@ -381,7 +384,7 @@ class Client:
         partitions: int,
         replication_factor: int = -1,
         settings: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> bool:
         """Create a topic, and wait until all its partitions have leaders.
 
         Args:
@@ -389,6 +392,10 @@ class Client:
             partitions: their number; -1 for the cluster's `num.partitions`.
             replication_factor: copies of each record; -1 for the cluster's `default.replication.factor`.
             settings: of the topic, by Kafka's keys; the cluster checks them.
+
+        Returns:
+            False if it is there, and who created it is not known: the answer to a request was lost, or says
+                that the time was up.
 
         Raises:
             TopicAlreadyExistsError: it exists.
@@ -406,19 +413,22 @@ class Client:
         )
         timeout_ms = min(self.options.request_timeout_ms, self.options.default_api_timeout_ms)
         body = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False)
-        retries = self._retries("CREATE_TOPICS")
+        retries, is_ours = self._retries("CREATE_TOPICS"), True
         while True:
             (created,) = self._ask_controller(ApiKey.CREATE_TOPICS, body, retries).topics
             if created.error_code in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+                is_ours = created.error_code == ErrorCode.NONE
                 break
             if created.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                if retries.attempts:  # one that failed may have created it
+                if ApiKey.CREATE_TOPICS in retries.unanswered:
+                    is_ours = False
                     break
                 raise TopicAlreadyExistsError(name)
             why = f"topic {name!r} cannot be created: {created.error_message or 'no reason given'}"
             retries.failed(name, error_of(created.error_code, why))
             retries.pause()
         self._wait_for_topic(name, retries)
+        return is_ours
 
     def _wait_for_topic(self, name: str, retries: _Retries) -> None:
         while True:
@@ -497,13 +507,19 @@ class Client:
         )
 
     def _next_to_connect(self, nodes: Sequence[Node], tried: set[Node]) -> Node | None:
-        """Return an untried broker to connect to; None if all were tried or are in back-off."""
+        """Return an untried broker to connect to; None if all were tried or are in back-off.
+
+        It is the one that was tried, or failed, the longest ago, as in Kafka: one that is silent costs the
+        whole request.timeout.ms.
+        """
+        connections = self.connections
         first = int(self._random() * len(nodes))
-        untried = [one for one in [*nodes[first:], *nodes[:first]] if one not in tried]
-        untried.sort(key=self.connections.connection_delay_ms)
-        if not untried or self.connections.connection_delay_ms(untried[0]):
-            return None
-        return untried[0]
+        able = [
+            one
+            for one in [*nodes[first:], *nodes[:first]]
+            if one not in tried and not connections.connection_delay_ms(one)
+        ]
+        return min(able, key=connections.last_attempt_ms, default=None)
 
     def _note_failures(self, tried: Iterable[Node], retries: _Retries) -> None:
         for node in tried:
@@ -566,6 +582,8 @@ class Client:
     ) -> None:
         def end(answer: Any, error: KBatchError | None) -> None:
             ended[node] = error or answer
+            if error is not None:
+                retries.unanswered.add(api_key)
 
         self.connections.send(
             node,
@@ -599,6 +617,9 @@ class _Retries:
         self._timeout_ms = timeout_ms
         self._deadline_ms = client.monotonic_ms() + timeout_ms
         self.attempts = 0  # that failed
+        self.unanswered: set[int] = (
+            set()
+        )  # kinds of requests that were sent, and may have been executed
         self._failures: dict[str, str] = {}
 
     def left_ms(self) -> int:

@@ -10,7 +10,7 @@ this range takes, so that a small range does not fetch what comes after it.
 A partition is read from its leader, or, if `client.rack` is set, from the replica that the leader names.
 Transient errors are retried until the timeout, after a refresh of the metadata: leaders that move, lost
 connections, throttling, a replica that lags. If a replica says that an offset is out of range, the leader is
-asked, which decides.
+asked, which decides. An answer without records is not believed either, until it is proved: `empty_answers`.
 
 When the leader epoch changes, the new leader is asked where the epoch of the last batch ends in its log. If that
 is below the offset to read, records that were read before are gone from the log: that is an error, and never
@@ -42,6 +42,7 @@ from spark_kbatch.model import INT_MAX, LogOffsets, OffsetRange, ReadRange, Topi
 from spark_kbatch.record.header import NO_LEADER_EPOCH, BatchHeader, LogRead, walk, whole_size
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
+from spark_kbatch.remote.empty_answers import EmptyAnswers
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
@@ -93,6 +94,7 @@ class PartitionFetcher:
         wanted: OffsetRange,
         *,
         timeout_ms: int,
+        last_epoch: int = NO_LEADER_EPOCH,
         ensure_same: Callable[[], None] = lambda: None,
         monotonic_ms: Callable[[], int] = clock_monotonic_ms,
         random: Callable[[], float] = random_numbers.random,
@@ -103,6 +105,8 @@ class PartitionFetcher:
             client: leased for as long as this is used.
             wanted: the range, of known offsets; nothing is asked for after its end.
             timeout_ms: how long one fetch is retried after transient errors.
+            last_epoch: leader epoch of the batch before the range, if it was read: then the leader is asked
+                whether its log still has it.
             ensure_same: called when the range is complete; raises if what was read is to be refused.
             monotonic_ms: the clock.
             random: returns a uniform number from [0, 1), for jitter.
@@ -121,8 +125,12 @@ class PartitionFetcher:
         self._bytes_max = min(_FIRST_BYTES_MAX, client.options.max_partition_fetch_bytes)
         self._replica: Node | None = None  # to read from in place of the leader
         self._replica_until_ms = 0
+        self._rack_id = client.options.client_rack
         self._leader_epoch = NO_LEADER_EPOCH  # that the last request named
-        self._batch_epoch = NO_LEADER_EPOCH  # of the last batch before the next offset
+        self._batch_epoch = last_epoch  # of the last batch before the next offset
+        self._empty_answers = EmptyAnswers(
+            client, wanted, timeout_ms=timeout_ms, monotonic_ms=monotonic_ms
+        )
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
@@ -147,6 +155,8 @@ class PartitionFetcher:
                 if found is not None:
                     return found
             except (_TransientError, RetriableError) as error:
+                if not isinstance(error, _UnprovedError):
+                    self._empty_answers.forget()
                 if why is None or not isinstance(error, RequestTimedOutError):
                     why = error.cause if isinstance(error, _TransientError) else error
                 self._forget()
@@ -177,13 +187,13 @@ class PartitionFetcher:
         asked, edges = coming.asked, _edges(part)
         path = f"{self._topic_partition} at {coming.node}, fetched from offset {asked.offset}"
         if not part.records:
-            if edges.end_offset(asked.isolation) < self._end:
-                settled = self._settled(asked)
-                if settled is None:
-                    return None
-                edges = settled
+            decided = self._without_records(asked, edges, coming.node)
+            if decided is None:
+                return None
             self._ensure_same()
-            return LogRead(path, 0, memoryview(b""), []), edges
+            return LogRead(path, 0, memoryview(b""), []), decided
+        self._empty_answers.forget()
+        self._rack_id = self._client.options.client_rack
         data = memoryview(part.records)
         batches = list(_whole_batches(data, asked.offset, self._end, path))
         at, last = batches[-1]
@@ -205,7 +215,7 @@ class PartitionFetcher:
     def _broker_for(self, offset: int) -> Node:
         """Return the broker to fetch from, after a check for truncation if the leader epoch changed."""
         leader, epoch = self._client.leader(self._topic_partition)
-        if epoch != self._leader_epoch != NO_LEADER_EPOCH and self._batch_epoch >= 0:
+        if epoch != self._leader_epoch and self._batch_epoch >= 0:
             self._ensure_not_truncated(offset)
         self._leader_epoch = epoch
         if self._replica is not None and self._monotonic_ms() >= self._replica_until_ms:
@@ -243,7 +253,7 @@ class PartitionFetcher:
             [FetchTopic(topic, [one])],
             max_bytes=options.fetch_max_bytes,
             isolation_level=offsets.isolation_number(asked.isolation),
-            rack_id=options.client_rack,
+            rack_id=self._rack_id,
         )
         # The reader may be busy for long while the answer waits for it: time counts once it waits.
         self._connections.send(node, ApiKey.FETCH, request, coming.end, timeout_ms=INT_MAX)
@@ -312,11 +322,16 @@ class PartitionFetcher:
         believed_ms = max(self._client.options.metadata_max_age_ms, _BELIEVED_MIN_MS)
         self._replica_until_ms = self._monotonic_ms() + believed_ms
 
+    def _leader_decides(self) -> None:
+        """Ask the leader for the next batches, as one that does not name a replica again."""
+        self._replica = None
+        self._rack_id = ""
+
     def _out_of_range(self, coming: _Coming) -> None:
         """Handle OFFSET_OUT_OF_RANGE: retry at the leader, or raise if its log lacks the offset."""
         offset = coming.asked.offset
         if coming.node == self._replica:
-            self._replica = None  # the leader decides
+            self._leader_decides()
             return
         edges = self._leaders_edges()
         if edges.log_start_offset <= offset <= edges.high_watermark:
@@ -332,14 +347,29 @@ class PartitionFetcher:
             edges.end_offset(coming.asked.isolation),
         )
 
-    def _settled(self, asked: ReadRange) -> LogOffsets | None:
-        """Return the leader's log offsets if its log ends before the range does; None to fetch again.
+    def _without_records(
+        self, asked: ReadRange, edges: LogOffsets, node: Node
+    ) -> LogOffsets | None:
+        """Return the log's offsets if nothing comes up to the range's end; None to ask the leader instead.
 
-        A replica, and a new leader, may not know yet how far the log is committed.
+        They are below that end if the leader's log ends before it.
+
+        Raises:
+            _UnprovedError: nothing proves the answer, so it is to be asked again.
         """
-        self._replica = None
-        edges = self._leaders_edges()
-        return edges if edges.end_offset(asked.isolation) < self._end else None
+        if node == self._replica:
+            self._leader_decides()
+            return None
+        if edges.end_offset(asked.isolation) < self._end:
+            # A new leader may not know yet how far the log is committed.
+            edges = self._leaders_edges()
+            if edges.end_offset(asked.isolation) < self._end:
+                return edges
+        why = self._empty_answers.why_no_proof(asked.offset)
+        if why:
+            end = edges.end_offset(asked.isolation)
+            raise _UnprovedError(asked.offset, self._end, node, end, why)
+        return edges
 
     def _leaders_edges(self) -> LogOffsets:
         return offsets.edges(self._client, [self._topic_partition])[self._topic_partition]
@@ -420,6 +450,18 @@ class _TransientError(Exception):
     def __init__(self, cause: KBatchError) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+
+class _UnprovedError(_TransientError):
+    """An answer without records that nothing proves."""
+
+    def __init__(self, offset: int, end: int, node: Node, log_end: int, why: str) -> None:
+        super().__init__(
+            RetriableError(
+                f"{node} answers without records and without an error, though its log goes on to offset "
+                f"{log_end} and batches from {offset} to {end} were expected; {why}"
+            )
+        )
 
 
 def _fetch_error(code: int, text: str) -> Exception:

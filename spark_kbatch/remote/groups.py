@@ -1,7 +1,7 @@
 """The consumer groups of a real cluster: their members, committed offsets and lag.
 
-Each broker coordinates some of the groups: it lists them, describes them, and knows their offsets. A group whose
-coordinator moves while it is looked at is looked at again.
+Each broker coordinates some of the groups: it lists them, describes them, and knows their offsets. If a group's
+coordinator moves meanwhile, or a broker leaves the cluster, all are looked at again.
 
 A cluster does not tell everything that an embedded one has: a group's generation, and when an offset was
 committed, are -1. Members of groups of the newer protocol (`group.protocol=consumer`) are not shown.
@@ -15,7 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.errors import RequestTimedOutError, RetriableError
+from spark_kbatch.errors import (
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.model import LATEST, ConsumerGroup, GroupMember, GroupOffset, TopicPartition
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
@@ -154,7 +158,14 @@ def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPar
         return {}
     metadata = client.metadata({tp.topic for tp in wanted}, fresh=True)
     there = [tp for tp in wanted if metadata.leader_of(*tp) is not None]
-    found = offsets.list_offsets(client, dict.fromkeys(there, LATEST))
+    try:
+        found = offsets.list_offsets(client, dict.fromkeys(there, LATEST))
+    except UnknownTopicOrPartitionError:
+        by_now = client.metadata({tp.topic for tp in wanted}, fresh=True).topics
+        left = [tp for tp in there if tp.topic in by_now]
+        if len(left) == len(there):
+            raise
+        return _ends(client, left)  # a topic was deleted meanwhile
     return {tp: one.offset for tp, one in found.items() if one is not None}
 
 

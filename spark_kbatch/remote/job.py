@@ -232,8 +232,10 @@ def ensure_topic(options: WriteOptions, client: Client, name: str) -> TopicMetad
 def _create(options: WriteOptions, client: Client, name: str, partitions: int) -> TopicMetadata:
     settings = {topic_key(field): value for field, value in options.topic_config.items()}
     try:
-        client.create_topic(name, partitions, options.replication_factor or -1, settings)
-        logger.info("created topic %r with %d partitions in %s", name, partitions, options.cluster)
+        if client.create_topic(name, partitions, options.replication_factor or -1, settings):
+            logger.info(
+                "created topic %r with %d partitions in %s", name, partitions, options.cluster
+            )
     except TopicAlreadyExistsError:
         pass  # another task, or another job, was faster
     return client.topic(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import KBatchError, RetriableError
 from spark_kbatch.model import (
     EARLIEST,
     LATEST,
@@ -76,19 +76,39 @@ def edges(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPar
     They are asked in the order in which they grow, so that none is past the next one.
     """
     wanted = list(partitions)
-    earliest, latest = dict.fromkeys(wanted, EARLIEST), dict.fromkeys(wanted, LATEST)
-    starts = list_offsets(client, earliest)
-    stable = list_offsets(client, latest, IsolationLevel.READ_COMMITTED)
-    ends = list_offsets(client, latest)
+    starts = list_edge(client, wanted, EARLIEST)
+    stable = list_edge(client, wanted, LATEST, IsolationLevel.READ_COMMITTED)
+    ends = list_edge(client, wanted, LATEST)
     return {
         tp: LogOffsets(
-            log_start_offset=_at(starts[tp]),
-            high_watermark=_at(ends[tp]),
-            last_stable_offset=_at(stable[tp]),
-            log_end_offset=_at(ends[tp]),
+            log_start_offset=starts[tp],
+            high_watermark=ends[tp],
+            last_stable_offset=stable[tp],
+            log_end_offset=ends[tp],
         )
         for tp in wanted
     }
+
+
+def list_edge(
+    client: Client,
+    partitions: Iterable[TopicPartition],
+    edge: int,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, int]:
+    """Return where each partition starts, for EARLIEST, or ends, for LATEST.
+
+    Raises the errors of `list_offsets`, and RetriableError if a leader does not tell: that is no proof that
+    the partition is empty.
+    """
+    found = list_offsets(client, dict.fromkeys(partitions, edge), isolation)
+    for tp, at in found.items():
+        if at is None:
+            side = "starts" if edge == EARLIEST else "ends"
+            raise RetriableError(
+                f"the leader of {tp} of {client.options} does not tell where it {side}"
+            )
+    return {tp: at.offset for tp, at in found.items() if at is not None}
 
 
 def leader_epoch(client: Client, topic_partition: TopicPartition) -> int:
@@ -112,10 +132,6 @@ def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[T
     for tp in partitions:
         found.setdefault(tp.topic, []).append(tp)
     yield from found.items()
-
-
-def _at(found: OffsetAndTimestamp | None) -> int:
-    return 0 if found is None else found.offset
 
 
 def _results(

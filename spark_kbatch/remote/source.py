@@ -29,7 +29,7 @@ from spark_kbatch.model import (
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import Topic, TopicConfig
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client, leased
 from spark_kbatch.remote.fetcher import PartitionFetcher
@@ -191,7 +191,9 @@ class RemoteSource:
             return fetcher.fetch(topic_partition, asked)
 
     @contextlib.contextmanager
-    def fetcher(self, wanted: OffsetRange, topic_id: str) -> Iterator[PartitionFetcher]:
+    def fetcher(
+        self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
+    ) -> Iterator[PartitionFetcher]:
         """Yield a fetcher of an offset range that fails if the topic was deleted and created again.
 
         The id is compared when the last batch has come: the cluster tells it in metadata alone.
@@ -202,6 +204,7 @@ class RemoteSource:
             yield PartitionFetcher(
                 client,
                 wanted,
+                last_epoch=last_epoch,
                 timeout_ms=client.options.default_api_timeout_ms
                 if timeout_ms is None
                 else timeout_ms,

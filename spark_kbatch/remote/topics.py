@@ -43,6 +43,7 @@ _CLUSTERS_DEFAULT = -1
 _TOPIC = 2  # a type of resources
 _SET, _DELETE = 0, 1  # operations on a setting
 _DELETES_BY_ID_SINCE = 6
+_OF_THE_TOPIC = 1  # the source of a setting that is not a default
 _HIDES_SETTINGS = {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 
 
@@ -75,9 +76,35 @@ def find_topic(client: Client, name: str) -> RemoteTopic:
     Raises:
         UnknownTopicOrPartitionError: it does not exist; names those that do.
     """
-    client.metadata([name], fresh=True)
-    (found,) = _with_settings(client, [client.topic(name)])
-    return found
+    return _find(
+        client, name, lambda _entries: True, f"topic {name!r} is known to some brokers only"
+    )
+
+
+def _find(
+    client: Client, name: str, is_shown: Callable[[list[Any]], bool], otherwise: str
+) -> RemoteTopic:
+    """Return a topic once a broker shows it with its settings, and these are as they should be.
+
+    Brokers learn one after another of topics that come and go, and of settings that change.
+
+    Raises:
+        UnknownTopicOrPartitionError: it does not exist; names those that do.
+        RequestTimedOutError: begins with `otherwise`.
+    """
+    found: list[RemoteTopic] = []
+
+    def look() -> bool:
+        client.metadata([name], fresh=True)
+        topic = client.topic(name)
+        entries = _entries_of(client, [name]).get(name)
+        if entries is None or not is_shown(entries):
+            return False
+        found.append(_topic(topic, _values(entries)))
+        return True
+
+    _wait_until(client, look, otherwise)
+    return found[0]
 
 
 def all_topics(client: Client) -> list[RemoteTopic]:
@@ -87,7 +114,7 @@ def all_topics(client: Client) -> list[RemoteTopic]:
 
 
 def _with_settings(client: Client, topics: list[TopicMetadata]) -> list[RemoteTopic]:
-    settings = _settings_of(client, [one.name for one in topics])
+    settings = settings_of(client, [one.name for one in topics])
     return [_topic(one, settings[one.name]) for one in topics if one.name in settings]
 
 
@@ -103,8 +130,17 @@ def _topic(found: TopicMetadata, config: Mapping[str, str | None]) -> RemoteTopi
     )
 
 
-def _settings_of(client: Client, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+def settings_of(client: Client, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
     """Return the settings of these topics, by topic name, without topics deleted meanwhile."""
+    return {name: _values(entries) for name, entries in _entries_of(client, topics).items()}
+
+
+def _values(entries: Iterable[Any]) -> dict[str, str | None]:
+    return {one.name: one.value for one in sorted(entries, key=lambda one: one.name)}
+
+
+def _entries_of(client: Client, topics: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the settings of these topics as a broker describes them, none if this client may not see them."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     resources = [
         resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
@@ -115,14 +151,12 @@ def _settings_of(client: Client, topics: Iterable[str]) -> dict[str, dict[str, s
     body = DescribeConfigsRequest(
         resources=resources, include_synonyms=False, include_documentation=False
     )
-    found: dict[str, dict[str, str | None]] = {}
+    found: dict[str, list[Any]] = {}
     for one in client.request(ApiKey.DESCRIBE_CONFIGS, body).results:
         if one.error_code in _HIDES_SETTINGS:
-            found[one.resource_name] = {}
+            found[one.resource_name] = []
         elif one.error_code == ErrorCode.NONE:
-            found[one.resource_name] = {
-                each.name: each.value for each in sorted(one.configs, key=lambda each: each.name)
-            }
+            found[one.resource_name] = one.configs
         elif one.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise error_of(one.error_code, _said(f"settings of {one.resource_name!r}", one))
     return found
@@ -148,11 +182,13 @@ def create_topic(
         exist_ok: whether to return the topic if it exists with all that is given.
 
     Raises:
-        TopicAlreadyExistsError: it exists; with `exist_ok`, it differs; says how.
+        TopicAlreadyExistsError: it exists; with `exist_ok`, or where the answer to a first request was lost,
+            it differs; says how.
         KBatchError: the cluster refused it; says why.
     """
+    is_ours = False
     try:
-        client.create_topic(
+        is_ours = client.create_topic(
             name,
             _CLUSTERS_DEFAULT if partitions is None else partitions,
             _CLUSTERS_DEFAULT if replication_factor is None else replication_factor,
@@ -171,9 +207,9 @@ def create_topic(
     differs += [
         f"{key}={found.config.get(key)}"
         for key, value in settings.items()
-        if found.config and found.config.get(key) != value
+        if found.config and _plain(found.config.get(key)) != _plain(value)
     ]
-    if differs and exist_ok:
+    if differs and not is_ours:
         raise TopicAlreadyExistsError(name, ", ".join(differs))
     return found
 
@@ -266,7 +302,35 @@ def alter_topic(client: Client, name: str, changes: Mapping[str, str | None]) ->
         )
         (altered,) = client.request_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, body).responses
         _ensure_done(altered, f"settings of topic {name!r} cannot be changed")
-    return find_topic(client, name)
+
+    def is_shown(entries: list[Any]) -> bool:
+        by_key = {one.name: one for one in entries}
+        return all(
+            by_key[key].config_source != _OF_THE_TOPIC
+            if value is None
+            else _plain(by_key[key].value) == _plain(value)
+            for key, value in changes.items()
+            if key in by_key
+        )
+
+    return _find(
+        client,
+        name,
+        is_shown,
+        f"settings of topic {name!r} were changed, and no broker that was asked shows it",
+    )
+
+
+def _plain(value: str | None) -> list[str | float]:
+    """Return a setting's value so that it equals what brokers make of it: lists, numbers, words."""
+    found: list[str | float] = []
+    for one in (value or "").split(","):
+        text = one.strip().lower()
+        try:
+            found.append(float(text))
+        except ValueError:
+            found.append(text)
+    return found
 
 
 def delete_records(

@@ -36,6 +36,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.record.header import NO_LEADER_EPOCH
 from spark_kbatch.remote.client import Client
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
@@ -70,10 +71,11 @@ def is_fenced(error: KBatchError) -> bool:
 
 
 class CommittedOffset(NamedTuple):
-    """An offset that a consumer group has committed, with its metadata."""
+    """An offset that a consumer group has committed, with metadata and the epoch of the record before it."""
 
     offset: int
     metadata: str
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class Transactions:
@@ -150,7 +152,7 @@ class Transactions:
         answer = self._ask(_GROUP, ApiKey.OFFSET_FETCH, body, errors, _REQUIRE_STABLE_SINCE)
         return {
             TopicPartition(topic.name, one.partition_index): CommittedOffset(
-                one.committed_offset, one.metadata or ""
+                one.committed_offset, one.metadata or "", one.committed_leader_epoch
             )
             for topic in answer.topics
             for one in topic.partitions
@@ -206,6 +208,9 @@ class Transactions:
                         topic.TxnOffsetCommitRequestPartition(
                             partition_index=number,
                             committed_offset=offsets[TopicPartition(name, number)].offset,
+                            committed_leader_epoch=offsets[
+                                TopicPartition(name, number)
+                            ].leader_epoch,
                             committed_metadata=offsets[TopicPartition(name, number)].metadata,
                         )
                         for number in numbers

@@ -12,7 +12,8 @@
 
 If a connection is lost, its requests in flight fail, and the client cannot know whether the server executed
 them. `ready` reconnects, after a pause that doubles with each failure; each attempt tries all addresses of the
-host's name in turn. As in Kafka, everything else waits while a name is looked up. A connection that the client
+host's name in turn until one lets it connect, and begins behind the one that failed last. As in Kafka, everything
+else waits while a name is looked up. A connection that the client
 itself closed, because it was idle or its user has ended, is made again without a pause.
 
 `last_error` says why there is no connection. `refusal` returns it only where trying again does not help, because
@@ -49,6 +50,7 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     RetriableError,
     UnknownHostError,
+    UnsupportedVersionError,
 )
 from spark_kbatch.options.security import Security
 from spark_kbatch.wire.addresses import look_up
@@ -99,6 +101,9 @@ class _Peer:
         self.connection: Connection | None = None  # once it is connected
         self.registered = 0  # events of the selector
         self.addresses: list[Any] = []  # of the last look-up, not tried yet
+        self.address: Any = None  # that was tried last
+        self.failed_at_address = False
+        self.last_attempt_ms = -1  # or when it failed last
         self.failures = 0  # failed attempts since the connection was last ready
         self.next_attempt_ms = 0
         self.setup_deadline_ms = _NEVER_MS
@@ -197,6 +202,11 @@ class Connections:
             return self.connection_delay_ms(node)
         return peer.connection.throttled_ms()
 
+    def last_attempt_ms(self, node: Node) -> int:
+        """Return when the node was last connected to, or last failed; -1 if never."""
+        peer = self._peers.get(node)
+        return -1 if peer is None else peer.last_attempt_ms
+
     def last_error(self, node: Node) -> KBatchError | None:
         """Return why there is no connection to the node; None if there is one, or none was tried."""
         peer = self._peers.get(node)
@@ -237,9 +247,15 @@ class Connections:
         peer = self._peers.get(node)
         if peer is None or peer.connection is None:
             raise ValueError(f"{node} cannot be sent a request: it is not ready")
-        peer.connection.send(
-            api_key, body, on_complete, last_version=last_version, timeout_ms=timeout_ms
-        )
+        try:
+            peer.connection.send(
+                api_key, body, on_complete, last_version=last_version, timeout_ms=timeout_ms
+            )
+        except UnsupportedVersionError:
+            # Brokers that are upgraded behind one address may differ; the next one is asked again.
+            if not peer.connection.in_flight_count:
+                self._disconnect(peer, "it does not have the request's version", by_choice=True)
+            raise
         with self._closing_on_error(peer):
             peer.connection.write()
             self._register(peer)
@@ -341,6 +357,7 @@ class Connections:
     def _connect(self, peer: _Peer) -> None:
         peer.setup_deadline_ms = self._monotonic_ms() + self._setup_timeout.pause_ms(peer.failures)
         peer.state = State.CONNECTING
+        peer.last_attempt_ms = self._monotonic_ms()
         with self._closing_on_error(peer):
             peer.socket = _start_to_connect(self._next_address(peer), str(peer.node))
             self._register(peer)
@@ -356,7 +373,18 @@ class Connections:
             except OSError as error:
                 reason = f"its name cannot be looked up: {error.strerror or error}"
                 raise UnknownHostError(str(peer.node), reason) from error
-        return peer.addresses.pop(0)
+            self._put_first(peer)
+        peer.address = peer.addresses.pop(0)
+        return peer.address
+
+    def _put_first(self, peer: _Peer) -> None:
+        """Order the addresses of a name: behind the one that was tried last and failed, or from it on.
+
+        One that lets a client connect, and then is silent, would be tried for ever.
+        """
+        if peer.address in peer.addresses:
+            at = peer.addresses.index(peer.address) + peer.failed_at_address
+            peer.addresses = peer.addresses[at:] + peer.addresses[:at]
 
     def _connected(self, peer: _Peer, sock: socket.socket) -> None:
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -506,7 +534,9 @@ class Connections:
         peer.state = State.DISCONNECTED
         peer.setup_deadline_ms = _NEVER_MS
         peer.last_error = error or DisconnectedError(str(peer.node), reason)
+        peer.failed_at_address = not by_choice
         if not by_choice:
+            peer.last_attempt_ms = self._monotonic_ms()
             pause_ms = self._reconnect_backoff.pause_ms(peer.failures)
             peer.next_attempt_ms = self._monotonic_ms() + pause_ms
             peer.failures += 1

@@ -33,6 +33,8 @@ from spark_kbatch.wire.oauth import token_source_of
 # Of a session's lifetime, for the network and clocks that differ; Kafka's numbers.
 _LEAST_PART, _MORE_PART = 0.85, 0.10
 
+_ITERATIONS_MIN = 4096  # of SCRAM
+
 _PACKAGES = {"GSSAPI": "gssapi", "AWS_MSK_IAM": "botocore"}
 _CREDENTIALS = {
     "OAUTHBEARER": "'sasl.oauthbearer.token.endpoint.url' and the client id and secret",
@@ -59,6 +61,7 @@ class Authenticator:
         self._host = host
         self._server = server
         self._mechanism: Any = None
+        self._has_received = False  # in this exchange
         self.name = security.sasl_mechanism
 
     def start(self) -> None:
@@ -69,6 +72,7 @@ class Authenticator:
             KBatchError: credentials cannot be had.
         """
         self._mechanism = self._guarded(self._new_mechanism)
+        self._has_received = False
 
     @property
     def is_done(self) -> bool:
@@ -83,11 +87,33 @@ class Authenticator:
         """Process the SASL bytes that the server has sent.
 
         Raises:
-            SaslAuthenticationError: the server is not the one that knows the password.
+            SaslAuthenticationError: the server is not the one that knows the password; or it asks for a
+                proof of it that is too easy to guess it from.
         """
+        if self.name.startswith("SCRAM") and not self._has_received:
+            self._guarded(lambda: self._ensure_iterations(answer))
+        self._has_received = True
         self._guarded(lambda: self._mechanism.receive(answer))
         if self.is_done and not self._mechanism.is_authenticated():
             raise self.refused("it did not accept the credentials")
+
+    def _ensure_iterations(self, first: bytes) -> None:
+        """Check that a SCRAM server's first message asks for as many iterations as Kafka's clients demand.
+
+        Whoever plays the server gets a proof, and tries passwords on it until one fits. Each try takes these
+        iterations.
+
+        Source: Kafka clients/.../security/scram/internals/ScramSaslClient.java, ScramMechanism.java; RFC 7677.
+        """
+        # As the library reads it: of an attribute that is there twice, the last one counts.
+        attributes = dict(pair.split("=", 1) for pair in first.decode().split(","))
+        iterations = int(attributes["i"])
+        if iterations < _ITERATIONS_MIN:
+            raise SaslAuthenticationError(
+                self._server,
+                f"it asks for {iterations} iterations of {self.name}, and {_ITERATIONS_MIN} are the least that is "
+                "safe. Give the user at least as many on the brokers, or see whether this is a broker",
+            )
 
     def ensure_offered(self, error_code: int, mechanisms: Iterable[str]) -> None:
         """Check the SaslHandshake response: whether the server has the client's mechanism.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,11 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError, KBatchError, MirrorFencedError, RequestTimedOutError
 from spark_kbatch.mirroring import into_cluster
+from spark_kbatch.mirroring.batches import Batch
 from spark_kbatch.mirroring.copying import MirrorProgress
 from spark_kbatch.mirroring.into_cluster import ClusterTarget
+from spark_kbatch.mirroring.progress import Progress
+from spark_kbatch.mirroring.target import EndOffsets
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.remote import parse_cluster_options
 from spark_kbatch.wire.errors import ErrorCode
@@ -72,6 +77,11 @@ def rest(brokers: TransactionalCluster, source: Cluster) -> None:
     assert not brokers.has_open_transaction
 
 
+def rest_or_nothing(brokers: TransactionalCluster, source: Cluster) -> None:
+    if any(brokers.committed("events")):
+        rest(brokers, source)
+
+
 def test_a_topic_is_made_and_filled_in_transactions(
     source: Cluster, brokers: TransactionalCluster
 ) -> None:
@@ -94,6 +104,7 @@ def test_progress_is_stored_with_the_ids_of_the_topics(
 
     offset, metadata = brokers.offsets[MIRROR]["events", 2]
     assert offset == 16
+    assert brokers.leader_epochs[MIRROR, "events", 2] == 0
     assert source.topic("events").topic_id in metadata
 
 
@@ -119,10 +130,95 @@ def test_a_topic_with_records_and_no_progress_is_refused(
     rest(brokers, source)
 
 
+class Two:
+    """Two mirrors in two threads that begin together, and may commit together."""
+
+    def __init__(
+        self, source: Cluster, brokers: TransactionalCluster, *, commit_together: bool
+    ) -> None:
+        self._source, self._brokers, self._commit_together = source, brokers, commit_together
+        self._barrier = threading.Barrier(2, timeout=20)
+        self.refused: list[str] = []  # names of mirrors
+
+    def run(self) -> None:
+        threads = [threading.Thread(target=self._run, args=(name,)) for name in (MIRROR, "another")]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+
+    def _run(self, name: str) -> None:
+        process = target(self._brokers, name)
+        start, check = process.start, process._ensure_no_other_wrote
+
+        def start_together(progress: Progress) -> None:
+            start(progress)
+            self._barrier.wait()
+
+        def check_together(first: EndOffsets) -> None:
+            if self._commit_together:
+                self._barrier.wait()
+            check(first)
+
+        process.start = start_together  # type: ignore[method-assign]
+        process._ensure_no_other_wrote = check_together  # type: ignore[method-assign]
+        with contextlib.closing(process), contextlib.suppress(ConfigError):
+            self.refused.append(name)
+            mirrored(self._source.path, process, name=name)
+            self.refused.remove(name)
+
+
+def test_of_two_mirrors_that_begin_together_one_at_most_is_done(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    two = Two(source, brokers, commit_together=False)
+    two.run()
+
+    assert two.refused
+    if len(two.refused) == 1:
+        rest(brokers, source)
+        with pytest.raises(ConfigError, match=r"has records, and mirror .* has not written any"):
+            run(source, brokers, two.refused[0])
+    rest_or_nothing(brokers, source)
+
+
+def test_mirrors_that_stopped_each_other_can_be_run_one_by_one(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    two = Two(source, brokers, commit_together=True)
+    two.run()
+    assert sorted(two.refused) == sorted([MIRROR, "another"])
+    assert not any(brokers.committed("events"))
+
+    run(source, brokers)
+    with pytest.raises(ConfigError, match="has records, and mirror 'another' has not written any"):
+        run(source, brokers, "another")
+
+    rest(brokers, source)
+
+
+def test_an_open_transaction_counts_as_records_of_another(
+    source: Cluster, brokers: TransactionalCluster
+) -> None:
+    two = Two(source, brokers, commit_together=True)
+    two.run()
+    begun = target(brokers)
+    begun.take_over()
+    batch = Batch(bytearray(builders.batch(n=1)), 0, 1, is_kept=True)
+    begun.send(TopicPartition("events", 0), [batch])
+    begun._pipeline.drain()
+
+    with pytest.raises(ConfigError, match="has records, and mirror 'another' has not written any"):
+        run(source, brokers, "another")
+
+    begun.close()
+
+
 def test_a_group_of_consumers_is_not_taken_for_a_mirror(
     source: Cluster, brokers: TransactionalCluster
 ) -> None:
     brokers.offsets[MIRROR]["events", 0] = (7, "")
+    brokers.leader_epochs[MIRROR, "events", 0] = -1
 
     with pytest.raises(ConfigError, match="has offsets that no mirror committed"):
         run(source, brokers)
@@ -188,7 +284,7 @@ def test_all_progress_is_committed_again_once_a_day(
 
     monkeypatch.setattr(into_cluster, "monotonic_ms", lambda: now_ms + 86_400_000)
     assert process.is_due()
-    process.commit(progress)
+    process.commit(progress, {})
 
     assert {offset for offset, _ in brokers.offsets[MIRROR].values()} == {8, 12, 16}
     assert not process.is_due()

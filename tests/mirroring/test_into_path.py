@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable
@@ -243,6 +244,51 @@ def test_a_topic_with_records_and_no_progress_is_refused(source: Cluster, target
     rest(target, source)
 
 
+def test_of_two_mirrors_that_begin_together_one_is_refused(
+    source: Cluster, target: Cluster
+) -> None:
+    def another(_done: MirrorProgress) -> None:
+        if not any(builders.contents(target).values()):
+            mirrored(source.path, target, name="another")
+
+    with pytest.raises(ConfigError, match=r"events-0 of .* was written to by another process"):
+        mirrored(source.path, target, on_progress=another)
+    rest(target, source)
+    assert not list((target.path / "staging-0").iterdir())
+    with pytest.raises(ConfigError, match=r"is not empty.*'a-mirror' is stored"):
+        mirrored(source.path, target)
+
+    write(source)
+    mirrored(source.path, target, name="another")
+    rest(target, source)
+
+
+def test_a_mirror_that_has_not_written_to_a_topic_yet_does_not_add_to_what_others_wrote(
+    source: Cluster, target: Cluster
+) -> None:
+    source.create_topic("clicks", partitions=1)
+    mirrored(source.path, target, ["events", "clicks"])  # stores progress of both
+    write(source, "clicks")
+    mirrored(source.path, target, ["clicks"], name="another")
+
+    with pytest.raises(
+        ConfigError, match=r"topic 'clicks' of .* has records, and mirror 'a-mirror'"
+    ):
+        mirrored(source.path, target, ["events", "clicks"])
+
+    rest(target, source)
+
+
+def test_others_may_write_to_a_topic_that_the_mirror_has_begun(
+    source: Cluster, target: Cluster
+) -> None:
+    mirrored(source.path, target)
+    builders.append_records(target, {("events", 0): builders.batch(n=1)})
+    write(source)
+
+    assert mirrored(source.path, target).records_count == 14
+
+
 def test_other_partition_counts_are_refused(source: Cluster, target: Cluster) -> None:
     target.create_topic("events", partitions=3)
 
@@ -329,6 +375,25 @@ def test_a_source_that_ends_before_what_was_copied_is_refused(
 
     with pytest.raises(DataLossError, match=r"offset 3 of events-0.*lost records"):
         mirrored(tmp_path / "broker", target)
+
+
+def test_a_source_that_lost_its_end_and_grew_again_is_refused(
+    source: Cluster, target: Cluster, tmp_path: Path
+) -> None:
+    shutil.copytree(source.path, tmp_path / "older")
+    builders.append_records(source, {("events", 0): builders.batch(n=3, seed=8)})
+    mirrored(source.path, target)
+    copied = builders.contents(target)
+    for seed in (10, 11):
+        another = builders.batch(n=3, seed=seed)
+        builders.append_records(Cluster(tmp_path / "older"), {("events", 0): another})
+    shutil.rmtree(source.path)
+    shutil.move(tmp_path / "older", source.path)
+
+    with pytest.raises(DataLossError, match=r"offset 8 of events-0 of .*lost records.*got others"):
+        mirrored(source.path, target)
+
+    assert builders.contents(target) == copied
 
 
 def test_a_log_dir_with_some_of_the_partitions_is_refused(tmp_path: Path, target: Cluster) -> None:

@@ -138,6 +138,30 @@ def test_next_server_is_asked_if_the_first_is_down() -> None:
             assert client.metadata().cluster_id == "a-cluster"
 
 
+@pytest.mark.parametrize("random", [0.0, 0.4, 0.9])
+def test_the_server_that_failed_last_is_asked_last(random: float) -> None:
+    def known(_request: Request) -> Any:
+        return metadata_answer([own_node(one, n) for n, one in enumerate(servers)], {})
+
+    with (
+        LoopbackServer(known) as first,
+        LoopbackServer(known) as second,
+        LoopbackServer(known) as silent,
+    ):
+        servers = [first, second, silent]
+        options = options_of(first, reconnect_backoff_ms=1, retry_backoff_ms=1)
+        with Client(options, random=lambda: random) as client:
+            client.metadata()
+            node = client.metadata().nodes[2]
+            assert client.request(ApiKey.METADATA, MetadataRequest(topics=[]), node=node)
+            client.connections.disconnect(node)  # as a request that was not answered does
+            client.wait(20)
+            silent.requests.clear()
+            client.metadata(fresh=True)
+
+    assert not silent.requests
+
+
 def test_bootstrap_servers_are_asked_again_if_all_known_ones_are_gone() -> None:
     gone = LoopbackServer()
     with LoopbackServer() as bootstrap:

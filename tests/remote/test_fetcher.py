@@ -17,6 +17,7 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     ProtocolError,
     RequestTimedOutError,
+    RetriableError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import (
@@ -32,7 +33,7 @@ from spark_kbatch.options.read import Patience
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.remote.client import Client, close_idle_clients
 from spark_kbatch.remote.fetcher import PartitionFetcher
-from spark_kbatch.remote.offsets import list_offsets
+from spark_kbatch.remote.offsets import edges, list_offsets
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, FetchResponse, Versions
@@ -92,11 +93,11 @@ def once(answer: Any) -> Any:
 
 def test_next_request_is_out_before_the_last_answer_is_read(cluster: ScriptedCluster) -> None:
     with Reader(cluster) as reader:
-        read, edges = reader.fetch(0)
+        read, told = reader.fetch(0)
         cluster.wait_for_fetches(2)
 
     assert [header.base_offset for _, header in read.batches] == [0]
-    assert edges == LogOffsets(0, 10, 10, 10)
+    assert told == LogOffsets(0, 10, 10, 10)
     assert [fetch.offset for fetch in cluster.fetches] == [0, 2]
 
 
@@ -215,6 +216,18 @@ def test_offsets_are_asked_for_with_the_epoch_of_the_leader_that_is_asked(
         cluster.lead(2, epoch=1)
 
         assert list_offsets(client, {EVENTS_0: LATEST}) == {EVENTS_0: OffsetAndTimestamp(10, -1)}
+
+
+def test_leader_that_does_not_tell_where_a_log_ends_has_no_empty_log(
+    cluster: ScriptedCluster,
+) -> None:
+    cluster.log_end = -1
+
+    with (
+        Client(cluster.options()) as client,
+        pytest.raises(RetriableError, match=r"leader of events-0 .* does not tell where it ends"),
+    ):
+        edges(client, [EVENTS_0])
 
 
 def test_broker_that_says_where_logs_differ_is_believed(cluster: ScriptedCluster) -> None:
@@ -358,17 +371,100 @@ def test_range_that_ends_after_the_log_is_told_once_the_leader_says_so(
     cluster: ScriptedCluster,
 ) -> None:
     with Reader(cluster, end=12) as reader:
-        read, edges = reader.fetch(10)
+        read, told = reader.fetch(10)
 
     assert read.batches == []
-    assert edges == LogOffsets(0, 10, 10, 10)
+    assert told == LogOffsets(0, 10, 10, 10)
 
 
-def test_end_of_a_range_that_compaction_emptied_has_no_batches(cluster: ScriptedCluster) -> None:
-    del cluster.batches[3:]
+# Answers without records.
+
+
+def empty(high_watermark: int = 10) -> FetchResponse:
+    return answer_of(high_watermark=high_watermark, last_stable_offset=high_watermark)
+
+
+@pytest.mark.parametrize("nth", range(1, 6))
+def test_one_answer_without_records_ends_no_range(cluster: ScriptedCluster, nth: int) -> None:
+    calls = itertools.count(1)
+    cluster.on_fetch = lambda fetch: empty() if next(calls) == nth else None
 
     with Reader(cluster) as reader:
+        assert reader.offsets(0, 10) == list(range(10))
+
+
+def test_answers_without_records_end_in_an_error_that_says_what_was_expected(
+    cluster: ScriptedCluster,
+) -> None:
+    cluster.on_fetch = lambda fetch: empty() if fetch.offset >= 4 else None
+
+    with (
+        Reader(cluster, timeout_ms=200) as reader,
+        pytest.raises(
+            RequestTimedOutError,
+            match=r"events-0 of 127.* from offset 4 on within 200 ms: 127.* without records .* offset "
+            r"10 and batches from 4 to 10 were expected; cleanup.policy is delete",
+        ),
+    ):
+        reader.offsets(0, 10)
+
+
+def test_a_later_batch_proves_that_nothing_lies_before_it(cluster: ScriptedCluster) -> None:
+    del cluster.batches[3]
+
+    with Reader(cluster, end=7) as reader:
+        assert reader.offsets(2, 7) == [2, 3, 4, 5]
+
+    assert [fetch.offset for fetch in cluster.fetches] == [2, 4, 6]
+
+
+def test_a_batch_of_an_open_transaction_proves_that_nothing_lies_before_it(
+    cluster: ScriptedCluster,
+) -> None:
+    del cluster.batches[2:4]  # 4 to 7, of which no record is left; 8 is not committed
+    cluster.last_stable = 8
+
+    with Reader(cluster, end=8) as reader:
+        assert reader.offsets(2, 8) == [2, 3]
+
+    assert [(fetch.offset, fetch.isolation) for fetch in cluster.fetches] == [
+        (2, 1), (4, 1), (4, 1), (4, 0),
+    ]  # fmt: skip
+
+
+def test_end_of_a_log_that_compaction_emptied_has_no_batches(cluster: ScriptedCluster) -> None:
+    del cluster.batches[3:]
+    cluster.cleanup_policy, cluster.largest_time_at = "compact", 5
+
+    with Reader(cluster, timeout_ms=400) as reader:
         assert reader.offsets(2, 10) == [2, 3, 4, 5]
+
+    repeated = [fetch for fetch in cluster.fetches if fetch.offset == 6]
+    assert len(repeated) > 2
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"cleanup_policy": "delete"}, "cleanup.policy is delete"),
+        ({"cleanup_policy": None}, "may not describe the topic's settings"),
+        ({"largest_time_at": 7}, "the largest time has offset 7"),
+        ({"local_start": 8}, "offsets below 8 are in remote storage"),
+    ],
+    ids=["not compacted", "settings hidden", "a record is there", "in remote storage"],
+)
+def test_end_of_a_log_is_not_taken_for_compacted_without_proof(
+    cluster: ScriptedCluster, state: dict[str, Any], said: str
+) -> None:
+    del cluster.batches[3:]
+    for name, value in {"cleanup_policy": "compact,delete", "largest_time_at": 5, **state}.items():
+        setattr(cluster, name, value)
+
+    with (
+        Reader(cluster, timeout_ms=200) as reader,
+        pytest.raises(RequestTimedOutError, match=said),
+    ):
+        reader.offsets(2, 10)
 
 
 # The nearest replica.
@@ -415,6 +511,7 @@ def test_leader_is_asked_again_when_its_word_is_old(cluster: ScriptedCluster) ->
     [
         pytest.param(answer_of(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), id="out of range"),
         pytest.param(answer_of(high_watermark=0, last_stable_offset=0), id="lags"),
+        pytest.param(answer_of(high_watermark=10, last_stable_offset=10), id="has no records"),
         pytest.param(answer_of(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), id="no replica any more"),
         pytest.param("hang up", id="lost"),
     ],
@@ -422,20 +519,18 @@ def test_leader_is_asked_again_when_its_word_is_old(cluster: ScriptedCluster) ->
 def test_leader_decides_where_a_replica_cannot_answer(
     cluster: ScriptedCluster, at_replica: Any
 ) -> None:
-    nearest = Nearest(cluster)
-    nearest.at_replica = once(at_replica)
-    calls = itertools.count()
+    nearest, first = Nearest(cluster), once(at_replica)
+    nearest.at_replica = lambda fetch: first(fetch) or cluster.records(fetch)
 
-    def leader_answers_later(fetch: Fetch) -> FetchResponse | None:
-        if fetch.node == 1 and next(calls) > 0:
-            return cluster.records(fetch)
-        return nearest(fetch)
+    def answers_whom_it_cannot_send_elsewhere(fetch: Fetch) -> FetchResponse | None:
+        return nearest(fetch) if fetch.rack else None
 
-    cluster.on_fetch = leader_answers_later
+    cluster.on_fetch = answers_whom_it_cannot_send_elsewhere
     with Reader(cluster, client_rack="b") as reader:
         assert reader.offsets(0, 10) == list(range(10))
 
-    assert [fetch.node for fetch in cluster.fetches] == [1, 2, 1, 1, 1, 1, 1]
+    assert [fetch.node for fetch in cluster.fetches][:3] == [1, 2, 1]
+    assert cluster.fetches[-1].node == 2  # which is asked again once records have come
 
 
 # Bytes.

@@ -33,12 +33,15 @@ class SaslAnswers:
         session_lifetime_ms: int = 0,
         knows_password: bool = True,
         token: str = "",
+        iterations: int = ITERATIONS,
     ) -> None:
         self._answer = answer
         self._mechanisms = mechanisms
         self._session_lifetime_ms = session_lifetime_ms
         self._knows_password = knows_password
         self.token = token
+        self._iterations = iterations
+        self.proofs = 0  # of SCRAM, that clients sent
         self.exchanges = 0  # started
         self._is_open = False
         self._mechanism = ""
@@ -72,8 +75,9 @@ class SaslAnswers:
             return self._answered(b'{"status":"invalid_token"}')
         if self._scram is None:
             password = PASSWORD if self._knows_password else "another one"
-            self._scram = _Scram(self._mechanism, given, password)
+            self._scram = _Scram(self._mechanism, given, password, self._iterations)
             return self._answered(self._scram.first)
+        self.proofs += 1
         last = self._scram.last(given)
         if last is None and self._knows_password:
             return self._ended(False)
@@ -103,16 +107,16 @@ class SaslAnswers:
 class _Scram:
     """One exchange, as RFC 5802 has it."""
 
-    def __init__(self, mechanism: str, client_first: bytes, password: str) -> None:
+    def __init__(self, mechanism: str, client_first: bytes, password: str, iterations: int) -> None:
         self._hash = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[mechanism]
         bare = client_first.removeprefix(b"n,,")
         user, nonce = bare.split(b",r=")
         assert user == b"n=" + USER.replace("=", "=3D").replace(",", "=2C").encode()
         salt = b"salt of the test"
         self._nonce = nonce + b"-and-the-servers"
-        self.first = b"r=%s,s=%s,i=%d" % (self._nonce, base64.b64encode(salt), ITERATIONS)
+        self.first = b"r=%s,s=%s,i=%d" % (self._nonce, base64.b64encode(salt), iterations)
         self._start = bare + b"," + self.first + b",c=biws,r=" + self._nonce
-        self._salted = hashlib.pbkdf2_hmac(self._hash, password.encode(), salt, ITERATIONS)
+        self._salted = hashlib.pbkdf2_hmac(self._hash, password.encode(), salt, iterations)
 
     def last(self, client_last: bytes) -> bytes | None:
         """Return the server's last message, None for a wrong password."""

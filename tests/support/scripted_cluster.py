@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions, parse_cluster_options
 from spark_kbatch.record.header import walk
 from spark_kbatch.wire.errors import ErrorCode
@@ -24,6 +24,7 @@ from spark_kbatch.wire.fetch import (
 from spark_kbatch.wire.protocol import (
     SUPPORTED,
     ApiKey,
+    DescribeConfigsResponse,
     FetchResponse,
     ListOffsetsResponse,
     MetadataResponse,
@@ -35,7 +36,7 @@ from tests.support.wire_servers import LoopbackServer
 
 TOPIC = "events"
 EVENTS_0 = TopicPartition(TOPIC, 0)
-EARLIEST = -2
+EARLIEST_LOCAL = -4
 
 
 class Fetch(NamedTuple):
@@ -65,6 +66,10 @@ class ScriptedCluster:
         self.log_end = max((h.next_offset for b in batches for _, h in walk(b)), default=0)
         self.leader, self.epoch = 1, 0
         self.epoch_ends: dict[int, int] = {}  # of earlier epochs, where a leader knows them
+        self.last_stable: int | None = None  # None for the log's end
+        self.local_start = 0  # offsets below are in remote storage
+        self.largest_time_at: int | None = None  # offset of the record with the largest time
+        self.cleanup_policy: str | None = "delete"  # None: who asks may not see it
         self.fetches: list[Fetch] = []
         self.on_fetch: Callable[[Fetch], Any] = lambda fetch: None
         self.on_end_of_epoch: Callable[[], None] = lambda: None
@@ -119,6 +124,7 @@ class ScriptedCluster:
             ApiKey.LIST_OFFSETS: self._list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self._end_of_epoch,
             ApiKey.FETCH: self._fetch,
+            ApiKey.DESCRIBE_CONFIGS: self._settings,
         }
         return answers[request.api_key](node, request)
 
@@ -144,14 +150,37 @@ class ScriptedCluster:
     def _list_offsets(self, node: int, request: Request) -> Any:
         topic = ListOffsetsResponse.ListOffsetsTopicResponse
         ((asked,),) = (each.partitions for each in request.body.topics)
+        offsets = {
+            EARLIEST: self.log_start,
+            LATEST: self._end(request.body.isolation_level),
+            MAX_TIMESTAMP: -1 if self.largest_time_at is None else self.largest_time_at,
+            EARLIEST_LOCAL: self.local_start,
+        }
         one = topic.ListOffsetsPartitionResponse(
             partition_index=0,
             error_code=self._refusal(node, asked.current_leader_epoch),
             timestamp=-1,
-            offset=self.log_start if asked.timestamp == EARLIEST else self.log_end,
+            offset=offsets[asked.timestamp],
             leader_epoch=self.epoch,
         )
         return ListOffsetsResponse(topics=[topic(name=TOPIC, partitions=[one])])
+
+    def _end(self, isolation: int) -> int:
+        """Return where the log ends for an isolation level, 1 for READ_COMMITTED."""
+        return self.log_end if self.last_stable is None or not isolation else self.last_stable
+
+    def _settings(self, _node: int, _request: Request) -> Any:
+        result = DescribeConfigsResponse.DescribeConfigsResult
+        hidden = self.cleanup_policy is None
+        setting = result.DescribeConfigsResourceResult(
+            name="cleanup.policy", value=self.cleanup_policy, read_only=False, is_default=False,
+            config_source=1, is_sensitive=False, synonyms=[], config_type=0, documentation=None,
+        )  # fmt: skip
+        one = result(
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED if hidden else 0, error_message=None,
+            resource_type=2, resource_name=TOPIC, configs=[] if hidden else [setting],
+        )  # fmt: skip
+        return DescribeConfigsResponse(results=[one])
 
     def _end_of_epoch(self, node: int, request: Request) -> Any:
         topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -194,11 +223,16 @@ class ScriptedCluster:
         """Return the answer of a broker that has the log: one batch, as there is no limit below one."""
         if not self.log_start <= fetch.offset <= self.log_end:
             return self.error(ErrorCode.OFFSET_OUT_OF_RANGE)
-        found = [b for b in self.batches if any(h.next_offset > fetch.offset for _, h in walk(b))]
+        end = self._end(fetch.isolation)
+        found = [
+            batch
+            for batch in self.batches
+            if any(h.next_offset > fetch.offset and h.base_offset < end for _, h in walk(batch))
+        ]
         told = {
             "records": b"".join(found[:1]),
             "high_watermark": self.log_end,
-            "last_stable_offset": self.log_end,
+            "last_stable_offset": self._end(1),
             "log_start_offset": self.log_start,
         }
         return answer_of(**told | fields)

@@ -15,9 +15,11 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from spark_kbatch.model import EARLIEST, AbortedTransaction
 from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from spark_kbatch.wire.produce import (
     ProducePartitionResponse,
     ProduceResponse,
@@ -38,6 +40,7 @@ from spark_kbatch.wire.protocol import (
     Request,
     TxnOffsetCommitResponse,
 )
+from tests.support.log_histories import marker_batch
 from tests.support.reference import Record, decode_batches, read_header
 from tests.support.wire_servers import LoopbackServer
 
@@ -73,11 +76,24 @@ class Faults:
         return found
 
 
+class _Batch(NamedTuple):
+    """A batch with its offsets; a marker is one, too."""
+
+    transaction: int
+    base_offset: int
+    data: bytes
+    is_marker: bool = False
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + read_header(self.data).last_offset_delta
+
+
 @dataclass
 class _Log:
     """One partition: batches in order, each with its transaction; and what its leader knows of producers."""
 
-    batches: list[tuple[int, bytes]] = field(default_factory=list)
+    batches: list[_Batch] = field(default_factory=list)
     end: int = 0
     next_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
     last: dict[tuple[int, int], list[tuple[int, int]]] = field(
@@ -107,6 +123,7 @@ class TransactionalCluster:
         self.topics: dict[str, list[_Log]] = {}
         self.topic_ids: dict[str, uuid.UUID] = {}
         self.offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
+        self.leader_epochs: dict[tuple[str, str, int], int] = {}  # by group and partition
         self.ended: dict[int, bool] = {}  # transactions: whether they were committed
         self.refusals: dict[int, int] = {}  # error codes for all requests of a kind
         self._producers: dict[str, _Producer] = {}
@@ -131,9 +148,9 @@ class TransactionalCluster:
         return [
             [
                 record
-                for transaction, data in log.batches
-                if self.ended.get(transaction)
-                for record in decode_batches(data)
+                for one in log.batches
+                if self.ended.get(one.transaction) and not one.is_marker
+                for record in decode_batches(one.data)
             ]
             for log in self.topics[topic]
         ]
@@ -157,6 +174,7 @@ class TransactionalCluster:
                 ApiKey.CREATE_TOPICS: self._create_topics,
                 ApiKey.DESCRIBE_CONFIGS: self._configs,
                 ApiKey.LIST_OFFSETS: self._list_offsets,
+                ApiKey.FETCH: self._fetch,
                 ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
                 ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions,
                 ApiKey.ADD_OFFSETS_TO_TXN: self._add_offsets,
@@ -242,7 +260,11 @@ class TransactionalCluster:
                             error_code=0,
                             timestamp=-1,
                             leader_epoch=0,
-                            offset=self.topics[of.name][one.partition_index].end,
+                            offset=0
+                            if one.timestamp == EARLIEST
+                            else self._end_of(
+                                self.topics[of.name][one.partition_index], body.isolation_level
+                            ),
                         )
                         for one in of.partitions
                     ],
@@ -250,6 +272,34 @@ class TransactionalCluster:
                 for of in body.topics
             ]
         )
+
+    def _end_of(self, log: _Log, isolation: int) -> int:
+        """Return where a log ends for an isolation level, 1 for READ_COMMITTED."""
+        undecided = [one.base_offset for one in log.batches if one.transaction not in self.ended]
+        return min(undecided, default=log.end) if isolation else log.end
+
+    def _fetch(self, body: Any, code: int) -> Any:
+        ((topic, one),) = ((of.topic, one) for of in body.topics for one in of.partitions)
+        log = self.topics[topic][one.partition]
+        end = self._end_of(log, body.isolation_level)
+        found = [
+            each
+            for each in log.batches
+            if each.base_offset < end and each.last_offset >= one.fetch_offset
+        ]
+        aborted = {
+            (read_header(each.data).producer_id, each.base_offset)
+            for each in found
+            if not self.ended.get(each.transaction, True) and not each.is_marker
+        }
+        part = FetchPartitionResponse(
+            one.partition,
+            high_watermark=log.end,
+            last_stable_offset=self._end_of(log, 1),
+            records=b"".join(each.data for each in found),
+            aborted_transactions=[AbortedTransaction(*each) for each in sorted(aborted)],
+        )
+        return FetchResponse([FetchTopicResponse(topic, [part])])
 
     # Transactions.
 
@@ -269,7 +319,12 @@ class TransactionalCluster:
         if producer.transaction is not None:
             self.ended[producer.transaction] = commit
             for topic, number in producer.partitions:
-                self.topics[topic][number].end += 1  # the marker
+                log = self.topics[topic][number]
+                marker = marker_batch(
+                    base_offset=log.end, producer_id=producer.producer_id, abort=not commit
+                )
+                log.batches.append(_Batch(producer.transaction, log.end, marker, is_marker=True))
+                log.end += 1
             if commit:
                 self.offsets[name].update(producer.offsets)
         producer.transaction, producer.partitions = None, set()
@@ -334,6 +389,9 @@ class TransactionalCluster:
                 if not code:
                     found = (one.committed_offset, one.committed_metadata)
                     producer.offsets[of.name, one.partition_index] = found
+                    self.leader_epochs[name, of.name, one.partition_index] = (
+                        one.committed_leader_epoch
+                    )
                 result = topic.TxnOffsetCommitResponsePartition(
                     partition_index=one.partition_index, error_code=code
                 )
@@ -384,7 +442,8 @@ class TransactionalCluster:
             return ErrorCode.INVALID_TXN_STATE
         log.next_sequence[who] = header.base_sequence + header.records_count
         log.last[who].append((header.base_sequence, header.records_count))
-        log.batches.append((producer.transaction, data))
+        placed = log.end.to_bytes(8, "big") + data[8:]
+        log.batches.append(_Batch(producer.transaction, log.end, placed))
         log.end += header.records_count
         return ErrorCode.NONE
 
@@ -400,7 +459,8 @@ class TransactionalCluster:
                     partitions=[
                         topic.OffsetFetchResponsePartition(
                             partition_index=number, committed_offset=offset,
-                            committed_leader_epoch=-1, metadata=metadata, error_code=0,
+                            committed_leader_epoch=self.leader_epochs[body.group_id, name, number],
+                            metadata=metadata, error_code=0,
                         )
                     ],
                 )

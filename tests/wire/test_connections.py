@@ -13,7 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from spark_kbatch.errors import DisconnectedError, RequestTimedOutError
+from spark_kbatch.errors import (
+    DisconnectedError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
+from spark_kbatch.wire import connections as all_connections
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connection import ConnectionConfig
 from spark_kbatch.wire.connections import Connections, Node, State
@@ -24,7 +29,7 @@ from spark_kbatch.wire.fetch import (
     FetchTopicResponse,
 )
 from spark_kbatch.wire.produce import ProduceRequest
-from spark_kbatch.wire.protocol import ApiKey, MetadataRequest, Request
+from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, MetadataRequest, Request
 from tests.support.wire_servers import LoopbackServer, metadata_body
 
 METADATA = (ApiKey.METADATA, MetadataRequest(topics=[]))
@@ -104,6 +109,77 @@ def test_a_request_makes_its_connection_and_is_answered(
         assert connections.state(server.node) is State.READY
         assert (server.accepted, connections.in_flight_count()) == (1, 0)
         assert [one.api_key for one in server.requests] == [18, 3, 3]
+
+
+def test_versions_are_asked_for_again_after_one_that_the_server_did_not_have(
+    connections: Connections,
+) -> None:
+    offered = {ApiKey.API_VERSIONS: SUPPORTED[ApiKey.API_VERSIONS]}
+    with LoopbackServer(offered=offered) as server:
+        with pytest.raises(UnsupportedVersionError, match="METADATA"):
+            connections.request(server.node, *METADATA)
+        offered[ApiKey.METADATA] = SUPPORTED[ApiKey.METADATA]  # it was upgraded
+
+        assert connections.request(server.node, *METADATA).cluster_id == "a-cluster"
+
+        assert server.accepted == 2
+
+
+def test_a_version_that_is_not_there_fails_no_other_request(connections: Connections) -> None:
+    offered = {key: SUPPORTED[key] for key in (ApiKey.API_VERSIONS, ApiKey.METADATA)}
+    with LoopbackServer(offered=offered) as server:
+        ended = Ended()
+        make_ready(connections, server.node)
+        connections.send(server.node, *METADATA, ended)
+        with pytest.raises(UnsupportedVersionError):
+            connections.send(server.node, ApiKey.LIST_GROUPS, None, ended)
+        poll_until(connections, lambda: len(ended) == 1)
+
+    assert len(ended.answers) == 1
+
+
+def of_two_addresses(
+    monkeypatch: pytest.MonkeyPatch, first: LoopbackServer, second: LoopbackServer
+) -> Node:
+    """Return a node whose name has the addresses of two servers, always in the same order."""
+    stream = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+    addresses = [(*stream, (one.node.host, one.node.port)) for one in (first, second)]
+    monkeypatch.setattr(all_connections, "look_up", lambda _host, _port: list(addresses))
+    return Node(1, "two.example", 9092)
+
+
+@pytest.mark.parametrize("answer", [None, "hang up"], ids=["silent", "closing"])
+def test_the_next_address_is_tried_after_one_that_connects_and_does_not_answer(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, answer: str | None
+) -> None:
+    with (
+        LoopbackServer(lambda _: answer, offered=None) as first,
+        LoopbackServer() as second,
+        made(clock, request_timeout_ms=100, reconnect_backoff_ms=1) as connections,
+    ):
+        node = of_two_addresses(monkeypatch, first, second)
+
+        assert connections.request(node, *METADATA, timeout_ms=10_000).cluster_id == "a-cluster"
+
+    assert (first.accepted, second.accepted) == (1, 1)
+
+
+def test_an_address_that_answered_is_tried_first_after_the_client_closed_the_connection(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        LoopbackServer(offered=None, answer=lambda _: "hang up") as first,
+        LoopbackServer() as second,
+        made(clock, connections_max_idle_ms=1000, reconnect_backoff_ms=1) as connections,
+    ):
+        node = of_two_addresses(monkeypatch, first, second)
+        connections.request(node, *METADATA)
+        clock.ahead_ms += 1000
+        poll_until(connections, lambda: connections.state(node) is State.DISCONNECTED)
+
+        connections.request(node, *METADATA)
+
+    assert (first.accepted, second.accepted) == (1, 2)
 
 
 def test_several_servers_are_asked_concurrently(connections: Connections) -> None:

@@ -94,6 +94,31 @@ def test_server_that_does_not_know_the_password_is_refused() -> None:
             answered(secured("SCRAM-SHA-512", login()), server)
 
 
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("iterations", [1, 4095])
+def test_server_that_asks_for_few_iterations_gets_no_proof(mechanism: str, iterations: int) -> None:
+    answers = SaslAnswers(iterations=iterations)
+    with LoopbackServer(answers) as server:
+        with pytest.raises(SaslAuthenticationError, match=rf"{iterations} iterations.*4096 are"):
+            answered(secured(mechanism, login()), server)
+
+    assert answers.proofs == 0
+
+
+def test_iterations_of_a_second_exchange_are_looked_at_too() -> None:
+    given = {
+        "bootstrap.servers": "host:9092", "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": login(),
+    }  # fmt: skip
+    security = parse_cluster_options(given).security
+    authenticator = sasl.Authenticator(security, "host", "host:9092")
+    for _ in range(2):
+        authenticator.start()
+        nonce = authenticator.next_bytes().rsplit(b",r=", 1)[1]
+        with pytest.raises(SaslAuthenticationError, match="it asks for 1 iterations"):
+            authenticator.receive(b"r=" + nonce + b"srv,s=c2FsdA==,i=4096,i=1")
+
+
 def test_mechanisms_of_the_server_are_named_if_it_lacks_the_one_that_is_asked_for() -> None:
     with LoopbackServer(SaslAnswers(mechanisms=("PLAIN", "OAUTHBEARER"))) as server:
         with pytest.raises(
