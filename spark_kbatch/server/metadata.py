@@ -29,6 +29,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.pools import Pool
+from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
@@ -37,7 +38,9 @@ logger = logging.getLogger(__name__)
 
 NODE_ID = 1
 _GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
+_BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
 _FIRST_WITH_KEYS = 4  # of FindCoordinator
+_FIRST_BY_ID = 12  # of Metadata
 _NO_ID = uuid.UUID(int=0)
 _MAKES_WITHIN_S = 10.0  # the topics of a request, which has no time-out; clients wait for 30 s
 
@@ -68,6 +71,12 @@ class MetadataHandler:
     def metadata(self, received: Received, respond: Respond) -> None:
         """Answer Metadata."""
         body = received.body
+        if received.version < _FIRST_BY_ID and any(
+            one.name is None or one.topic_id is not None for one in body.topics or ()
+        ):
+            # Versions 10 and 11 have ids, but no answer without a name.
+            respond(refusal(received, ErrorCode.INVALID_REQUEST))
+            return
         may_make = received.version < 4 or body.allow_auto_topic_creation
         names = dict.fromkeys(topic.name for topic in body.topics or ())
         missing = [
@@ -210,6 +219,26 @@ class MetadataHandler:
         """Answer DescribeCluster."""
         response = protocol.DescribeClusterResponse
         host, port = self._advertised(received)
+        asked = received.body.endpoint_type if received.version >= 1 else _BROKERS
+        if asked != _BROKERS:
+            is_known = asked == _CONTROLLERS
+            respond(
+                response(
+                    version=received.version,
+                    error_code=(
+                        ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                        if is_known
+                        else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+                    ),
+                    error_message=(
+                        "this is an endpoint of brokers, and one of controllers is asked for: give the "
+                        "address as bootstrap.servers"
+                        if is_known
+                        else f"there are no endpoints of type {asked}"
+                    ),
+                )
+            )
+            return
         respond(
             response(
                 version=received.version,

@@ -39,6 +39,7 @@ from spark_kbatch.server import settings
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.metadata import NODE_ID, NewTopics, uuid_of
 from spark_kbatch.server.outcomes import DONE, Outcomes, RefusedError
+from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
@@ -56,6 +57,7 @@ class _Wanted(NamedTuple):
     partitions: int
     replication_factor: int
     config: TopicConfig
+    given: frozenset[str]  # keys of the settings that it gives
 
 
 class TopicsHandler:
@@ -67,6 +69,8 @@ class TopicsHandler:
 
     def create_topics(self, received: Received, respond: Respond) -> None:
         """Answer CreateTopics."""
+        if _is_over(received, respond):
+            return
         body, deadline = received.body, _deadline(received)
         result = protocol.CreateTopicsResponse.CreatableTopicResult
         results = []
@@ -90,6 +94,7 @@ class TopicsHandler:
         topic = self._backend.make_topic(
             wanted.name,
             wanted.config,
+            given=wanted.given,
             partitions=wanted.partitions,
             replication_factor=wanted.replication_factor,
             exist_ok=False,
@@ -103,13 +108,14 @@ class TopicsHandler:
         ensure_not_the_clusters(name)
         if self._backend.metadata.topics.find(name) is not None:
             raise TopicAlreadyExistsError(name)
+        self._backend.metadata.topics.ensure_may_be_named(name)
         if asked.assignments:
             partitions, replication_factor = _assigned(asked), 1
         else:
             partitions = self._partitions(asked.num_partitions)
             replication_factor = self._replication_factor(asked.replication_factor)
         given = [(one.name, _not_null(one.name, one.value)) for one in asked.configs]
-        return _Wanted(name, partitions, replication_factor, settings.parse_new(given))
+        return _Wanted(name, partitions, replication_factor, *settings.parse_new(given))
 
     def _partitions(self, asked: int) -> int:
         if asked == _DEFAULT:
@@ -137,6 +143,8 @@ class TopicsHandler:
 
     def delete_topics(self, received: Received, respond: Respond) -> None:
         """Answer DeleteTopics."""
+        if _is_over(received, respond):
+            return
         deadline = _deadline(received)
         if received.version >= _FIRST_WITH_IDS:
             asked = [(one.name, one.topic_id) for one in received.body.topics]
@@ -190,6 +198,8 @@ class TopicsHandler:
 
     def create_partitions(self, received: Received, respond: Respond) -> None:
         """Answer CreatePartitions."""
+        if _is_over(received, respond):
+            return
         body, deadline = received.body, _deadline(received)
         result = protocol.CreatePartitionsResponse.CreatePartitionsTopicResult
         results = []
@@ -289,6 +299,14 @@ def _deadline(received: Received) -> float:
     return time.monotonic() + max(0, timeout_ms) / 1000
 
 
+def _is_over(received: Received, respond: Respond) -> bool:
+    """Refuse a request whose time is up before it begins, as Kafka's controller does; return True if so."""
+    is_over: bool = received.body.timeout_ms <= 0
+    if is_over:
+        respond(refusal(received, ErrorCode.REQUEST_TIMED_OUT))
+    return is_over
+
+
 def _once(topics: Sequence[Any]) -> Iterator[tuple[Any, int]]:
     """Yield each topic of a request once by name, with how often the request names it."""
     times = Counter(one.name for one in topics)
@@ -357,7 +375,7 @@ def _created(wanted: _Wanted, topic_id: uuid.UUID | None) -> Any:
                 config_source=one.source,
                 is_sensitive=False,
             )
-            for one in settings.topic_settings(wanted.config)
+            for one in settings.topic_settings(wanted.config, wanted.given)
         ],
         **DONE._asdict(),
     )
