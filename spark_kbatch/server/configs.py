@@ -150,6 +150,8 @@ class ConfigsHandler:
             )
         if resource.resource_type != ResourceType.TOPIC:
             raise _unknown_resource(resource.resource_type)
+        if not name:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "there are no settings of all topics")
         ensure_not_the_clusters(name)
         topic = self._topic(name)
         changes, fixed = changes_of(topic, resource.configs)

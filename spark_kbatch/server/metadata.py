@@ -37,10 +37,15 @@ from spark_kbatch.wire.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 NODE_ID = 1
+# What anyone may do, since no one is asked who they are; the numbers are Kafka's AclOperation.
+TOPIC_OPERATIONS = (3, 4, 5, 6, 7, 8, 10, 11)
+GROUP_OPERATIONS = (3, 6, 8, 10, 11)
+CLUSTER_OPERATIONS = (5, 7, 8, 9, 10, 11, 12)
 _GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
 _BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
 _FIRST_WITH_KEYS = 4  # of FindCoordinator
-_FIRST_BY_ID = 12  # of Metadata
+_FIRST_BY_ID, _FIRST_WITH_OPERATIONS = 12, 8  # of Metadata
+_WITH_OPERATIONS_OF_CLUSTER = range(8, 11)
 _NO_ID = uuid.UUID(int=0)
 _MAKES_WITHIN_S = 10.0  # the topics of a request, which has no time-out; clients wait for 30 s
 
@@ -127,11 +132,20 @@ class MetadataHandler:
             topics = [self._topic(topic) for topic in self._all_topics()]
         else:
             # Each is shown once, as in Kafka: otherwise a small request could have an answer of any size.
-            asked = dict.fromkeys((one.name, one.topic_id) for one in body.topics)
-            named = [self._asked(name, late) for name, _ in asked if name is not None]
-            topics = named + self._of_ids({topic_id for name, topic_id in asked if name is None})
+            ids = {one.topic_id for one in body.topics if one.topic_id is not None}
+            names = dict.fromkeys(one.name for one in body.topics if one.name is not None)
+            # Kafka overlooks the names beside an id.
+            topics = self._of_ids(ids) if ids else [self._asked(name, late) for name in names]
+        if received.version >= _FIRST_WITH_OPERATIONS:
+            for one in topics if body.include_topic_authorized_operations else ():
+                one.authorized_operations = set(TOPIC_OPERATIONS)
+        operations = None
+        if received.version in _WITH_OPERATIONS_OF_CLUSTER:
+            if body.include_cluster_authorized_operations:
+                operations = set(CLUSTER_OPERATIONS)
         return response(
             version=received.version,
+            authorized_operations=operations,
             brokers=[response.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
             cluster_id=self._cluster_id,
             controller_id=NODE_ID,
@@ -151,7 +165,7 @@ class MetadataHandler:
             logger.warning("topic %r is not shown: %s", name, error)
             return None
 
-    def _of_ids(self, topic_ids: Collection[uuid.UUID | None]) -> list[Any]:
+    def _of_ids(self, topic_ids: Collection[uuid.UUID]) -> list[Any]:
         """Return the metadata of topics that a client asks for by id."""
         if not topic_ids:
             return []
@@ -239,10 +253,12 @@ class MetadataHandler:
                 )
             )
             return
+        all_operations = received.body.include_cluster_authorized_operations
         respond(
             response(
                 version=received.version,
                 error_code=0,
+                authorized_operations=set(CLUSTER_OPERATIONS) if all_operations else None,
                 cluster_id=self._cluster_id,
                 controller_id=NODE_ID,
                 brokers=[response.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port)],

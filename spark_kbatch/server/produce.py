@@ -20,8 +20,9 @@ from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from spark_kbatch.server.appends import Append, Appends
+from spark_kbatch.server.outcomes import code_of_existing
 from spark_kbatch.server.requests import HANG_UP, Received, Respond
-from spark_kbatch.wire.errors import ErrorCode, code_of
+from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.produce import (
     ProducePartitionResponse,
     ProduceTopicResponse,
@@ -84,7 +85,8 @@ class _Answer:
 
         def answer(result: AppendResult) -> None:
             if result.error is not None:
-                slot.error_code, slot.error_message = code_of(result.error), str(result.error)
+                slot.error_code = code_of_existing(result.error)
+                slot.error_message = str(result.error)
                 slot.record_errors = _record_errors(result.error)
             else:
                 slot.base_offset = result.base_offset

@@ -21,6 +21,7 @@ from spark_kbatch.wire.protocol import InitProducerIdResponse
 logger = logging.getLogger(__name__)
 
 _TAKES_WITHIN_S = 10.0  # an id; clients wait for 30 s
+_FIRST_WITH_IDS = 3
 
 
 class ProducerIdsHandler:
@@ -34,7 +35,7 @@ class ProducerIdsHandler:
         """Answer InitProducerId: a new id, with epoch 0."""
         transactional_id = received.body.transactional_id
         error, producer_id, epoch = ErrorCode.NONE, -1, -1
-        if transactional_id == "":
+        if transactional_id == "" or _names_half(received):
             error = ErrorCode.INVALID_REQUEST
         elif transactional_id is not None:
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -65,3 +66,10 @@ class ProducerIdsHandler:
                 transactional_id,
                 received.client_id,
             )
+
+
+def _names_half(received: Received) -> bool:
+    """Return True if a request names a producer id without an epoch, or the reverse."""
+    if received.version < _FIRST_WITH_IDS:
+        return False
+    return (received.body.producer_id == -1) != (received.body.producer_epoch == -1)

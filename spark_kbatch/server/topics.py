@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from spark_kbatch.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
+    InvalidTopicError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -79,7 +80,7 @@ class TopicsHandler:
             created, outcome = self._outcomes.attempt(create)
             if created is None:
                 results.append(
-                    result(name=asked.name, topic_id=None, configs=None, **outcome._asdict())
+                    result(name=asked.name, topic_id=None, configs=[], **outcome._asdict())
                 )
             else:
                 results.append(created)
@@ -109,13 +110,15 @@ class TopicsHandler:
         if self._backend.metadata.topics.find(name) is not None:
             raise TopicAlreadyExistsError(name)
         self._backend.metadata.topics.ensure_may_be_named(name)
+        config, given = settings.parse_new(
+            (one.name, _not_null(one.name, one.value)) for one in asked.configs
+        )
         if asked.assignments:
             partitions, replication_factor = _assigned(asked), 1
         else:
             partitions = self._partitions(asked.num_partitions)
             replication_factor = self._replication_factor(asked.replication_factor)
-        given = [(one.name, _not_null(one.name, one.value)) for one in asked.configs]
-        return _Wanted(name, partitions, replication_factor, *settings.parse_new(given))
+        return _Wanted(name, partitions, replication_factor, config, given)
 
     def _partitions(self, asked: int) -> int:
         if asked == _DEFAULT:
@@ -171,7 +174,7 @@ class TopicsHandler:
         topic = (
             self._topic_of(topic_id)
             if topic_id is not None
-            else self._backend.metadata.topics.topic(str(name))
+            else self._existing(str(name))
         )
         ensure_not_the_clusters(topic.name)
         try:
@@ -187,6 +190,13 @@ class TopicsHandler:
                 raise
             raise _unknown_id(topic_id) from None
         return deleted.name, uuid_of(deleted.topic_id)
+
+    def _existing(self, name: str) -> Topic:
+        """Return the topic that a client names; one of an invalid name does not exist."""
+        try:
+            return self._backend.metadata.topics.topic(name)
+        except InvalidTopicError as error:
+            raise UnknownTopicOrPartitionError(str(error)) from None
 
     def _topic_of(self, topic_id: uuid.UUID) -> Topic:
         topics = self._backend.metadata.topics
@@ -212,8 +222,8 @@ class TopicsHandler:
     def _grow(self, asked: Any, times: int, deadline: float, validate_only: bool) -> None:
         """Add partitions to a topic."""
         _ensure_once(asked.name, times)
-        ensure_not_the_clusters(asked.name)
-        topic = self._backend.metadata.topics.topic(asked.name)
+        topic = self._existing(asked.name)
+        ensure_not_the_clusters(topic.name)
         if asked.count > PARTITIONS_MAX:
             raise InvalidPartitionsError(
                 f"a topic cannot have {asked.count} partitions; accepted: up to {PARTITIONS_MAX}"
@@ -264,8 +274,8 @@ class TopicsHandler:
 
     def _delete_records(self, topic_partition: TopicPartition, offset: int, deadline: float) -> int:
         """Delete a partition's records below an offset; return its new log start offset."""
-        ensure_not_the_clusters(topic_partition.topic)
-        topic = self._backend.metadata.topics.topic(topic_partition.topic)
+        topic = self._existing(topic_partition.topic)
+        ensure_not_the_clusters(topic.name)
         if not 0 <= topic_partition.partition < topic.partitions:
             raise UnknownTopicOrPartitionError(f"partition {topic_partition} does not exist")
         if offset < _ALL_RECORDS:

@@ -33,6 +33,7 @@ from spark_kbatch.server.groups.records import (
 )
 from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.server.metadata import GROUP_OPERATIONS
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
@@ -61,6 +62,7 @@ _GROUP_ERRORS = 2  # OffsetFetch: the answer has an error for the group as a who
 
 _NO_OFFSET = -1
 _DEAD = "Dead"
+_FIRST_WITH_OPERATIONS = 3  # of DescribeGroups
 _LOAD_AGAIN_AFTER_MS = 1000
 _CLEAN_UP = ("clean up",)
 
@@ -524,6 +526,9 @@ class GroupCoordinator:
     def describe_groups(self, received: Received, respond: Respond) -> None:
         """Answer a DescribeGroups; a group that does not exist is shown as Dead."""
         asked = dict.fromkeys(received.body.groups)  # each is described once
+        may_ask = received.version >= _FIRST_WITH_OPERATIONS
+        asks = may_ask and received.body.include_authorized_operations
+        operations = set(GROUP_OPERATIONS) if asks else None
 
         def answer_of(group_id: str, error: ErrorCode) -> Any:
             group = None if error else self._memberships.groups.get(group_id)
@@ -532,7 +537,7 @@ class GroupCoordinator:
                 state = "" if error else _DEAD
                 return described(
                     error_code=error, group_id=group_id, group_state=state, protocol_type="",
-                    protocol_data="", members=[],
+                    protocol_data="", members=[], authorized_operations=operations,
                 )  # fmt: skip
             is_stable = group.state is GroupState.STABLE
             return described(
@@ -542,6 +547,7 @@ class GroupCoordinator:
                 protocol_type=group.protocol_type or "",
                 protocol_data=(group.protocol or "") if is_stable else "",
                 members=[_described(group, one) for one in group.members.values()],
+                authorized_operations=operations,
             )
 
         def failed(error: ErrorCode) -> Any:
