@@ -1,7 +1,7 @@
 """topics/TOPIC.json: the topics that exist, and the nodes that hold their replicas.
 
     topic_id, partitions, config
-    given              keys of the settings that were given; those of a default's value are told apart by it
+    given              keys of the settings that were given, also with a default's value
     replica_cycle      version 2: partition p has the replicas at p modulo the length of the list
     replicas           version 1: a list for each partition
 
@@ -309,6 +309,8 @@ def _config_of(stored: StoredObject) -> TopicConfig:
             given[field] = stored.text(key)
         else:
             given[field] = stored.integer(key, _LEAST.get(field, 1), LONG_MAX)
+    # Topics that are older than this setting have no limit.
+    given.setdefault("message_timestamp_after_max_ms", LONG_MAX)
     try:
         return TopicConfig(**given)  # type: ignore[arg-type]
     except ConfigError as error:

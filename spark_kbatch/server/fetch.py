@@ -116,7 +116,6 @@ class FetchHandler:
                 replicas=self._backend.prompt_snapshots.replicas,
             )
 
-
     def _count_of_partitions(self, name: str) -> int:
         try:
             topic = self._backend.metadata.topics.find(name)

@@ -171,11 +171,7 @@ class TopicsHandler:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST, "give either the name of a topic or its id"
             )
-        topic = (
-            self._topic_of(topic_id)
-            if topic_id is not None
-            else self._existing(str(name))
-        )
+        topic = self._topic_of(topic_id) if topic_id is not None else self._existing(str(name))
         ensure_not_the_clusters(topic.name)
         try:
             deleted = administration.delete_topic(

@@ -227,6 +227,19 @@ def test_each_record_is_held_to_the_topics_limits_of_times(
     assert taken(data, **limits, message_timestamp_type="LogAppendTime") == data
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_each_batch_of_a_run_is_held_to_the_limits(late: int) -> None:
+    def run(distance: int) -> bytes:
+        times = [NOW, NOW]
+        times[late] += distance
+        return b"".join(map(with_times, times))
+
+    config, origin = TopicConfig(message_timestamp_after_max_ms=10), AppendOrigin.CLIENT
+    assert accept(run(10), PARTITION, config, origin, now_ms=NOW).data == run(10)
+    with pytest.raises(InvalidTimestampError, match="11 ms after now"):
+        accept(run(11), PARTITION, config, origin, now_ms=NOW)
+
+
 def test_times_within_the_limits_and_none_are_taken() -> None:
     data = with_times(NOW - 100, -1, NOW + 10)
     assert taken(data, message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=10)

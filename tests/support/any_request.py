@@ -46,7 +46,9 @@ class Group:
     """A group of consumers, as both servers should have it."""
 
     members: list[str] = field(default_factory=list)  # symbols, see `Ids`
-    joining: set[str] = field(default_factory=set)  # those of them that have an id, and did not join yet
+    joining: set[str] = field(
+        default_factory=set
+    )  # those of them that have an id, and did not join yet
     generation: int = -1
     protocol: str | None = None
     leader: str = ""
@@ -59,7 +61,9 @@ class World:
     topics: dict[str, int] = field(default_factory=dict)  # counts of partitions, by name
     ends: dict[tuple[str, int], int] = field(default_factory=dict)  # of logs
     groups: dict[str, Group] = field(default_factory=dict)
-    given_up: dict[str, int] = field(default_factory=dict)  # how many groups, by the name of the first
+    given_up: dict[str, int] = field(
+        default_factory=dict
+    )  # how many groups, by the name of the first
     sequences: dict[tuple[str, int, str], int] = field(default_factory=dict)
     producers: list[str] = field(default_factory=list)  # symbols
 
@@ -101,7 +105,9 @@ class Asked(NamedTuple):
         """Return the request, framed, with a server's own ids."""
         kind = library_class(self.api_key, REQUEST)
         version = min(self.version, _last_known(kind, self.version))
-        body = _object(kind, kind.fields.values(), version, self.fields(ids)).encode(version=version)
+        body = _object(kind, kind.fields.values(), version, self.fields(ids)).encode(
+            version=version
+        )
         head = struct.pack(">hhih", self.api_key, self.version, self.number, len(self.client_id))
         head += self.client_id + (b"\0" if kind.flexible_version_q(version) else b"")
         frame = head + bytes(body) + self.tail
@@ -180,7 +186,9 @@ class _Making:
         if one.is_array():
             if one.nullable_for_version_q(self.version) and self._is_null(one.name):
                 return None
-            return self._without_repetition([self._element(one) for _ in range(self._count(one.name))])
+            return self._without_repetition(
+                [self._element(one) for _ in range(self._count(one.name))]
+            )
         return self._element(one)
 
     def _without_repetition(self, elements: list[Any]) -> list[Any]:
@@ -338,7 +346,9 @@ class _Making:
             numbers = {
                 "producer_id": self.ids.producers[name],
                 "producer_epoch": self.pick((0,), (1, -1)),
-                "base_sequence": self.pick((following,), (following + 1, max(following - 1, 0), -1)),
+                "base_sequence": self.pick(
+                    (following,), (following + 1, max(following - 1, 0), -1)
+                ),
             }
             self.last["producer"] = name
         fault = self.pick((None,), _FAULTS)
@@ -543,7 +553,6 @@ class _Making:
 
     def of_producer_epoch(self) -> int:
         return int(self.pick((-1,), (-1, 0, 3)))
-
 
 
 def _name_of(element: Any) -> Any:

@@ -114,7 +114,9 @@ class Side:
             (ApiKey.FIND_COORDINATOR, find, 0), (ApiKey.INIT_PRODUCER_ID, init, 0),
             (ApiKey.HEARTBEAT, beat, 25),
         ):  # fmt: skip
-            until(lambda key=api_key, body=body, ready=ready: self.ask(key, body).error_code == ready)
+            until(
+                lambda key=api_key, body=body, ready=ready: self.ask(key, body).error_code == ready
+            )
 
     def ask(self, api_key: ApiKey, body: Any) -> Any:
         """Return the decoded answer to a request that this module needs for itself."""
@@ -258,7 +260,9 @@ class Judge:
         self.settle()
         for name, count in [*self.world.topics.items()]:
             for number in range(count):
-                starts, ends = zip(*(side.span_of(name, number) for side in self.sides), strict=True)
+                starts, ends = zip(
+                    *(side.span_of(name, number) for side in self.sides), strict=True
+                )
                 assert ends[0] == ends[1], (name, number, ends)
                 # The broker may have lost where a log starts, and have its deleted records again.
                 if starts[0] != starts[1]:
@@ -320,7 +324,9 @@ class Judge:
         if api_key in HELD:
             self._ask_held(asked)
         else:
-            is_answered = api_key is not ApiKey.PRODUCE or asked.fields(self.broker.ids)["acks"] != 0
+            is_answered = (
+                api_key is not ApiKey.PRODUCE or asked.fields(self.broker.ids)["acks"] != 0
+            )
             answers = []
             for side in self.sides:
                 started = time.monotonic()
@@ -419,7 +425,10 @@ class Judge:
         group = self.world.groups.setdefault(fields["group_id"], Group())
         ids = {member: symbol for symbol, member in self.broker.ids.members.items()}
         if asked.api_key is ApiKey.LEAVE_GROUP:
-            leaving = [fields.get("member_id"), *(one["member_id"] for one in fields.get("members", ()))]
+            leaving = [
+                fields.get("member_id"),
+                *(one["member_id"] for one in fields.get("members", ())),
+            ]
             if group.joining & {ids.get(one) for one in leaving}:
                 # The broker rebalances a group for it.
                 self.world.give_up_group(fields["group_id"])
@@ -626,7 +635,9 @@ def differences(
     """Yield the fields in which two plain answers differ: path, both values, the scalars beside it."""
     if isinstance(broker, dict) and isinstance(server, dict):
         if broker.get("error_code") != server.get("error_code"):  # the rest follows from it
-            broker, server = ({"error_code": one.get("error_code")} | _named(one) for one in (broker, server))
+            broker, server = (
+                {"error_code": one.get("error_code")} | _named(one) for one in (broker, server)
+            )
         scalars = {key: one for key, one in broker.items() if not isinstance(one, (dict, list))}
         for key in dict.fromkeys((*broker, *server)):
             inner = f"{path}.{key}" if path else key
