@@ -138,7 +138,7 @@ class MetadataHandler:
             topics = self._of_ids(ids) if ids else [self._asked(name, late) for name in names]
         if received.version >= _FIRST_WITH_OPERATIONS:
             for one in topics if body.include_topic_authorized_operations else ():
-                one.authorized_operations = set(TOPIC_OPERATIONS)
+                one.authorized_operations = set(TOPIC_OPERATIONS) if one.name is not None else None
         operations = None
         if received.version in _WITH_OPERATIONS_OF_CLUSTER:
             if body.include_cluster_authorized_operations:

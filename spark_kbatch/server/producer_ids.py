@@ -72,4 +72,5 @@ def _names_half(received: Received) -> bool:
     """Return True if a request names a producer id without an epoch, or the reverse."""
     if received.version < _FIRST_WITH_IDS:
         return False
-    return (received.body.producer_id == -1) != (received.body.producer_epoch == -1)
+    body = received.body
+    return bool((body.producer_id == -1) != (body.producer_epoch == -1))

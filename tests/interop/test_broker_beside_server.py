@@ -177,9 +177,9 @@ ACCEPTED = [
     Accepted(
         "where Kafka fails on a bad value, the answer says what is wrong, or the value has a meaning",
         "",
-        "LIST_OFFSETS|FETCH|PRODUCE|CREATE_PARTITIONS",
-        ERROR,
-        lambda found: found.broker == -1,
+        "LIST_OFFSETS|FETCH|PRODUCE|CREATE_PARTITIONS|JOIN_GROUP",
+        rf"{ERROR}|member_id",
+        lambda found: -1 in (found.broker, found.context.get("error_code")),
     ),
     Accepted(
         "a request as a whole is refused before its partitions are looked at",
