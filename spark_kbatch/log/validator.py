@@ -34,6 +34,7 @@ ProduceRequest.validateRecords.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -205,7 +206,9 @@ def _inspected(
         try:
             config.ensure_time_accepted(topic_partition.topic, timestamp, now_ms)
         except InvalidTimestampError as error:
-            records = tuple(_not_accepted(data, header, config, now_ms))
+            records: tuple[tuple[int, int], ...] = ()
+            with contextlib.suppress(CorruptRecordError):  # too large to be decoded as a whole
+                records = tuple(_not_accepted(data, header, config, now_ms))
             raise dataclasses.replace(error, records=records) from None
     if times.largest != header.max_timestamp and not config.is_log_append_time:
         data = with_max_timestamp(data, times.largest)

@@ -195,7 +195,7 @@ class TopicConfig:
             return -LONG_MAX, LONG_MAX
         return (
             now_ms - self.message_timestamp_before_max_ms,
-            now_ms + self.message_timestamp_after_max_ms,
+            min(now_ms + self.message_timestamp_after_max_ms, LONG_MAX),
         )
 
     def ensure_time_accepted(self, topic: str, timestamp_ms: int, now_ms: int) -> None:
@@ -241,9 +241,7 @@ class Topic:
     partitions: int
     config: TopicConfig
     replicas: tuple[tuple[int, ...], ...] = ()  #: node ids by partition; the first is preferred
-    given: frozenset[str] = (
-        frozenset()
-    )  #: keys of settings that were given, if only with the default
+    given: frozenset[str] = frozenset()  #: keys of settings given, if only with the default
 
     def __repr__(self) -> str:
         copies = f", replication_factor={self.replication_factor}" if self.replicas else ""

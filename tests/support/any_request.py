@@ -56,7 +56,7 @@ class Group:
 
 @dataclass
 class World:
-    """What both servers should hold by now."""
+    """The topics, groups and producers that both servers should have by now."""
 
     topics: dict[str, int] = field(default_factory=dict)  # counts of partitions, by name
     ends: dict[tuple[str, int], int] = field(default_factory=dict)  # of logs
@@ -313,7 +313,7 @@ class _Making:
                 at = (str(self._topic_now()), self.last[name])
                 now = self.ids.epochs.get(at, 0)
                 self.last["epoch_now"] = now
-                return int(self.pick((-1, now), (now + 1, now - 1, -2, INT32_MAX)))
+                return int(self.pick((-1, now), (now + 1, -2, INT32_MAX)))
         return -1
 
     def of_leader_epoch(self) -> int:
