@@ -85,8 +85,14 @@ class InvalidTopicError(ConfigError):
 
     topic: str
     reason: str
+    other: str = ""  # the topic that has a name like it
 
     def __str__(self) -> str:
+        if self.other:
+            return (
+                f"topic {self.topic!r} cannot be created beside {self.other!r}: {self.reason}; choose "
+                "another name"
+            )
         return (
             f"topic name {self.topic!r} {self.reason}; a topic name has 1 to 249 characters of "
             "[a-zA-Z0-9._-] and is neither '.' nor '..'"
@@ -235,6 +241,9 @@ class InvalidTimestampError(KBatchError):
     option: str = ""  # the topic's limit that the time passes
     limit_ms: int = -1
     now_ms: int = -1
+    records: tuple[
+        tuple[int, int], ...
+    ] = ()  # of a client's batch: numbers and times of such records
 
     def __str__(self) -> str:
         if self.option:

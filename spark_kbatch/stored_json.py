@@ -157,6 +157,13 @@ class StoredObject:
             )
         return value
 
+    def texts(self, key: str, *, count_max: int) -> list[str]:
+        """Return the texts in the list at a key; none if the key is missing."""
+        found = self._list(key, count_max) if key in self.values else []
+        if not all(isinstance(one, str) for one in found):
+            raise self.damaged(key, found, "a list of texts")
+        return found
+
     def object(self, key: str, *, default: dict[str, Any] = _REQUIRED) -> StoredObject:
         """Return the object at a key."""
         value = default if default is not _REQUIRED and key not in self.values else self._value(key)

@@ -67,7 +67,7 @@ def cluster_path(tmp_path: Path) -> Path:
     path = tmp_path / "cluster"
     disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
     with spark_kbatch.open(path, create=True, log_dirs=disks) as cluster:
-        cluster.create_topic("events", replication_factor=2)
+        cluster.create_topic("events", replication_factor=2, config={"retention.ms": -1})
         cluster.create_topic("old")
         shutil.rmtree(disks[0])
         with cluster.producer() as producer:

@@ -29,7 +29,7 @@ from spark_kbatch.commit.staging import Extent, OpenFiles, Probe, ReplicatedStag
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Files
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
-from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
+from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
 from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def find_or_create_topic(parts: ClusterParts, name: str, options: WriteOptions) 
     topic = parts.metadata.topics.find(name) or parts.make_topic(
         name,
         TopicConfig(**options.topic_config),
+        given=map(topic_key, options.topic_config),
         partitions=options.num_partitions or 1,
         replication_factor=options.replication_factor or 1,
     )

@@ -145,6 +145,7 @@ class ClusterParts:
         name: str,
         config: TopicConfig,
         *,
+        given: Iterable[str] = (),
         partitions: int,
         replication_factor: int,
         exist_ok: bool = True,
@@ -152,7 +153,7 @@ class ClusterParts:
     ) -> Topic:
         """Create a topic (`administration.create_topic`); warn if its replicas lie on one disk."""
         topic = administration.create_topic(
-            self.manager, name, partitions=partitions, config=config,
+            self.manager, name, partitions=partitions, config=config, given=given,
             replication_factor=replication_factor, exist_ok=exist_ok, deadline=deadline,
         )  # fmt: skip
         in_path = [

@@ -191,6 +191,7 @@ class Cluster(TopicsAtPath):
             return self._parts.make_topic(
                 name,
                 TopicConfig(**settings),
+                given=() if isinstance(config, TopicConfig) else map(topic_key, settings),
                 **({"partitions": 1, "replication_factor": 1} | given),
                 exist_ok=exist_ok,
             )

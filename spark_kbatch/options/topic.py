@@ -34,6 +34,7 @@ NO_LIMIT = -1  # of retention.ms and retention.bytes
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
 _VERSION = re.compile(r"(\d)\.(\d{1,2})(\.\d{1,2}){0,2}(-IV\d)?")
+_NO_CHANGES: Mapping[str, object] = {}
 _VERSIONS = "a version of Kafka, 0.8 or later, such as 0.9.0, 0.10.2 or 3.0"
 
 
@@ -128,7 +129,7 @@ class TopicConfig:
     segment_ms: int = LONG_MAX
     message_timestamp_type: str = CREATE_TIME
     message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_after_max_ms: int = LONG_MAX
+    message_timestamp_after_max_ms: int = 3_600_000
     retention_ms: int = NO_LIMIT
     retention_bytes: int = NO_LIMIT
     file_delete_delay_ms: int = 60_000
@@ -185,6 +186,18 @@ class TopicConfig:
         limits = (self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)
         return limits != (LONG_MAX, LONG_MAX) and not self.is_log_append_time
 
+    def accepted_times(self, now_ms: int) -> tuple[int, int]:
+        """Return the earliest and latest time that a record written now may have, both inclusive.
+
+        -1, for no time, is accepted besides.
+        """
+        if not self.limits_times:
+            return -LONG_MAX, LONG_MAX
+        return (
+            now_ms - self.message_timestamp_before_max_ms,
+            min(now_ms + self.message_timestamp_after_max_ms, LONG_MAX),
+        )
+
     def ensure_time_accepted(self, topic: str, timestamp_ms: int, now_ms: int) -> None:
         """Check a record's time against the topic's limits; -1, for no time, is always accepted.
 
@@ -192,7 +205,8 @@ class TopicConfig:
             InvalidTimestampError: the time passes a limit; names the option.
         Source: LogValidator.validateTimestamp.
         """
-        if timestamp_ms == -1 or not self.limits_times:
+        earliest, latest = self.accepted_times(now_ms)
+        if earliest <= timestamp_ms <= latest or timestamp_ms == -1:
             return
         for field, distance in (
             ("message_timestamp_before_max_ms", now_ms - timestamp_ms),
@@ -227,6 +241,7 @@ class Topic:
     partitions: int
     config: TopicConfig
     replicas: tuple[tuple[int, ...], ...] = ()  #: node ids by partition; the first is preferred
+    given: frozenset[str] = frozenset()  #: keys of settings given, if only with the default
 
     def __repr__(self) -> str:
         copies = f", replication_factor={self.replication_factor}" if self.replicas else ""
@@ -280,14 +295,14 @@ def _format_version(key: str, value: str) -> str:
 # One row a line: the tables read as tables.
 # fmt: off
 TOPIC_OPTIONS = (
-    Option("max.message.bytes", parse_number(1024, INT_MAX), "1024 to 2147483647", TopicConfig.max_message_bytes, "Largest record batch, after compression, that the topic accepts."),
+    Option("max.message.bytes", parse_number(0), f"0 to {INT_MAX}", TopicConfig.max_message_bytes, "Largest record batch, after compression, that the topic accepts."),
     Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", TopicConfig.segment_bytes, "Largest size of a segment file."),
     Option("segment.ms", parse_number(1, LONG_MAX), "1 or more", TopicConfig.segment_ms, "How long a segment takes records before the next one is rolled, by the records' times: from the first batch of the segment to the new record; by the clock where records have no times.", "not set"),
     Option("segment.index.bytes", parse_number(24, INT_MAX), "24 to 2147483647", TopicConfig.segment_index_bytes, "Largest size of an index file; a segment with a full index is rolled."),
     Option("index.interval.bytes", parse_number(0), f"0 to {INT_MAX}", TopicConfig.index_interval_bytes, "How many bytes lie between two index entries. More entries find an offset faster, but make the index larger."),
     Option("message.timestamp.type", _timestamp_type, "CreateTime, LogAppendTime", TopicConfig.message_timestamp_type, "Whether a record has the time of its creation or of its append to the log (in a Spark job: of the commit)."),
     Option("message.timestamp.before.max.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.message_timestamp_before_max_ms, "How far a record's time may lie before the time of writing; records older than that are refused. Ignored with LogAppendTime.", "not set"),
-    Option("message.timestamp.after.max.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.message_timestamp_after_max_ms, "How far a record's time may lie after the time of writing; records later than that are refused. Ignored with LogAppendTime.", "not set"),
+    Option("message.timestamp.after.max.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.message_timestamp_after_max_ms, "How far a record's time may lie after the time of writing; records later than that are refused: most often such a time is in microseconds by mistake. Ignored with LogAppendTime."),
     Option("retention.ms", parse_number(-1, LONG_MAX), "-1 or more", TopicConfig.retention_ms, "How long records are kept: segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written."),
     Option("retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", TopicConfig.retention_bytes, "How large a partition may grow: its oldest segments are deleted as long as the rest still has this many bytes; -1 keeps all."),
     Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.file_delete_delay_ms, "How long the files of deleted segments, renamed to `.deleted`, and those of a deleted topic stay on disk."),
@@ -345,8 +360,15 @@ def _ensure_settings(options: Any) -> None:
         )
 
 
-def altered(topic: Topic, changes: Mapping[str, object]) -> TopicConfig:
-    """Return a topic's settings after changes by Kafka's keys; None resets a setting to its default.
+def altered(
+    topic: Topic, changes: Mapping[str, object], fixed: Mapping[str, object] = _NO_CHANGES
+) -> Topic:
+    """Return a topic after changes of its settings, by Kafka's keys; None resets one to its default.
+
+    Args:
+        topic: as it is.
+        changes: the new values.
+        fixed: changes of settings with one possible value, of which only the keys are kept.
 
     Raises:
         ConfigError: an unknown key, a bad value, or a setting that cannot be changed.
@@ -366,4 +388,6 @@ def altered(topic: Topic, changes: Mapping[str, object]) -> TopicConfig:
             f"{topic.config.message_format_version!r} and cannot be changed: its records have that "
             "format; create another topic"
         )
-    return config
+    keys = {topic_key(key) for key in given} | {key for key in fixed if fixed[key] is not None}
+    left = topic.given - reset.keys() - fixed.keys()
+    return replace(topic, config=config, given=left | keys)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_kbatch.clock import now_ms
+from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import Topic, TopicConfig
@@ -20,6 +21,10 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.remote.client import Client, leased
 from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.transport import BrokerTransport
+
+_UNKNOWN = TopicConfig(
+    message_timestamp_after_max_ms=LONG_MAX
+)  # settings: the broker knows its limits
 
 
 def open_producer(
@@ -76,7 +81,7 @@ class FoundTopics:
             UnknownTopicOrPartitionError: it does not exist; names those that do.
         """
         found = self._transport.topic(name) or self._ask(name)
-        topic = Topic(name, found.topic_id, len(found.partitions), TopicConfig())
+        topic = Topic(name, found.topic_id, len(found.partitions), _UNKNOWN)
         if topic != self._found.get(name):
             self._found[name] = topic
         return self._found[name]

@@ -76,17 +76,20 @@ def create_topic(
     *,
     partitions: int,
     config: TopicConfig,
+    given: Iterable[str] = (),
     replication_factor: int = 1,
     exist_ok: bool = True,
     deadline: float | None = None,
 ) -> Topic:
     """Create a topic, unless it exists; return it.
 
+    Args:
+        given: keys of the settings that were given, also of those with the default's value.
+
     Raises:
         TopicAlreadyExistsError: it exists, and that is not ok.
         InvalidReplicationFactorError: there are not enough log dirs.
-        InvalidTopicError: Kafka would refuse the name.
-        ConfigError: another topic's name is the same here.
+        InvalidTopicError: Kafka would refuse the name, alone or beside that of another topic.
         LockTimeoutError: the metadata lock was not free by the deadline.
     """
     ensure_valid_topic(name)
@@ -107,6 +110,7 @@ def create_topic(
                 name,
                 partitions=partitions,
                 config=config,
+                given=given,
                 replication_factor=replication_factor,
             )
 
@@ -117,6 +121,7 @@ def create_topic_locked(
     *,
     partitions: int,
     config: TopicConfig,
+    given: Iterable[str] = (),
     replication_factor: int = 1,
 ) -> Topic:
     """Create a topic that does not exist yet, for a caller that holds the metadata lock.
@@ -124,7 +129,7 @@ def create_topic_locked(
     The caller also keeps brokers out of the log dirs.
     """
     replicas = _assign(manager, partitions, replication_factor)
-    topic = Topic(name, random_id(), partitions, config, replicas)
+    topic = Topic(name, random_id(), partitions, config, replicas, frozenset(given))
     _make_logs(manager, topic, range(partitions))
     manager.metadata.topics.write(topic)
     return topic
@@ -177,9 +182,12 @@ def alter_topic(
     name: str,
     changes: Mapping[str, object],
     *,
+    fixed: Mapping[str, object] | None = None,
     deadline: float | None = None,
 ) -> Topic:
     """Change a topic's settings, where None restores a default; return the changed topic.
+
+    `fixed` are changes of settings with one possible value, see `altered`.
 
     Raises:
         UnknownTopicOrPartitionError: no such topic.
@@ -187,15 +195,15 @@ def alter_topic(
         LockTimeoutError: a lock was not free by the deadline.
     """
     with _changing(manager, commits, name, deadline) as topic:
-        config = altered(topic, changes)
-        if config == topic.config:
+        after = altered(topic, changes, fixed or {})
+        if after == topic:
             return topic
+        config = after.config
         if config.min_insync_replicas > topic.config.min_insync_replicas:
             for topic_partition in manager.partitions(name):
                 partition = manager.partition(topic_partition)
                 partition.ready_locked(flush=True)
                 partition.settle_high_watermark_locked(config.min_insync_replicas)
-        after = replace(topic, config=config)
         manager.metadata.topics.write(after)
     return after
 

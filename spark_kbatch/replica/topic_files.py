@@ -1,6 +1,7 @@
 """topics/TOPIC.json: the topics that exist, and the nodes that hold their replicas.
 
     topic_id, partitions, config
+    given              keys of the settings that were given, also with a default's value
     replica_cycle      version 2: partition p has the replicas at p modulo the length of the list
     replicas           version 1: a list for each partition
 
@@ -16,7 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ConfigError,
+    InvalidTopicError,
+    KafkaStorageError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.topic import (
@@ -35,7 +41,9 @@ from spark_kbatch.replica.paths import ClusterPaths
 from spark_kbatch.stored_json import StoredObject
 
 _TOPICS_NAMED_MAX, _NEAREST = 20, 5  # in an error; of more topics only the nearest
+_GIVEN_MAX = 1000  # a damaged file must not ask for all memory
 _LEAST = {
+    "max_message_bytes": 0,
     "index_interval_bytes": 0,
     "message_timestamp_before_max_ms": 0,
     "message_timestamp_after_max_ms": 0,
@@ -179,6 +187,7 @@ class TopicFiles:
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
                 "config": _stored_config(topic.config),
+                **({"given": sorted(topic.given)} if topic.given else {}),
                 **assignment,
             },
         )
@@ -203,18 +212,24 @@ class TopicFiles:
         self.write(topic)
 
     def ensure_may_be_named(self, name: str) -> None:
-        """Check that no other topic's name differs only by case, where the file system ignores case.
+        """Check that a new topic's name is not too much like that of another topic.
 
         Raises:
-            ConfigError: another topic's name differs by case only, which is the same name here.
+            InvalidTopicError: the names differ only in `.` and `_`, as in Kafka; or only by case, and the
+                file system ignores case.
+        Source: Topic.hasCollision, ReplicationControlManager.createTopic.
         """
-        if self._ignores_case:
-            for other in self.names(internal=True):
-                if other != name and other.lower() == name.lower():
-                    raise ConfigError(
-                        f"topic {name!r} cannot be created beside {other!r}: the file system of "
-                        f"{self._paths.path} does not tell the two names apart; choose another one"
-                    )
+        may_collide = "." in name or "_" in name
+        if not may_collide and not self._ignores_case:
+            return
+        for other in self.names(internal=True):
+            if other == name:
+                continue
+            if may_collide and _in_metrics(other) == _in_metrics(name):
+                raise InvalidTopicError(name, "Kafka's metrics write '.' as '_'", other)
+            if self._ignores_case and other.lower() == name.lower():
+                reason = f"the file system of {self._paths.path} does not tell the two names apart"
+                raise InvalidTopicError(name, reason, other)
 
     @functools.cached_property
     def _ignores_case(self) -> bool:
@@ -246,6 +261,11 @@ class TopicFiles:
         return not self._deleted.owns(directory) and self._files.exists(directory)
 
 
+def _in_metrics(name: str) -> str:
+    """Return a topic's name as Kafka's metrics have it."""
+    return name.replace(".", "_")
+
+
 def _topic_of(name: str, stored: StoredObject) -> Topic:
     partitions = stored.integer("partitions", 1, PARTITIONS_MAX)
     key = "replicas" if "replicas" in stored else "replica_cycle"
@@ -258,6 +278,7 @@ def _topic_of(name: str, stored: StoredObject) -> Topic:
         partitions,
         _config_of(stored.object("config")),
         tuple(cycle[p % len(cycle)] for p in range(partitions)),
+        frozenset(stored.texts("given", count_max=_GIVEN_MAX)),
     )
 
 
@@ -288,6 +309,8 @@ def _config_of(stored: StoredObject) -> TopicConfig:
             given[field] = stored.text(key)
         else:
             given[field] = stored.integer(key, _LEAST.get(field, 1), LONG_MAX)
+    # Topics that are older than this setting have no limit.
+    given.setdefault("message_timestamp_after_max_ms", LONG_MAX)
     try:
         return TopicConfig(**given)  # type: ignore[arg-type]
     except ConfigError as error:

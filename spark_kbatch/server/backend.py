@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -32,6 +32,7 @@ class Backend(Protocol):
         name: str,
         config: TopicConfig,
         *,
+        given: Iterable[str] = (),
         partitions: int,
         replication_factor: int,
         exist_ok: bool = True,

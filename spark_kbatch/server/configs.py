@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.metadata import NODE_ID
 from spark_kbatch.server.outcomes import Outcomes, RefusedError
 from spark_kbatch.server.requests import Received, Respond
-from spark_kbatch.server.settings import ConfigSource, Setting
+from spark_kbatch.server.settings import Changes, ConfigSource, Setting
 from spark_kbatch.server.topics import ensure_not_the_clusters
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
@@ -31,7 +31,7 @@ _TIMEOUT_S = 30.0  # the request names none
 
 
 # What a request changes of a topic, given its settings in the request.
-_ChangesOf: TypeAlias = Callable[[Topic, Sequence[Any]], Mapping[str, str | None]]
+_ChangesOf: TypeAlias = Callable[[Topic, Sequence[Any]], Changes]
 
 
 class ResourceType(IntEnum):
@@ -87,15 +87,16 @@ class ConfigsHandler:
         """Return the configs of one topic or broker that a DescribeConfigs request asks for."""
         found: Iterable[Setting]
         if resource.resource_type == ResourceType.TOPIC:
-            found = settings.topic_settings(self._topic(resource.resource_name).config)
+            topic = self._topic(resource.resource_name)
+            found = settings.topic_settings(topic.config, topic.given)
         elif resource.resource_type == ResourceType.BROKER:
             # The empty name stands for the defaults of all brokers, of which there are none.
             is_node = _ensure_node(resource.resource_name)
             found = self._of_the_server(received) if is_node else ()
         else:
             raise _unknown_resource(resource.resource_type)
-        keys = resource.configuration_keys
-        return [one for one in found if keys is None or one.name in keys]
+        keys = resource.configuration_keys or ()  # none stands for all
+        return [one for one in found if not keys or one.name in keys]
 
     def _topic(self, name: str) -> Topic:
         return self._backend.metadata.topics.existing(name)
@@ -149,27 +150,30 @@ class ConfigsHandler:
             )
         if resource.resource_type != ResourceType.TOPIC:
             raise _unknown_resource(resource.resource_type)
+        if not name:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "there are no settings of all topics")
         ensure_not_the_clusters(name)
         topic = self._topic(name)
-        changes = changes_of(topic, resource.configs)
+        changes, fixed = changes_of(topic, resource.configs)
         if validate_only:
-            altered(topic, changes)
+            altered(topic, changes, fixed)
         else:
             administration.alter_topic(
                 self._backend.manager,
                 self._backend.coordinator(flush=True),
                 name,
                 changes,
+                fixed=fixed,
                 deadline=deadline,
             )
 
 
-def _changes(topic: Topic, configs: Sequence[Any]) -> dict[str, str | None]:
+def _changes(topic: Topic, configs: Sequence[Any]) -> Changes:
     """Return the settings that an IncrementalAlterConfigs changes, with new values; None is the default."""
     return settings.changes_of((one.name, _value_after(topic, one)) for one in configs)
 
 
-def _replacement(_: Topic, configs: Sequence[Any]) -> dict[str, str | None]:
+def _replacement(_: Topic, configs: Sequence[Any]) -> Changes:
     """Return all of a topic's settings, with their values after an AlterConfigs; None is the default."""
     return settings.all_of((one.name, _value(one)) for one in configs)
 

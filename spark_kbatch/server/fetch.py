@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
+from spark_kbatch.errors import InvalidTopicError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.log.epochs import EpochEntry
 from spark_kbatch.model import IsolationLevel, TopicPartition
-from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchResult
+from spark_kbatch.options.topic import PARTITIONS_MAX
+from spark_kbatch.replica.delayed_fetch import NO_EPOCH, FetchInfo, FetchResult
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.memory import AnswerMemory
 from spark_kbatch.server.refusals import fetch_refusal
@@ -37,6 +39,7 @@ _MIN_BYTES_MAX = 1 << 20  # an answer of this size is sent even if the client wa
 # their request.timeout.ms, 30 s.
 _MAX_WAIT_MS = 60_000
 _WAITING_MAX = 100_000  # partitions that fetches wait for: above that, no more of them wait
+_UNKNOWN = FetchResult(error=UnknownTopicOrPartitionError("no such partition"))
 
 
 class FetchHandler:
@@ -92,12 +95,17 @@ class FetchHandler:
             TopicPartition(topic.topic, one.partition): FetchInfo(
                 one.fetch_offset,
                 max(one.partition_max_bytes, 0),
-                one.current_leader_epoch,
-                one.last_fetched_epoch,
+                max(one.current_leader_epoch, NO_EPOCH),
+                max(one.last_fetched_epoch, NO_EPOCH),
             )
             for topic in request.topics
             for one in topic.partitions
         }
+        # As in Kafka, the others are waited for.
+        count = functools.cache(self._count_of_partitions)
+        answer.unknown = [tp for tp in infos if not 0 <= tp.partition < count(tp.topic)]
+        for topic_partition in answer.unknown:
+            del infos[topic_partition]
         most = min(
             max(request.max_bytes, 0), self._max_bytes, sum(one.max_bytes for one in infos.values())
         )
@@ -113,6 +121,15 @@ class FetchHandler:
                 replicas=self._backend.prompt_snapshots.replicas,
             )
 
+    def _count_of_partitions(self, name: str) -> int:
+        try:
+            topic = self._backend.metadata.topics.find(name)
+        except InvalidTopicError:
+            return 0
+        except (OSError, KBatchError):
+            return PARTITIONS_MAX  # the read meets it again, and answers with it
+        return 0 if topic is None else topic.partitions
+
 
 class _Answer:
     """The response to one Fetch request, sent once: when there are enough bytes, or when the server ends."""
@@ -122,6 +139,7 @@ class _Answer:
         self.partitions = sum(len(topic.partitions) for topic in request.topics)
         self._mutex = threading.Lock()  # guards _is_given
         self._is_given = False
+        self.unknown: Collection[TopicPartition] = ()  # partitions that do not exist
         self.on_given: Callable[[_Answer], object] = lambda _: None
         self.isolation = (
             IsolationLevel.READ_COMMITTED
@@ -138,7 +156,7 @@ class _Answer:
         self.on_given(self)
         # A partition that is named twice is answered once, as in Kafka: otherwise a small request could
         # have an answer of any size.
-        left = dict(results)
+        left = {**results, **dict.fromkeys(self.unknown, _UNKNOWN)}
         topics = [
             FetchTopicResponse(
                 topic.topic,

@@ -29,6 +29,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.pools import Pool
+from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
@@ -36,8 +37,15 @@ from spark_kbatch.wire.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 NODE_ID = 1
+# What anyone may do, since no one is asked who they are; the numbers are Kafka's AclOperation.
+TOPIC_OPERATIONS = (3, 4, 5, 6, 7, 8, 10, 11)
+GROUP_OPERATIONS = (3, 6, 8, 10, 11)
+CLUSTER_OPERATIONS = (5, 7, 8, 9, 10, 11, 12)
 _GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
+_BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
 _FIRST_WITH_KEYS = 4  # of FindCoordinator
+_FIRST_BY_ID, _FIRST_WITH_OPERATIONS = 12, 8  # of Metadata
+_WITH_OPERATIONS_OF_CLUSTER = range(8, 11)
 _NO_ID = uuid.UUID(int=0)
 _MAKES_WITHIN_S = 10.0  # the topics of a request, which has no time-out; clients wait for 30 s
 _MADE_MAX = 100  # topics that one request creates; for others its client has to ask again
@@ -69,6 +77,12 @@ class MetadataHandler:
     def metadata(self, received: Received, respond: Respond) -> None:
         """Answer Metadata."""
         body = received.body
+        if received.version < _FIRST_BY_ID and any(
+            one.name is None or one.topic_id is not None for one in body.topics or ()
+        ):
+            # Versions 10 and 11 have ids, but no answer without a name.
+            respond(refusal(received, ErrorCode.INVALID_REQUEST))
+            return
         may_make = received.version < 4 or body.allow_auto_topic_creation
         names = dict.fromkeys(topic.name for topic in body.topics or ())
         missing = [
@@ -119,11 +133,20 @@ class MetadataHandler:
             topics = [self._topic(topic) for topic in self._all_topics()]
         else:
             # Each is shown once, as in Kafka: otherwise a small request could have an answer of any size.
-            asked = dict.fromkeys((one.name, one.topic_id) for one in body.topics)
-            named = [self._asked(name, late) for name, _ in asked if name is not None]
-            topics = named + self._of_ids({topic_id for name, topic_id in asked if name is None})
+            ids = {one.topic_id for one in body.topics if one.topic_id is not None}
+            names = dict.fromkeys(one.name for one in body.topics if one.name is not None)
+            # Kafka overlooks the names beside an id.
+            topics = self._of_ids(ids) if ids else [self._asked(name, late) for name in names]
+        if received.version >= _FIRST_WITH_OPERATIONS:
+            for one in topics if body.include_topic_authorized_operations else ():
+                one.authorized_operations = set(TOPIC_OPERATIONS) if one.name is not None else None
+        operations = None
+        if received.version in _WITH_OPERATIONS_OF_CLUSTER:
+            if body.include_cluster_authorized_operations:
+                operations = set(CLUSTER_OPERATIONS)
         return response(
             version=received.version,
+            authorized_operations=operations,
             brokers=[response.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
             cluster_id=self._cluster_id,
             controller_id=NODE_ID,
@@ -143,7 +166,7 @@ class MetadataHandler:
             logger.warning("topic %r is not shown: %s", name, error)
             return None
 
-    def _of_ids(self, topic_ids: Collection[uuid.UUID | None]) -> list[Any]:
+    def _of_ids(self, topic_ids: Collection[uuid.UUID]) -> list[Any]:
         """Return the metadata of topics that a client asks for by id."""
         if not topic_ids:
             return []
@@ -211,10 +234,32 @@ class MetadataHandler:
         """Answer DescribeCluster."""
         response = protocol.DescribeClusterResponse
         host, port = self._advertised(received)
+        asked = received.body.endpoint_type if received.version >= 1 else _BROKERS
+        if asked != _BROKERS:
+            is_known = asked == _CONTROLLERS
+            respond(
+                response(
+                    version=received.version,
+                    error_code=(
+                        ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                        if is_known
+                        else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+                    ),
+                    error_message=(
+                        "this is an endpoint of brokers, and one of controllers is asked for: give the "
+                        "address as bootstrap.servers"
+                        if is_known
+                        else f"there are no endpoints of type {asked}"
+                    ),
+                )
+            )
+            return
+        all_operations = received.body.include_cluster_authorized_operations
         respond(
             response(
                 version=received.version,
                 error_code=0,
+                authorized_operations=set(CLUSTER_OPERATIONS) if all_operations else None,
                 cluster_id=self._cluster_id,
                 controller_id=NODE_ID,
                 brokers=[response.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port)],

@@ -21,8 +21,9 @@ from spark_kbatch.record.header import NO_TIMESTAMP
 from spark_kbatch.replica.delayed_fetch import NO_EPOCH
 from spark_kbatch.replica.view import Replica
 from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.outcomes import code_of_existing
 from spark_kbatch.server.requests import Received, Respond
-from spark_kbatch.wire.errors import ErrorCode, code_of
+from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ListOffsetsResponse, OffsetForLeaderEpochResponse
 
 _EARLIEST_LOCAL = -4  # nothing is stored elsewhere, so it is the earliest
@@ -85,13 +86,13 @@ class OffsetsHandler:
         if time_ms < 0 and version < _SINCE.get(time_ms, version + 1):
             return ErrorCode.UNSUPPORTED_VERSION, _Found(), NO_EPOCH
         if isinstance(seen, Exception):
-            return code_of(seen), _Found(), NO_EPOCH
+            return code_of_existing(seen), _Found(), NO_EPOCH
         try:
             _ensure_epoch(seen, asked.current_leader_epoch)
             found = _at_time(seen, time_ms, isolation)
             epoch = _epoch_of(seen, found.offset)
         except (OSError, KBatchError) as error:
-            return code_of(error), _Found(), NO_EPOCH
+            return code_of_existing(error), _Found(), NO_EPOCH
         return ErrorCode.NONE, found, epoch
 
     # OffsetForLeaderEpoch.
@@ -164,13 +165,13 @@ def _epoch_of(seen: Replica, offset: int) -> int:
 
 def _end_of_epoch(seen: Replica | Exception, asked: Any) -> tuple[ErrorCode, int, int]:
     if isinstance(seen, Exception):
-        return code_of(seen), NO_EPOCH, _NOTHING
+        return code_of_existing(seen), NO_EPOCH, _NOTHING
     try:
         _ensure_epoch(seen, asked.current_leader_epoch)
         epochs = LeaderEpochCache.read(seen.log.files, seen.log.directory)
         entry = epochs.end_offset_for(asked.leader_epoch, seen.state.log_end_offset)
     except (OSError, KBatchError) as error:
-        return code_of(error), NO_EPOCH, _NOTHING
+        return code_of_existing(error), NO_EPOCH, _NOTHING
     return ErrorCode.NONE, entry.epoch, entry.start_offset
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from spark_kbatch.errors import KBatchError, TopicAlreadyExistsError
+from spark_kbatch.errors import InvalidTopicError, KBatchError, TopicAlreadyExistsError
 from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,13 @@ class Outcome(NamedTuple):
 
 
 DONE = Outcome(ErrorCode.NONE, None)
+
+
+def code_of_existing(error: BaseException) -> ErrorCode:
+    """Return the error code for a request about a topic that should exist: none has an invalid name."""
+    if isinstance(error, InvalidTopicError):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return code_of(error)
 
 
 class Outcomes:

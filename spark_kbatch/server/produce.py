@@ -8,21 +8,28 @@ Source: KafkaApis.handleProduceRequest; ProduceRequest.validateRecords.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ReplicaManager
 from spark_kbatch.server.appends import Append, Appends
+from spark_kbatch.server.outcomes import code_of_existing
 from spark_kbatch.server.requests import HANG_UP, Received, Respond
 from spark_kbatch.server.unwritten import IdempotentBatch, idempotent_batch
-from spark_kbatch.wire.errors import ErrorCode, code_of
-from spark_kbatch.wire.produce import ProducePartitionResponse, ProduceTopicResponse
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.produce import (
+    ProducePartitionResponse,
+    ProduceTopicResponse,
+    RecordError,
+)
 from spark_kbatch.wire.protocol import ProduceRequest, ProduceResponse
 
 _FIRST_VERSION = 3
@@ -68,7 +75,7 @@ class ProduceHandler:
                 if problem is None and batch is not None:
                     problem = received.unwritten.error(batch)
                 if not refusal and problem is not None:
-                    refusal = code_of(problem), str(problem)
+                    refusal = code_of_existing(problem), str(problem)
                 if refusal:
                     if batch is not None:
                         received.unwritten.answered(batch, refusal[0])
@@ -106,7 +113,9 @@ class _Answer:
 
         def answer(result: AppendResult) -> None:
             if result.error is not None:
-                slot.error_code, slot.error_message = code_of(result.error), str(result.error)
+                slot.error_code = code_of_existing(result.error)
+                slot.error_message = str(result.error)
+                slot.record_errors = _record_errors(result.error)
             else:
                 slot.base_offset = result.base_offset
                 slot.log_append_time_ms = result.log_append_time
@@ -138,6 +147,16 @@ class _Answer:
         # Without an answer the end of the connection is the error: the client looks up leaders again.
         failed = any(one.error_code for topic in self.topics for one in topic.partitions)
         self._respond(HANG_UP if failed else None)
+
+
+def _record_errors(error: Exception) -> list[RecordError]:
+    """Return the errors of single records, by which clients tell these from others of their batch."""
+    if not isinstance(error, InvalidTimestampError):
+        return []
+    return [
+        RecordError(number, str(dataclasses.replace(error, timestamp_ms=time, records=())))
+        for number, time in error.records
+    ]
 
 
 def _refused(received: Received) -> tuple[ErrorCode, str] | None:

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN_MAX = 200  # characters, in the log
 _TAKES_WITHIN_S = 10.0  # an id; clients wait for 30 s
+_FIRST_WITH_IDS = 3
 
 
 class ProducerIdsHandler:
@@ -35,7 +36,7 @@ class ProducerIdsHandler:
         """Answer InitProducerId: a new id, with epoch 0."""
         transactional_id = received.body.transactional_id
         error, producer_id, epoch = ErrorCode.NONE, -1, -1
-        if transactional_id == "":
+        if transactional_id == "" or _names_half(received):
             error = ErrorCode.INVALID_REQUEST
         elif transactional_id is not None:
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -67,3 +68,11 @@ class ProducerIdsHandler:
                 shown,
                 received.client_id[:_SHOWN_MAX],
             )
+
+
+def _names_half(received: Received) -> bool:
+    """Return True if a request names a producer id without an epoch, or the reverse."""
+    if received.version < _FIRST_WITH_IDS:
+        return False
+    body = received.body
+    return bool((body.producer_id == -1) != (body.producer_epoch == -1))

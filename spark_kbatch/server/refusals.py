@@ -120,7 +120,7 @@ def _number(partition: Any, name: str) -> Any:
 def _metadata(received: Received, error: ErrorCode) -> Mapping[str, Any]:
     make = protocol.MetadataResponse.MetadataResponseTopic
     topics = [
-        make(error_code=error, name=one.name, topic_id=one.topic_id, partitions=[])
+        make(error_code=error, name=one.name or "", topic_id=one.topic_id, partitions=[])
         for one in received.body.topics or ()
     ]
     return {"brokers": [], "topics": topics, "error_code": error}

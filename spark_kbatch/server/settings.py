@@ -12,7 +12,7 @@ core/.../server/ConfigHelper.scala; KIP-133, KIP-226, KIP-569.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -56,6 +56,13 @@ class Setting(NamedTuple):
     default: str
     documentation: str
     is_read_only: bool
+
+
+class Changes(NamedTuple):
+    """Changes of a topic's settings by key; None resets one to its default."""
+
+    changes: Mapping[str, str | None]
+    fixed: Mapping[str, str | None]  # of settings that have a single possible value here
 
 
 class _Fixed(NamedTuple):
@@ -109,19 +116,23 @@ _LONGS = frozenset(
 _OPTIONS = {option.key: option for option in CONFIG_OPTIONS}
 
 
-def topic_settings(config: TopicConfig) -> list[Setting]:
-    """Return the settings of a topic."""
+def topic_settings(config: TopicConfig, given: Collection[str]) -> list[Setting]:
+    """Return the settings of a topic; the keys in `given` were given, if only with the default's value."""
+    of_topic = ConfigSource.DYNAMIC_TOPIC_CONFIG
     found = [
         _setting(
             option.key,
             getattr(config, topic_field(option.key)),
             getattr(TopicConfig, topic_field(option.key)),
             option.text,
-            ConfigSource.DYNAMIC_TOPIC_CONFIG,
+            of_topic,
         )
         for option in CONFIG_OPTIONS
     ]
-    return sorted([*found, *_fixed(_FIXED_OF_TOPICS)])
+    return sorted(
+        one._replace(source=of_topic) if one.name in given else one
+        for one in [*found, *_fixed(_FIXED_OF_TOPICS)]
+    )
 
 
 def server_settings(
@@ -158,23 +169,26 @@ def server_settings(
     return sorted(one._replace(is_read_only=True) for one in found)
 
 
-def parse_new(given: Iterable[tuple[str, str | None]]) -> TopicConfig:
-    """Parse the settings that a CreateTopics request gives a new topic.
+def parse_new(given: Iterable[tuple[str, str]]) -> tuple[TopicConfig, frozenset[str]]:
+    """Parse the settings that a CreateTopics request gives a new topic; return them, and their keys.
 
     Raises:
         ConfigError: an unknown key, a key that is given twice, or a value that is not accepted.
     """
-    changes = changes_of(given)
-    return TopicConfig(**parse_topic_options({k: v for k, v in changes.items() if v is not None}))
+    changes, fixed = changes_of(given)
+    return TopicConfig(**parse_topic_options(changes)), frozenset({*changes, *fixed})
 
 
-def changes_of(given: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
-    """Check a topic's settings from a client; return by key those that can have more than one value here.
+def changes_of(given: Iterable[tuple[str, str | None]]) -> Changes:
+    """Check a topic's settings from a client; return them by key.
+
+    None resets a setting. An unknown one has nothing to reset, and is left out, as in Kafka.
 
     Raises:
         ConfigError: an unknown key, a key that is given twice, or a value other than the only possible one.
     """
     changes: dict[str, str | None] = {}
+    of_one_value: dict[str, str | None] = {}
     seen = set()
     for key, value in given:
         if key in seen:
@@ -184,20 +198,24 @@ def changes_of(given: Iterable[tuple[str, str | None]]) -> dict[str, str | None]
             fixed = _FIXED_OF_TOPICS[key].value
             if value not in (None, fixed):
                 refuse(key, str(value), f"{fixed}, its one value here")
+            of_one_value[key] = value
         elif key in _OPTIONS:
             changes[key] = value
-        else:
+        elif value is not None:
             refuse_unknown(key, [*_OPTIONS, *_FIXED_OF_TOPICS])
-    return changes
+    return Changes(changes, of_one_value)
 
 
-def all_of(given: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
+def all_of(given: Iterable[tuple[str, str | None]]) -> Changes:
     """Return all settings that a topic can have by key: those given, and None for all others.
 
     Raises:
         ConfigError: as `changes_of`.
     """
-    return dict.fromkeys(_OPTIONS) | changes_of(given)
+    changes, fixed = changes_of(given)
+    return Changes(
+        {**dict.fromkeys(_OPTIONS), **changes}, {**dict.fromkeys(_FIXED_OF_TOPICS), **fixed}
+    )
 
 
 def is_list(key: str) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from spark_kbatch.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
+    InvalidTopicError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -39,6 +40,7 @@ from spark_kbatch.server import settings
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.metadata import NODE_ID, NewTopics, uuid_of
 from spark_kbatch.server.outcomes import DONE, Outcomes, RefusedError
+from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
@@ -57,6 +59,7 @@ class _Wanted(NamedTuple):
     partitions: int
     replication_factor: int
     config: TopicConfig
+    given: frozenset[str]  # keys of the settings that it gives
 
 
 class TopicsHandler:
@@ -68,6 +71,8 @@ class TopicsHandler:
 
     def create_topics(self, received: Received, respond: Respond) -> None:
         """Answer CreateTopics."""
+        if _is_over(received, respond):
+            return
         body, deadline = received.body, _deadline(received)
         result = protocol.CreateTopicsResponse.CreatableTopicResult
         results = []
@@ -79,7 +84,7 @@ class TopicsHandler:
             created, outcome = self._outcomes.attempt(create)
             if created is None:
                 results.append(
-                    result(name=asked.name, topic_id=None, configs=None, **outcome._asdict())
+                    result(name=asked.name, topic_id=None, configs=[], **outcome._asdict())
                 )
             else:
                 results.append(created)
@@ -106,6 +111,7 @@ class TopicsHandler:
         topic = self._backend.make_topic(
             wanted.name,
             wanted.config,
+            given=wanted.given,
             partitions=wanted.partitions,
             replication_factor=wanted.replication_factor,
             exist_ok=False,
@@ -119,13 +125,16 @@ class TopicsHandler:
         ensure_not_the_clusters(name)
         if self._backend.metadata.topics.find(name) is not None:
             raise TopicAlreadyExistsError(name)
+        self._backend.metadata.topics.ensure_may_be_named(name)
+        config, given = settings.parse_new(
+            (one.name, _not_null(one.name, one.value)) for one in asked.configs
+        )
         if asked.assignments:
             partitions, replication_factor = _assigned(asked), 1
         else:
             partitions = self._partitions(asked.num_partitions)
             replication_factor = self._replication_factor(asked.replication_factor)
-        given = [(one.name, _not_null(one.name, one.value)) for one in asked.configs]
-        return _Wanted(name, partitions, replication_factor, settings.parse_new(given))
+        return _Wanted(name, partitions, replication_factor, config, given)
 
     def _partitions(self, asked: int) -> int:
         if asked == _DEFAULT:
@@ -153,6 +162,8 @@ class TopicsHandler:
 
     def delete_topics(self, received: Received, respond: Respond) -> None:
         """Answer DeleteTopics."""
+        if _is_over(received, respond):
+            return
         deadline = _deadline(received)
         if received.version >= _FIRST_WITH_IDS:
             asked = [(one.name, one.topic_id) for one in received.body.topics]
@@ -176,11 +187,7 @@ class TopicsHandler:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST, "give either the name of a topic or its id"
             )
-        topic = (
-            self._topic_of(topic_id)
-            if topic_id is not None
-            else self._backend.metadata.topics.existing(str(name))
-        )
+        topic = self._topic_of(topic_id) if topic_id is not None else self._existing(str(name))
         ensure_not_the_clusters(topic.name)
         try:
             deleted = administration.delete_topic(
@@ -196,6 +203,13 @@ class TopicsHandler:
             raise _unknown_id(topic_id) from None
         return deleted.name, uuid_of(deleted.topic_id)
 
+    def _existing(self, name: str) -> Topic:
+        """Return the topic that a client names; one of an invalid name does not exist."""
+        try:
+            return self._backend.metadata.topics.existing(name)
+        except InvalidTopicError as error:
+            raise UnknownTopicOrPartitionError(str(error)) from None
+
     def _topic_of(self, topic_id: uuid.UUID) -> Topic:
         topics = self._backend.metadata.topics
         for name in topics.names(internal=True):
@@ -206,6 +220,8 @@ class TopicsHandler:
 
     def create_partitions(self, received: Received, respond: Respond) -> None:
         """Answer CreatePartitions."""
+        if _is_over(received, respond):
+            return
         body, deadline = received.body, _deadline(received)
         result = protocol.CreatePartitionsResponse.CreatePartitionsTopicResult
         results = []
@@ -218,8 +234,8 @@ class TopicsHandler:
     def _grow(self, asked: Any, times: int, deadline: float, validate_only: bool) -> None:
         """Add partitions to a topic."""
         _ensure_once(asked.name, times)
-        ensure_not_the_clusters(asked.name)
-        topic = self._backend.metadata.topics.existing(asked.name)
+        topic = self._existing(asked.name)
+        ensure_not_the_clusters(topic.name)
         if asked.count > PARTITIONS_MAX:
             raise InvalidPartitionsError(
                 f"a topic cannot have {asked.count} partitions; accepted: up to {PARTITIONS_MAX}"
@@ -271,8 +287,8 @@ class TopicsHandler:
 
     def _delete_records(self, topic_partition: TopicPartition, offset: int, deadline: float) -> int:
         """Delete a partition's records below an offset; return its new log start offset."""
-        ensure_not_the_clusters(topic_partition.topic)
-        topic = self._backend.metadata.topics.existing(topic_partition.topic)
+        topic = self._existing(topic_partition.topic)
+        ensure_not_the_clusters(topic.name)
         if not 0 <= topic_partition.partition < topic.partitions:
             raise UnknownTopicOrPartitionError(f"partition {topic_partition} does not exist")
         if offset < _ALL_RECORDS:
@@ -304,6 +320,14 @@ def ensure_not_the_clusters(name: str) -> None:
 def _deadline(received: Received) -> float:
     timeout_ms: int = received.body.timeout_ms
     return time.monotonic() + max(0, timeout_ms) / 1000
+
+
+def _is_over(received: Received, respond: Respond) -> bool:
+    """Refuse a request whose time is up before it begins, as Kafka's controller does; return True if so."""
+    is_over: bool = received.body.timeout_ms <= 0
+    if is_over:
+        respond(refusal(received, ErrorCode.REQUEST_TIMED_OUT))
+    return is_over
 
 
 def _once(topics: Sequence[Any]) -> Iterator[tuple[Any, int]]:
@@ -387,7 +411,7 @@ def _created(wanted: _Wanted, topic_id: uuid.UUID | None) -> Any:
                 config_source=one.source,
                 is_sensitive=False,
             )
-            for one in settings.topic_settings(wanted.config)
+            for one in settings.topic_settings(wanted.config, wanted.given)
         ],
         **DONE._asdict(),
     )

@@ -137,23 +137,18 @@ class Reader:
         return self._data[position:end]
 
     def string(self, field: str) -> str:
-        """Read a string that cannot be null."""
+        """Read a string that cannot be null; see `nullable_string`."""
         value = self.nullable_string(field)
         if value is None:
             raise self.refuse(field, "a string", "null")
         return value
 
     def nullable_string(self, field: str) -> str | None:
-        """Read a string, or null."""
-        start = self.position
+        """Read a string, or null; what is not UTF-8 becomes U+FFFD, as in Kafka."""
         size_in_bytes = self._length(_INT16, field)
         if size_in_bytes < 0:
             return None
-        try:
-            return str(self.view(size_in_bytes, field), "utf-8")
-        except UnicodeDecodeError as error:
-            self.position = start
-            raise self.refuse(field, "UTF-8", error.object[error.start :][:8].hex(" ")) from None
+        return str(self.view(size_in_bytes, field), "utf-8", "replace")
 
     def nullable_view(self, field: str) -> memoryview | None:
         """Read bytes or records without copying them, or null."""

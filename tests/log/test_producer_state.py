@@ -152,7 +152,8 @@ def test_every_answer_is_that_of_a_log_that_remembers_records(sent: list[Sent]) 
 def append_to(log: PartitionLog, sent: Sent, *, flush: bool = False, now_ms: int = 0) -> Answer:
     """Append as the replica manager does."""
     data = sent.data()
-    header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=0)
+    written_ms = builders.FIRST_TIMESTAMP_MS
+    header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=written_ms)
     before = log.state()
     result = append_as_leader(
         log, before, data, header, origin=AppendOrigin.CLIENT, flush=flush, now_ms=now_ms

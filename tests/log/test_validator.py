@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -225,6 +226,37 @@ def test_each_record_is_held_to_the_topics_limits_of_times(
     with pytest.raises(InvalidTimestampError, match=option):
         taken(data, **limits)
     assert taken(data, **limits, message_timestamp_type="LogAppendTime") == data
+
+
+def test_times_are_refused_in_a_batch_that_is_too_large_to_be_decoded_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its records are not named."""
+    late = reference.encode_batch(
+        [reference.Record(i, NOW + 20, None, b"v" * 100) for i in range(3)], codec=4
+    )
+    with pytest.raises(InvalidTimestampError) as error:
+        taken(late, message_timestamp_after_max_ms=10)
+    assert [number for number, _ in error.value.records] == [0, 1, 2]
+    assert pickle.loads(pickle.dumps(error.value)).records == error.value.records
+
+    monkeypatch.setattr(validator, "_RECOMPRESSED_BYTES_MAX", 10)
+    with pytest.raises(InvalidTimestampError) as error:
+        taken(late, message_timestamp_after_max_ms=10)
+    assert error.value.records == ()
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_each_batch_of_a_run_is_held_to_the_limits(late: int) -> None:
+    def run(distance: int) -> bytes:
+        times = [NOW, NOW]
+        times[late] += distance
+        return b"".join(map(with_times, times))
+
+    config, origin = TopicConfig(message_timestamp_after_max_ms=10), AppendOrigin.CLIENT
+    assert accept(run(10), PARTITION, config, origin, now_ms=NOW).data == run(10)
+    with pytest.raises(InvalidTimestampError, match="11 ms after now"):
+        accept(run(11), PARTITION, config, origin, now_ms=NOW)
 
 
 def test_times_within_the_limits_and_none_are_taken() -> None:

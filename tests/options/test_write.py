@@ -207,7 +207,7 @@ NUMBERS = {
     "batch.size": (1, 1 << 30),
     "buffer.memory": (1 << 20, 1 << 40),
     "num.partitions": (1, 100_000),
-    "max.message.bytes": (1024, 2**31 - 1),
+    "max.message.bytes": (0, 2**31 - 1),
     "segment.bytes": (1 << 20, 2**31 - 1),
     "segment.ms": (1, 2**63 - 1),
     "segment.index.bytes": (24, 2**31 - 1),

@@ -14,7 +14,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.errors import ConfigError, InvalidTimestampError, KBatchError, RecordTooLargeError
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.record.builder import RecordBatchBuilder
 from spark_kbatch.record.header import unpack
@@ -91,7 +91,8 @@ _COLUMN = {
 @pytest.fixture
 def cluster(tmp_path: Path) -> spark_kbatch.Cluster:
     made = spark_kbatch.open(str(tmp_path / "cluster"), create=True)
-    made.create_topic("events", partitions=PARTITIONS)
+    any_time = {"message.timestamp.after.max.ms": LONG_MAX}
+    made.create_topic("events", partitions=PARTITIONS, config=any_time)
     made.create_topic("old", config={"message.format.version": "0.10.0"})
     return made
 

@@ -53,6 +53,9 @@ class Kept:
         return found
 
 
+NOW_MS = builders.FIRST_TIMESTAMP_MS
+
+
 def a_producer(
     transport: Kept,
     *,
@@ -63,7 +66,7 @@ def a_producer(
     topic = Topic("events", "id", PARTITIONS, TopicConfig(max_message_bytes=max_message_bytes))
     settings = {"linger_ms": None, "enable_idempotence": False, "retries": 0} | options
     config = ProducerConfig(partitioner_class=place, **settings)  # type: ignore[arg-type]
-    return Producer(config, transport, lambda _: topic, lambda: 7, inline=True, seed=1)
+    return Producer(config, transport, lambda _: topic, lambda: NOW_MS, inline=True, seed=1)
 
 
 def as_sent(rows: pa.RecordBatch) -> list[Record]:

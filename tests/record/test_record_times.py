@@ -107,6 +107,29 @@ def test_a_time_past_the_topics_limits_is_refused(
     assert builders.contents(cluster)[TopicPartition("limited", 0)] == []
 
 
+def test_a_new_topic_takes_times_up_to_an_hour_ahead(cluster: Cluster) -> None:
+    """As in Kafka: most often a later one is in microseconds by mistake."""
+    now = now_ms()
+    soon = pa.record_batch({"value": ["a"], "timestamp": [now + HOUR - 60_000]})
+    micros = pa.record_batch({"value": ["a"], "timestamp": [now * 1000]})
+    words = "more than message.timestamp.after.max.ms=3600000; raise that with"
+    for topic in ("events", "new"):
+        job(cluster, soon, topic=topic)
+        with pytest.raises(InvalidTimestampError, match=words):
+            job(cluster, micros, topic=topic)
+    job(cluster, micros, topic="far", message_timestamp_after_max_ms=str(2**62))
+    with cluster.producer() as producer:
+        producer.send_arrow("events", soon)
+        producer.send_arrow("far", micros)
+        with pytest.raises(InvalidTimestampError, match=words):
+            producer.send_arrow("events", micros)
+        with pytest.raises(InvalidTimestampError, match=words):
+            producer.send("events", "v", timestamp_ms=now * 1000)
+        cluster.alter_topic("events", {"message.timestamp.after.max.ms": 2**62})
+    with cluster.producer() as producer:
+        producer.send_arrow("events", micros)
+
+
 def test_times_within_the_limits_and_no_time_are_accepted(cluster: Cluster) -> None:
     now = now_ms()
     times = pa.array([now - HOUR + 60_000, -1, None, now + HOUR - 60_000], pa.int64())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import spark_kbatch
 from spark_kbatch.errors import (
     ApiError,
+    KBatchError,
     ProducerClosedError,
     RecordTooLargeError,
     SaslAuthenticationError,
@@ -157,6 +159,17 @@ def test_batch_that_the_broker_finds_too_large_is_split(
         assert "'events'" in str(error)
         assert "max.message.bytes" in str(error)
     assert values(cluster) == [value * 100 for value in numbered(20)]
+
+
+def test_the_broker_says_which_times_it_takes(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    far = int(time.time() * 1_000_000)
+    with producing(server) as producer:
+        with pytest.raises(KBatchError, match="INVALID_TIMESTAMP"):
+            producer.send("events", b"v", timestamp_ms=far).result(30)
+        cluster.alter_topic("events", {"message.timestamp.after.max.ms": 2**62})
+        producer.send("events", b"v", timestamp_ms=far).result(30)
 
 
 # Faults.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,11 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files, LockFile
+from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.replica.topic_files import TopicFiles
 from tests.conftest import REPOSITORY
 from tests.support import builders
 from tests.support.crashes import sample
@@ -266,13 +269,15 @@ def test_settings_are_stored_by_kafkas_keys(tmp_path: Path) -> None:
 
 
 def test_a_topic_of_an_earlier_release_keeps_working(tmp_path: Path) -> None:
-    """It has fewer settings, by the names of our fields."""
+    """It has fewer settings, by the names of our fields; and no limit of times, so it gets none."""
     cluster = builders.a_cluster(tmp_path)
     file = cluster.path / "topics" / "events.json"
     old = {"max_message_bytes": 2000, "segment_bytes": 3000, "index_interval_bytes": 4096}
     file.write_text(json.dumps(json.loads(file.read_text()) | {"config": old}))
 
-    expected = TopicConfig(max_message_bytes=2000, segment_bytes=3000)
+    expected = TopicConfig(
+        max_message_bytes=2000, segment_bytes=3000, message_timestamp_after_max_ms=LONG_MAX
+    )
     assert [topic.config for topic in Cluster(str(cluster.path)).topics()] == [expected]
 
 
@@ -379,6 +384,7 @@ def test_a_topics_file_is_read_once_however_many_partitions_it_has(
             "config.retention.ms is 1.5; expected",
             id="no integer",
         ),
+        pytest.param({"given": [1]}, "given is a list of 1; expected a list of texts", id="given"),
         pytest.param({"config": {"new": 1}}, "config.new is 1; expected a setting", id="unknown"),
     ],
 )
@@ -467,6 +473,51 @@ def test_topic_name_does_not_lead_out_of_the_cluster(tmp_path: Path) -> None:
     metadata = builders.a_cluster(tmp_path)._parts.metadata
     with pytest.raises(InvalidTopicError):
         metadata.topics.find("../cluster")
+
+
+def by_cluster(cluster: Cluster, name: str) -> Any:
+    return cluster.create_topic(name)
+
+
+def by_job(cluster: Cluster, name: str) -> Any:
+    return find_or_create_topic(cluster._parts, name, parse_write_options({"path": "/x"}))
+
+
+@pytest.mark.parametrize("create", [by_cluster, by_job])
+@pytest.mark.parametrize(("first", "second"), [("a.b", "a_b"), ("a_b.c", "a.b_c"), ("._", "_.")])
+def test_a_name_that_kafkas_metrics_take_for_anothers_is_refused(
+    tmp_path: Path, first: str, second: str, create: Callable[[Cluster, str], Any]
+) -> None:
+    cluster = Cluster(str(tmp_path / "cluster"), create=True)
+    create(cluster, first)
+    with pytest.raises(InvalidTopicError) as error:
+        create(cluster, second)
+
+    assert str(error.value) == (
+        f"topic {second!r} cannot be created beside {first!r}: Kafka's metrics write '.' as '_'; "
+        "choose another name"
+    )
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+    cluster.delete_topic(first)
+    create(cluster, second)
+
+
+def test_a_folder_that_has_two_such_names_goes_on_working(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(TopicFiles, "ensure_may_be_named", lambda *_: None)
+        cluster = builders.a_cluster(tmp_path, topics={"a.b": 1, "a_b": 1})
+    with Cluster(str(cluster.path)) as again, again.producer() as producer:
+        for name in ("a.b", "a_b"):
+            assert again.create_topic(name, exist_ok=True).name == name
+            producer.send(name, name).result(10)
+            again.create_partitions(name, 2)
+            again.alter_topic(name, {"retention.ms": 1})
+            assert again.read(name, columns=["value"]).read_all().num_rows == 1
+        again.delete_topic("a.b")
+        with pytest.raises(InvalidTopicError):
+            again.create_topic("a.b")
 
 
 def test_topic_that_exists_is_not_made_again(tmp_path: Path) -> None:

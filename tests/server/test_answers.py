@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,20 +12,27 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP
-from spark_kbatch.server.metadata import uuid_of
+from spark_kbatch.server.metadata import (
+    CLUSTER_OPERATIONS,
+    GROUP_OPERATIONS,
+    TOPIC_OPERATIONS,
+    uuid_of,
+)
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
     ApiKey,
     DescribeClusterRequest,
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
-from tests.support import builders
+from tests.support import builders, reference
 from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
 from tests.support.waiting import until
 
@@ -77,7 +85,7 @@ def test_produce_is_refused_in_versions_that_are_only_offered(
         pytest.param(produce(BATCH, "none"), "UNKNOWN_TOPIC_OR_PARTITION", id="no topic"),
         pytest.param(produce(BATCH, partition=9), "UNKNOWN_TOPIC_OR_PARTITION", id="no partition"),
         pytest.param(produce(BATCH, "__commits"), "INVALID_TOPIC_EXCEPTION", id="internal topic"),
-        pytest.param(produce(BATCH, "a/b"), "INVALID_TOPIC_EXCEPTION", id="bad name"),
+        pytest.param(produce(BATCH, "a/b"), "UNKNOWN_TOPIC_OR_PARTITION", id="bad name"),
         pytest.param(produce(BATCH, acks=2), "INVALID_REQUIRED_ACKS", id="acks"),
         pytest.param(
             produce(BATCH, transactional_id="t"),
@@ -167,8 +175,6 @@ def test_fetch_lists_aborted_transactions_only_for_read_committed(
 @pytest.mark.parametrize(
     ("asked", "error"),
     [
-        pytest.param(fetch(0, "none"), "UNKNOWN_TOPIC_OR_PARTITION", id="no topic"),
-        pytest.param(fetch(0, partition=9), "UNKNOWN_TOPIC_OR_PARTITION", id="no partition"),
         pytest.param(fetch(9), "OFFSET_OUT_OF_RANGE", id="after the end"),
         pytest.param(fetch(-1), "OFFSET_OUT_OF_RANGE", id="before the start"),
     ],
@@ -184,6 +190,101 @@ def test_a_partition_that_cannot_be_fetched_is_answered_at_once(
     assert fetched(answer).error_code == ErrorCode[error]
     assert fetched(answer).records == b""
     assert answer.topics[1].partitions[0].error_code == 0
+
+
+FAR_MS = 2 * 3_600_000
+
+
+@pytest.mark.parametrize("codec", [0, 4], ids=["plain", "zstd"])
+def test_records_with_times_far_ahead_are_refused_by_their_numbers(
+    cluster: Cluster, client: RawClient, codec: int
+) -> None:
+    now = int(time.time() * 1000)
+    times = [now, now + FAR_MS, -1, now - FAR_MS, now + 1000 * FAR_MS]
+    records = [reference.Record(i, each, None, b"v") for i, each in enumerate(times)]
+    data = reference.encode_batch(records, codec=codec)
+    refused = produced(client.ask(ApiKey.PRODUCE, 8, produce(data)))
+    cluster.alter_topic("events", {"message.timestamp.after.max.ms": 2**62})
+    taken = produced(client.ask(ApiKey.PRODUCE, 8, produce(data)))
+
+    assert refused.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert [one.batch_index for one in refused.record_errors] == [1, 4]
+    assert f"has the time {times[1]} ms" in refused.record_errors[0].message
+    assert "message.timestamp.after.max.ms=3600000" in refused.error_message
+    assert (taken.error_code, taken.record_errors) == (0, [])
+
+
+def test_no_more_than_a_thousand_records_are_named_in_an_answer(client: RawClient) -> None:
+    far = int(time.time() * 1000) + FAR_MS
+    data = reference.encode_batch([reference.Record(i, far, None, b"") for i in range(3000)])
+    found = produced(client.ask(ApiKey.PRODUCE, 8, produce(data)))
+
+    assert [one.batch_index for one in found.record_errors] == list(range(1000))
+
+
+@pytest.mark.parametrize("least", [0, 1, 500])
+def test_a_topic_may_refuse_any_but_small_batches(
+    cluster: Cluster, client: RawClient, least: int
+) -> None:
+    """As tests of applications ask for, that provoke the error."""
+    cluster.alter_topic("events", {"max.message.bytes": least})
+    large = produced(client.ask(ApiKey.PRODUCE, 12, produce(builders.batch(n=1, value_bytes=600))))
+
+    assert large.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    with cluster.producer() as producer:
+        error = producer.send("events", b"v" * 600).exception()
+    assert isinstance(error, RecordTooLargeError)
+
+
+def test_a_client_id_that_is_not_utf_8_is_answered(client: RawClient) -> None:
+    frame = bytearray(request(ApiKey.METADATA, 1, MetadataRequest(version=1, topics=None)))
+    at = frame.index(b"a test")
+    frame[at : at + 6] = b"\xe9 test"
+    client.send(bytes(frame))
+
+    assert [one.name for one in client.receive(ApiKey.METADATA, 1).topics if not one.is_internal]
+
+
+UNKNOWN = [
+    pytest.param("none", 0, id="no topic"),
+    pytest.param("a/b", 0, id="no name of a topic"),
+    pytest.param("events", 9, id="no partition"),
+    pytest.param("events", -1, id="a negative partition"),
+]
+
+
+@pytest.mark.parametrize(("topic", "partition"), UNKNOWN)
+def test_a_fetch_waits_for_the_others_beside_what_does_not_exist(
+    cluster: Cluster, client: RawClient, topic: str, partition: int
+) -> None:
+    asked = fetch(0, topic, partition, max_wait_ms=60_000)
+    asked.topics += fetch(0, partition=1).topics
+    client.send(request(ApiKey.FETCH, 12, asked))
+    client.socket.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        client.read(1)
+    client.socket.settimeout(10)
+    builders.append_records(cluster, {("events", 1): BATCH})
+    answer = client.receive(ApiKey.FETCH, 12)
+
+    assert fetched(answer).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert bytes(answer.topics[1].partitions[0].records) == STORED
+
+
+@pytest.mark.parametrize(("topic", "partition"), UNKNOWN)
+def test_a_fetch_of_what_does_not_exist_alone_is_answered_at_once(
+    client: RawClient, topic: str, partition: int
+) -> None:
+    answer = client.ask(ApiKey.FETCH, 12, fetch(0, topic, partition, max_wait_ms=60_000))
+
+    assert fetched(answer).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_negative_leader_epoch_in_a_fetch_is_none(client: RawClient) -> None:
+    asked = fetch(0)
+    asked.topics[0].partitions[0].current_leader_epoch = -2
+
+    assert fetched(client.ask(ApiKey.FETCH, 12, asked)).error_code == 0
 
 
 def test_a_partition_that_is_named_often_is_fetched_once(
@@ -408,11 +509,47 @@ def test_metadata_finds_topics_by_id(cluster: Cluster, client: RawClient) -> Non
 def test_a_topic_that_is_named_often_is_shown_once(cluster: Cluster, client: RawClient) -> None:
     one_of = MetadataRequest.MetadataRequestTopic
     topic_id = uuid_of(cluster.topic("events").topic_id)
-    topics = [one_of(version=12, name="events")] * 1000
-    topics += [one_of(version=12, name=None, topic_id=topic_id)] * 1000
-    answer = client.ask(ApiKey.METADATA, 12, MetadataRequest(version=12, topics=topics))
+    by_name = [one_of(version=12, name="events")] * 1000
+    by_id = [one_of(version=12, name=None, topic_id=topic_id)] * 1000
 
-    assert [one.name for one in answer.topics] == ["events", "events"]  # by its name, and by its id
+    for topics in (by_name, by_id, by_name + by_id):
+        answer = client.ask(ApiKey.METADATA, 12, MetadataRequest(version=12, topics=topics))
+        assert [one.name for one in answer.topics] == ["events"]
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_versions_that_have_ids_but_no_answer_without_a_name_find_no_topic_by_id(
+    cluster: Cluster, client: RawClient, version: int
+) -> None:
+    topic_id = uuid_of(cluster.topic("events").topic_id)
+
+    for named in (
+        {"name": None},
+        {"name": None, "topic_id": topic_id},
+        {"name": "events", "topic_id": topic_id},
+    ):
+        found = asked_for(client, version, **named)
+        assert (found.error_code, found.name) == (ErrorCode.INVALID_REQUEST, named["name"] or "")
+
+
+def test_who_asks_for_it_is_told_that_anyone_may_do_anything(client: RawClient) -> None:
+    asked = MetadataRequest(
+        version=10, topics=None, include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+    )  # fmt: skip
+    answer = client.ask(ApiKey.METADATA, 10, asked)
+    cluster_asked = DescribeClusterRequest(version=1, include_cluster_authorized_operations=True)
+    of_cluster = client.ask(ApiKey.DESCRIBE_CLUSTER, 1, cluster_asked).authorized_operations
+    groups_asked = DescribeGroupsRequest(
+        version=5, groups=["none"], include_authorized_operations=True
+    )
+    of_group = client.ask(ApiKey.DESCRIBE_GROUPS, 5, groups_asked).groups[0].authorized_operations
+
+    assert answer.authorized_operations == of_cluster == set(CLUSTER_OPERATIONS)
+    assert answer.topics[0].authorized_operations == set(TOPIC_OPERATIONS)
+    assert of_group == set(GROUP_OPERATIONS)
+    plain = client.ask(ApiKey.METADATA, 10, MetadataRequest(version=10, topics=None))
+    assert (plain.authorized_operations, plain.topics[0].authorized_operations) == (None, None)
 
 
 def test_a_topic_is_created_only_if_the_request_allows_it(
@@ -470,3 +607,29 @@ def test_clients_are_sent_to_the_advertised_address(cluster: Cluster) -> None:
 
         assert (node.host, node.port) == ("kafka.example", 1234)
         assert server.bootstrap_servers == "kafka.example:1234"
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "error"),
+    [
+        pytest.param(1, "NONE", id="brokers"),
+        pytest.param(2, "MISMATCHED_ENDPOINT_TYPE", id="controllers"),
+        pytest.param(0, "UNSUPPORTED_ENDPOINT_TYPE", id="unknown"),
+    ],
+)
+def test_only_an_endpoint_of_brokers_is_described(
+    client: RawClient, endpoint_type: int, error: str
+) -> None:
+    asked = DescribeClusterRequest(version=1, endpoint_type=endpoint_type)
+    found = client.ask(ApiKey.DESCRIBE_CLUSTER, 1, asked)
+
+    assert found.error_code == ErrorCode[error]
+    assert bool(found.brokers) == (error == "NONE")
+
+
+def test_a_producer_id_without_its_epoch_is_refused(client: RawClient) -> None:
+    asked = InitProducerIdRequest(
+        version=4, transactional_id=None, transaction_timeout_ms=1, producer_id=7, producer_epoch=-1
+    )
+
+    assert client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked).error_code == ErrorCode.INVALID_REQUEST

@@ -14,8 +14,10 @@ from spark_kbatch.options.server import SERVER_OPTIONS, ServerConfig
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TopicConfig
 from spark_kbatch.server import configs
 from spark_kbatch.server.configs import ConfigsHandler, ResourceType
+from spark_kbatch.server.metadata import NewTopics
 from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.settings import ConfigSource, ConfigType, server_settings
+from spark_kbatch.server.topics import TopicsHandler
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
@@ -141,6 +143,12 @@ def test_every_requested_key_is_answered_with_its_documentation(
     }
 
 
+def test_no_requested_key_stands_for_all(handler: ConfigsHandler) -> None:
+    none_asked = by_name(describe(handler, ResourceType.TOPIC, "events", keys=[]))
+
+    assert none_asked.keys() == by_name(describe(handler, ResourceType.TOPIC, "events")).keys()
+
+
 def test_documentation_is_left_out_unless_it_is_requested(handler: ConfigsHandler) -> None:
     found = by_name(describe(handler, ResourceType.TOPIC, "events"))
 
@@ -159,6 +167,61 @@ def test_synonyms_are_the_topics_value_and_the_default(handler: ConfigsHandler) 
         ("-1", default),
     ]
     assert synonyms("index.interval.bytes") == [("4096", default)]
+
+
+EXPLICIT = {
+    "retention.ms": "-1", "cleanup.policy": "delete", "unclean.leader.election.enable": "false",
+}  # fmt: skip
+
+
+def sources(handler: ConfigsHandler, name: str = "events") -> dict[str, int]:
+    found = by_name(describe(handler, ResourceType.TOPIC, name, synonyms=True))
+    for one in found.values():  # the synonyms say the same
+        is_its_own = one.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+        assert (one.synonyms[0].source == ConfigSource.DYNAMIC_TOPIC_CONFIG) == is_its_own
+    return {key: found[key].config_source for key in EXPLICIT}
+
+
+def test_a_setting_that_is_given_with_the_defaults_value_is_the_topics_own(
+    cluster: Cluster, handler: ConfigsHandler
+) -> None:
+    alter(handler, *((key, DELETE, None) for key in EXPLICIT))
+    assert set(sources(handler).values()) == {ConfigSource.DEFAULT_CONFIG}
+
+    alter(handler, *((key, SET, value) for key, value in EXPLICIT.items()))
+    assert set(sources(handler).values()) == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
+    with Cluster(str(cluster.path)) as again:  # it is stored
+        assert again.topic("events").given >= EXPLICIT.keys()
+
+    alter(handler, *((key, DELETE, None) for key in EXPLICIT))
+    assert set(sources(handler).values()) == {ConfigSource.DEFAULT_CONFIG}
+    replace(handler, 2, **{key.replace(".", "_"): value for key, value in EXPLICIT.items()})
+    assert set(sources(handler).values()) == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
+    replace(handler, 2)
+    assert set(sources(handler).values()) == {ConfigSource.DEFAULT_CONFIG}
+
+
+def test_settings_given_to_a_new_topic_are_its_own(
+    cluster: Cluster, handler: ConfigsHandler
+) -> None:
+    topic = request_of(ApiKey.CREATE_TOPICS).CreatableTopic
+    configs = [topic.CreatableTopicConfig(name=key, value=value) for key, value in EXPLICIT.items()]
+    asked = topic(
+        name="new", num_partitions=1, replication_factor=1, assignments=[], configs=configs
+    )
+    topics = TopicsHandler(cluster._parts, NewTopics(True, 1, 1), Outcomes())
+    (created,) = ask(
+        topics.create_topics, ApiKey.CREATE_TOPICS, topics=[asked], timeout_ms=1000,
+        validate_only=False,
+    ).topics  # fmt: skip
+    shown = {one.name: one.config_source for one in created.configs}
+    cluster.create_topic("in-python", config={"retention.ms": -1})
+
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    assert {shown[key] for key in EXPLICIT} == set(sources(handler, "new").values()) == {own}
+    assert sources(handler, "in-python")["retention.ms"] == own
+    for name in ("new", "in-python"):
+        cluster.delete_topic(name)
 
 
 def test_the_node_shows_the_settings_of_the_server(handler: ConfigsHandler) -> None:
@@ -236,7 +299,6 @@ def test_validation_changes_nothing(cluster: Cluster, handler: ConfigsHandler) -
         pytest.param("retention.ms", SET, None, ErrorCode.INVALID_REQUEST, id="no value"),
         pytest.param("retention.ms", 4, "5", ErrorCode.INVALID_REQUEST, id="unknown operation"),
         pytest.param("no.such.key", SET, "5", ErrorCode.INVALID_CONFIG, id="unknown setting"),
-        pytest.param("no.such.key", DELETE, None, ErrorCode.INVALID_CONFIG, id="reset of an unknown setting"),
         pytest.param("preallocate", SET, "true", ErrorCode.INVALID_CONFIG, id="another value than the one"),
         pytest.param("message.format.version", SET, "0.10.0", ErrorCode.INVALID_CONFIG, id="another format"),
     ],
@@ -262,6 +324,7 @@ def test_an_invalid_change_is_refused_with_all_others_of_its_topic(
         pytest.param("cleanup.policy", SUBTRACT, "compact", id="subtract what is not there"),
         pytest.param("preallocate", SET, "false", id="the one value"),
         pytest.param("unclean.leader.election.enable", DELETE, None, id="reset to the one value"),
+        pytest.param("no.such.key", DELETE, None, id="reset of an unknown setting"),
     ],
 )
 def test_a_change_without_effect_is_accepted(

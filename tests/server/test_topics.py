@@ -186,6 +186,37 @@ def test_a_topic_is_refused(untouched: Cluster, case: str, validate_only: bool) 
     assert untouched.topic_names() == ["events"]
 
 
+@pytest.mark.parametrize("validate_only", [False, True], ids=["create", "validate"])
+def test_a_topic_whose_name_collides_with_anothers_is_refused(
+    cluster: Cluster, handler: TopicsHandler, validate_only: bool
+) -> None:
+    create(handler, a_topic("a.b"))
+    (result,) = create(handler, a_topic("a_b"), validate_only=validate_only)
+
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert "beside 'a.b'" in result.error_message
+    assert cluster.topic_names() == ["a.b", "events"]
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_a_request_without_time_changes_nothing(
+    cluster: Cluster, handler: TopicsHandler, timeout_ms: int
+) -> None:
+    (created,) = create(handler, a_topic(), timeout_ms=timeout_ms)
+    (deleted,) = delete(handler, "events", timeout_ms=timeout_ms)
+    grown = grow(handler, "events", 9, timeout_ms=timeout_ms)
+
+    errors = {created.error_code, deleted.error_code, grown.error_code}
+    assert errors == {ErrorCode.REQUEST_TIMED_OUT}
+    assert [(one.name, one.partitions) for one in cluster.topics()] == [("events", 2)]
+
+
+def test_settings_are_checked_before_numbers(handler: TopicsHandler) -> None:
+    (result,) = create(handler, a_topic(partitions=0, configs={"retention.ms": "soon"}))
+
+    assert result.error_code == ErrorCode.INVALID_CONFIG
+
+
 def test_an_assignment_to_the_one_node_gives_the_number_of_partitions(
     cluster: Cluster, handler: TopicsHandler
 ) -> None:
@@ -285,7 +316,7 @@ def test_a_recreated_topic_is_not_deleted_by_its_old_id(cluster: Cluster) -> Non
     ("topic", "code"),
     [
         pytest.param(STATE(name="__commits", topic_id=None), ErrorCode.INVALID_TOPIC_EXCEPTION, id="our own"),
-        pytest.param(STATE(name="a b", topic_id=None), ErrorCode.INVALID_TOPIC_EXCEPTION, id="a bad name"),
+        pytest.param(STATE(name="a b", topic_id=None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, id="a bad name"),
         pytest.param(STATE(name=None, topic_id=None), ErrorCode.INVALID_REQUEST, id="neither name nor id"),
         pytest.param(STATE(name="events", topic_id=uuid.UUID(int=5)), ErrorCode.INVALID_REQUEST, id="both"),
     ],

@@ -15,6 +15,7 @@ from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import ReplicaInfo
+from tests.support import builders
 from tests.support.faults import FaultyFiles
 
 EVENTS = TopicPartition("events", 0)
@@ -91,7 +92,7 @@ class Clock:
     """A clock that tests set; the time of day may be set back against it."""
 
     def __init__(self) -> None:
-        self.now_ms = 1_000_000
+        self.now_ms = builders.FIRST_TIMESTAMP_MS
         self.set_back_ms = 0
 
     def __call__(self) -> int:

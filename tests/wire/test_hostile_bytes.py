@@ -62,7 +62,6 @@ LIES = {
         None,
         "body.protocols.metadata",
     ),
-    "not_utf_8": (METADATA_8 + struct.pack(">ih", 1, 1) + b"\xff" + b"\0" * 3, 14, "body.topics.name"),
     "varint_of_6_bytes": (METADATA_12 + b"\x80\x80\x80\x80\x80\x01", 11, "body.topics"),
     "varint_of_33_bits": (METADATA_12 + b"\xff\xff\xff\xff\x1f", 11, "body.topics"),
     "size_of_an_unknown_tag": (
@@ -92,6 +91,14 @@ def test_a_false_length_is_refused_at_its_position(lie: str) -> None:
 
     assert field in raised.value.field
     assert position in (None, raised.value.position)
+
+
+def test_what_is_not_utf_8_is_read_as_kafka_reads_it() -> None:
+    head = struct.pack(">hhih", ApiKey.METADATA, 8, 7, 3) + b"\xe9\xffa"
+    asked = decode_request(memoryview(head + struct.pack(">ih", 1, 1) + b"\xff" + b"\0" * 3))
+
+    assert asked.client_id == "\ufffd\ufffda"
+    assert [one.name for one in asked.body.topics] == ["\ufffd"]
 
 
 def test_tag_that_is_longer_than_its_value_is_refused() -> None:

@@ -36,6 +36,7 @@ from spark_kbatch.server.groups.records import (
 )
 from spark_kbatch.server.groups.store import OffsetsStore, Topics
 from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.server.metadata import GROUP_OPERATIONS
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
@@ -64,6 +65,7 @@ _GROUP_ERRORS = 2  # OffsetFetch: the answer has an error for the group as a who
 
 _NO_OFFSET = -1
 _DEAD = "Dead"
+_FIRST_WITH_OPERATIONS = 3  # of DescribeGroups
 _LOAD_AGAIN_AFTER_MS = 1000
 _CLEAN_UP = ("clean up",)
 
@@ -562,6 +564,9 @@ class GroupCoordinator:
     def describe_groups(self, received: Received, respond: Respond) -> None:
         """Answer a DescribeGroups; a group that does not exist is shown as Dead."""
         asked = dict.fromkeys(received.body.groups)  # each is described once
+        may_ask = received.version >= _FIRST_WITH_OPERATIONS
+        asks = may_ask and received.body.include_authorized_operations
+        operations = set(GROUP_OPERATIONS) if asks else None
 
         described = DescribeGroupsResponse.DescribedGroup
         answered, left = [], ANSWER_BYTES_MAX
@@ -571,7 +576,7 @@ class GroupCoordinator:
             if group is None:
                 return described(
                     error_code=ErrorCode.NONE, group_id=group_id, group_state=_DEAD,
-                    protocol_type="", protocol_data="", members=[],
+                    protocol_type="", protocol_data="", members=[], authorized_operations=operations,
                 )  # fmt: skip
             is_stable = group.state is GroupState.STABLE
             return described(
@@ -581,6 +586,7 @@ class GroupCoordinator:
                 protocol_type=group.protocol_type or "",
                 protocol_data=(group.protocol or "") if is_stable else "",
                 members=[_described(group, one) for one in group.members.values()],
+                authorized_operations=operations,
             )
 
         def failed(group_id: str, error: ErrorCode) -> Any:
