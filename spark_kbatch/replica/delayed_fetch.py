@@ -277,8 +277,10 @@ class DelayedFetch(DelayedOperation):
             before, found = self._read
             if found + self.fetch.gain(before, moment) < self.fetch.params.min_bytes:
                 return False
+        is_limited = self._room is not None and self._room() < self.fetch.params.max_bytes
         results = self.fetch.read(moment, self._room)
-        self._read = moment, sum(len(result.read.data) for result in results.values())
+        found = sum(len(result.read.data) for result in results.values())
+        self._read = None if is_limited else (moment, found)
         if ends is None or self.fetch.may_answer(results):
             self._results = results
         return self._results is not None

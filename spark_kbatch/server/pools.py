@@ -4,8 +4,9 @@ Each kind of request has its own pool, so that one kind that waits does not stop
 started when they are needed and do not keep the process alive.
 
 Peers take turns, and none has all threads of a pool, if there are several: what others ask for waits for
-one task of each peer at most, and has a thread at once if a single peer keeps the pool busy. Large requests
-have half of the threads: small ones do not wait for them, even those of the same peer.
+one task of each peer at most, and has a thread at once if a single peer keeps the pool busy. Large requests,
+which take tens of megabytes as objects, have one or two threads: small ones do not wait for them, even those
+of the same peer.
 """
 
 from __future__ import annotations
@@ -48,11 +49,14 @@ class _Task:
 class Pool:
     """Threads that run tasks: those of one peer in the order in which they are submitted. Thread-safe."""
 
-    def __init__(self, name: str, threads_max: int) -> None:
-        """Start up to `threads_max` threads when needed; `name` is in their names."""
+    def __init__(self, name: str, threads_max: int, large_max: int = 1) -> None:
+        """Start up to `threads_max` threads when needed, `large_max` of them for large requests.
+
+        `name` is in their names.
+        """
         self.name, self._threads_max = name, threads_max
         self._of_one_peer_max = max(threads_max - 1, 1)
-        self._large_max = max(threads_max // 2, 1)
+        self._large_max = large_max
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for a task, False to end
         self._mutex = threading.Lock()  # guards the rest; innermost
         self._threads: list[threading.Thread] = []
@@ -69,7 +73,7 @@ class Pool:
         Args:
             task: what to run.
             owner: the peer that it is done for; None for the server itself.
-            is_large: whether it may take long.
+            is_large: whether it may take long, and much memory.
         """
         with self._mutex:
             if self._is_closed:
