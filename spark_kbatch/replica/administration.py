@@ -308,8 +308,12 @@ def _empty_logs(manager: ReplicaManager, topic: str, first: int) -> list[Path]:
     """
     metadata, empty = manager.metadata, []
     log_dirs = [one.path for one in manager.dirs.all if manager.dirs.is_readable(one.node_id)]
+    start = f"{topic}-"
     for directory in (
-        log_dir / name for log_dir in log_dirs for name in manager.files.list(log_dir)
+        log_dir / name
+        for log_dir in log_dirs
+        for name in manager.files.list(log_dir)
+        if name.startswith(start)
     ):
         found = partition_of(directory.name)
         if found is None or found.topic != topic or found.partition < first:

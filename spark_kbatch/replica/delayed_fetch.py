@@ -26,6 +26,8 @@ Source: Kafka core/.../server/ReplicaManager.scala fetchMessages, readFromLog, D
 from __future__ import annotations
 
 import functools
+import math
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -47,6 +49,7 @@ from spark_kbatch.replica.watched_logs import WatchedLogs
 CONSUMER_REPLICA_ID, FUTURE_REPLICA_ID = -1, -3
 NO_EPOCH = -1
 
+_TRIED_AT_ONCE_MAX = 200  # partitions of the fetches that an append tries before it returns
 _LOOKS_MAX = 5  # at the partitions of a fetch, some of which cannot be read
 
 
@@ -176,12 +179,16 @@ class Fetch:
     def end_offsets(self, moment: Moment) -> dict[TopicPartition, int] | None:
         """Return where each partition's readable records end; None if the fetch is to be answered at once."""
         ends = {}
+        same: set[tuple[str, str]] = set()  # topics that are those which are meant
         for topic_partition, info in self._fetch_infos.items():
             seen = moment[topic_partition]
             if isinstance(seen, Exception):
                 return None
             try:
-                self._ensure_same_topic(topic_partition)
+                meant = topic_partition.topic, info.topic_id
+                if meant not in same:
+                    self._ensure_same_topic(topic_partition)
+                    same.add(meant)
                 _ensure_epoch(seen, info)
             except (OSError, KBatchError):
                 return None
@@ -191,6 +198,21 @@ class Fetch:
             if is_truncated or is_rolled:
                 return None
         return ends
+
+    def gain(self, before: Moment, now: Moment) -> float:
+        """Return by how many bytes at most a read may find more than one at an earlier moment."""
+        total = 0
+        for topic_partition in self._fetch_infos:
+            old, new = before[topic_partition], now[topic_partition]
+            if old is new:
+                continue
+            if isinstance(old, Exception) or isinstance(new, Exception):
+                return math.inf
+            is_all_seen = self.params.end_offset(old.state) == old.state.log_end_offset
+            if not is_all_seen or old.state.segment_base_offset != new.state.segment_base_offset:
+                return math.inf
+            total += max(new.state.segment_size - old.state.segment_size, 0)
+        return total
 
     def _read_one(self, seen: Replica, info: FetchInfo, asked: ReadRange) -> FetchResult:
         _ensure_epoch(seen, info)
@@ -236,7 +258,8 @@ class DelayedFetch(DelayedOperation):
         super().__init__(fetch.params.max_wait_ms)
         self._room = room
         self.fetch, self._answer = fetch, on_complete
-        self._moment, self._ends = moment, fetch.end_offsets(moment)  # when it was last read
+        self._moment, self._ends = moment, fetch.end_offsets(moment)  # when it was last looked at
+        self._read: tuple[Moment, int] | None = None  # when it was last read, and the bytes found
         self._results: Mapping[TopicPartition, FetchResult] | None = None  # once it has enough
 
     def is_satisfied(self) -> bool:
@@ -249,7 +272,14 @@ class DelayedFetch(DelayedOperation):
         if ends is not None and ends == self._ends:
             return False
         self._moment, self._ends = moment, ends
+        if ends is not None and self._read is not None:
+            before, found = self._read
+            if found + self.fetch.gain(before, moment) < self.fetch.params.min_bytes:
+                return False
+        is_limited = self._room is not None and self._room() < self.fetch.params.max_bytes
         results = self.fetch.read(moment, self._room)
+        found = sum(len(result.read.data) for result in results.values())
+        self._read = None if is_limited else (moment, found)
         if ends is None or self.fetch.may_answer(results):
             self._results = results
         return self._results is not None
@@ -272,11 +302,34 @@ class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
         super().__init__(monotonic_ms, has_thread=has_thread)
         self._watched = watched
         self._seen: Moment = {}  # what is waited for, when it was looked at last
+        self._changed: dict[
+            TopicPartition, None
+        ] = {}  # since then, by appends that left it to the thread
+
+    def check_and_complete(self, key: TopicPartition) -> int:
+        """Try the fetches that wait for a partition, which has changed; return how many this call completed.
+
+        An append does not try more than a few partitions' worth: the thread tries fetches of many.
+        """
+        if not self._watchers or self._process_id != os.getpid():
+            return 0
+        now, left = [], _TRIED_AT_ONCE_MAX
+        watching = self._watching([key])
+        for fetch in sorted(watching, key=lambda one: len(one.fetch.partitions)):
+            left -= len(fetch.fetch.partitions)
+            if left < 0 and self._has_thread:
+                with self._mutex:
+                    self._changed[key] = None
+                break
+            now.append(fetch)
+        return self._try(now) if now else 0
 
     def _look_for_changes(self) -> None:
         with self._mutex:
             keys, waiting = list(self._watchers), list(self._waiting)
-        changed = self._watched.changed(keys)
+            left, self._changed = self._changed, {}
+        watched = set(keys)
+        changed = [*dict.fromkeys([*self._watched.changed(keys), *left.keys() & watched])]
         if not changed or not waiting:
             return
         moment = look_at(changed, waiting[0].fetch.replicas)

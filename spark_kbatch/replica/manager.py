@@ -789,7 +789,9 @@ class ReplicaManager:
         results = fetch.read(moment)
         if unknown or fetch.may_answer(results):
             errors = {error: FetchResult(error=error) for error in set(unknown.values())}
-            on_complete({**results, **{tp: errors[error] for tp, error in unknown.items()}})
+            on_complete(
+                {tp: errors[unknown[tp]] if tp in unknown else results[tp] for tp in fetch_infos}
+            )
         else:
             delayed = DelayedFetch(fetch, moment, on_complete, room)
             self.delayed_fetches.try_complete_else_watch(delayed, known)

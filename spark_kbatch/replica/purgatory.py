@@ -20,12 +20,14 @@ import functools
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 50
+_PAUSES, _PAUSE_MAX_S = 4, 1.0  # after a look that takes long, as many times its CPU time
 
 Key = TypeVar("Key")
 T = TypeVar("T")
@@ -177,10 +179,13 @@ class Purgatory(Generic[Key, Waiting]):
                 self._thread.start()
 
     def _look_until_empty(self) -> None:
-        pause = threading.Event()
+        pause, took_s = threading.Event(), 0.0
         while True:
-            pause.wait(LOOK_INTERVAL_MS / 1000)
+            # A look at very much takes a share of the time at most.
+            pause.wait(max(LOOK_INTERVAL_MS / 1000, min(_PAUSES * took_s, _PAUSE_MAX_S)))
+            began_s = time.thread_time()
             self.look()
+            took_s = time.thread_time() - began_s
             with self._mutex:
                 if not self._waiting:
                     self._thread = None

@@ -590,3 +590,62 @@ def test_an_append_elsewhere_to_a_replicated_topic_is_found(tmp_path: Path) -> N
     append_records(Cluster(str(cluster.path), files=FaultyFiles()), {EVENTS: SMALL})
     purgatory.look()
     assert answer.sizes == [len(SMALL)]
+
+
+# What a fetch of much costs.
+
+
+def test_partitions_that_do_not_exist_are_found_with_one_look_at_their_topic(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = cluster._parts.metadata.topics
+    looks, find = list[str](), topics.find
+
+    def counted(name: str) -> Any:
+        looks.append(name)
+        return find(name)
+
+    monkeypatch.setattr(topics, "find", counted)
+    wanted = {TopicPartition(topic, n): 0 for topic in ("events", "none") for n in range(2, 1000)}
+    answer = fetch(cluster, wanted)
+
+    assert answer.count == 1
+    assert {type(one.error) for one in answer.results.values()} == {UnknownTopicOrPartitionError}
+    assert [name for name in looks if name in ("events", "none")] == ["events", "none"]
+
+
+def test_a_fetch_that_waits_is_read_again_only_when_there_can_be_enough(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, read = [0], Fetch.read
+
+    def counted(one: Fetch, *arguments: Any) -> dict[TopicPartition, FetchResult]:
+        reads[0] += 1
+        return read(one, *arguments)
+
+    monkeypatch.setattr(Fetch, "read", counted)
+    answer = fetch(cluster, {EVENTS: 0, OTHERS: 0}, min_bytes=20 * len(SMALL))
+    for _ in range(19):
+        append_records(cluster, {EVENTS: SMALL})
+    assert not answer.count
+    assert reads[0] == 2  # at the start, and at the first append
+    append_records(cluster, {EVENTS: SMALL})
+
+    assert answer.came.wait(5)
+    assert sum(answer.sizes) == 20 * len(SMALL)
+
+
+def test_an_append_leaves_fetches_of_many_partitions_to_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.replica.delayed_fetch._TRIED_AT_ONCE_MAX", 2)
+    with builders.a_cluster(tmp_path / "many", topics={"events": 4}) as cluster:
+        everywhere = {TopicPartition("events", number): 0 for number in range(4)}
+        large, small = fetch(cluster, everywhere), fetch(cluster, {EVENTS: 0})
+        completed = cluster._parts.manager.delayed_fetches
+        assert len(completed) == 2
+        append_records(cluster, {EVENTS: SMALL})
+
+        assert small.came.is_set()
+        assert large.came.wait(5)
+        assert sum(large.sizes) == len(SMALL)
