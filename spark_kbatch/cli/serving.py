@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,14 @@ from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch import Server
+
+# After this time a thread that computes lets others go on; Python's own 5 ms would add up for a request that
+# several threads have a hand in.
+_SWITCH_INTERVAL_S = 0.0005
+_M_ARENA_MAX = -8  # of malloc.h
+# A full collection stops all threads for a tenth of a second or more, and large requests would cause many. It
+# finds little: what requests leave behind is mostly freed without it.
+_COLLECTED_EVERY = 5_000, 5, 5_000
 
 _OPTIONS_OF_SERVE = {
     "auto.create.topics.enable": "--no-auto-create",
@@ -87,6 +98,7 @@ def serve(
         if topic_key(key) in _OPTIONS_OF_SERVE:
             raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
     options: dict[str, Any] = dict(given)
+    _be_a_server()
     with (
         _signals() as next_signal,
         Cluster(path, create=create) as cluster,
@@ -118,6 +130,19 @@ def serve(
             _print_metrics(cluster, server)
         if as_json:
             _print_metrics(cluster, server)
+
+
+def _be_a_server() -> None:
+    """Let no thread of this process, nor its garbage collector, stop the others for long, nor keep memory.
+
+    glibc keeps what a thread has freed for that thread; with two arenas for all of them, others can use it.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTED_EVERY)
 
 
 @contextlib.contextmanager

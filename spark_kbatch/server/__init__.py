@@ -16,6 +16,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     ownership      one server per PATH, and its address in server.json
     listener       the loop's thread: accepts connections, closes idle ones
     connection     one client's connection
+    peers          the work that is done for each peer, and whose next request waits
     machine        file descriptors for connections; whether the folder is on a network file system
     memory         limits on the memory for requests and answers of all connections
     dispatch       the table of requests: versions, handlers, pools
@@ -26,6 +27,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     refusals       answers that consist of an error
     intercepts     requests that a test refuses, delays or drops
     housekeeping   periodic work
+    occasionally   a limit on warnings that clients cause
     metrics        metrics of the requests answered, by the names of a broker's metrics
 
     api_versions   ApiVersions

@@ -27,6 +27,7 @@ from spark_kbatch.errors import KBatchError, LockTimeoutError, RequestTimedOutEr
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.peers import Peer
 from spark_kbatch.server.pools import CallLater, Pool
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class Append(NamedTuple):
     timeout_ms: int
     deadline_s: float  # of time.monotonic
     answer: Callable[[AppendResult], object]
-    charge: Callable[[float], object]  # takes the CPU seconds that it took
+    peer: Peer | None = None  # that sent it
 
 
 class _Queue:
@@ -80,14 +81,15 @@ class Appends:
         self._make_ready(queue)
 
     def _make_ready(self, queue: _Queue) -> None:
-        self._pool.submit(functools.partial(self._serve, queue))
+        self._pool.submit(functools.partial(self._serve, queue), queue.appends[0].peer)
 
     def _serve(self, queue: _Queue) -> None:
         for _ in range(_IN_A_ROW_MAX):
             append = queue.appends[0]
             began_s = time.thread_time()
             is_done = self._is_done(queue, append)
-            append.charge(time.thread_time() - began_s)
+            if append.peer is not None:
+                append.peer.charge(time.thread_time() - began_s)
             if not is_done:
                 self._wait(queue)
                 return

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from spark_kbatch.errors import KBatchError, ProtocolError
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
 from spark_kbatch.server.metrics import RequestMetrics
+from spark_kbatch.server.occasionally import occasionally
 from spark_kbatch.server.peers import Peers
 from spark_kbatch.server.requests import HANG_UP
 from spark_kbatch.wire import protocol
@@ -35,29 +36,11 @@ from spark_kbatch.wire.framing import Receive, Send
 logger = logging.getLogger(__name__)
 
 _REQUEST_MIN_BYTES = 8  # api key, version and correlation id
-_WARNED_EVERY_S = 1.0
 _PIECES_MAX = 256  # of one call of the kernel
 _STALLED_AFTER_S = 30.0  # of a request nothing more comes, or of an answer nothing is taken
 _SLOWEST_RATE = 65_536  # bytes/s of a whole request or answer, besides that time
 _MEMORY_WITHIN_S = 60.0  # the longest that a request waits for memory
 _HELD_FOR_S = 2.0  # when a connection may count as slow
-
-
-class Occasionally:
-    """A rate limit on warnings about clients: at most one per second, however often clients cause them."""
-
-    def __init__(self) -> None:
-        self._again_s = 0.0
-
-    def warn(self, message: str, *arguments: object) -> None:
-        """Log a warning, or a line for debugging if another was logged just before."""
-        is_due = time.monotonic() >= self._again_s
-        if is_due:
-            self._again_s = time.monotonic() + _WARNED_EVERY_S
-        logger.log(logging.WARNING if is_due else logging.DEBUG, message, *arguments)
-
-
-occasionally = Occasionally()
 
 
 class Memory(NamedTuple):
@@ -234,8 +217,12 @@ class Connection:
         self._peers.admit(self.peer, functools.partial(self._handle, frame))
 
     def _handle(self, frame: memoryview) -> None:
-        if self._state is _State.HANDLING:
+        if self._state is not _State.HANDLING:
+            return  # The connection was closed before its turn came.
+        try:
             self._on_request(self, frame)
+        except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
+            self.end(error)
 
     def _begin(self, size_in_bytes: int) -> None:
         """Note that a part of a request or an answer has been passed on, of this size in all."""

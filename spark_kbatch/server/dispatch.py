@@ -218,5 +218,5 @@ def _received(
         connection.client_host,
         connection.local_address,
         body,
-        connection.peer.charge,
+        connection.peer,
     )

@@ -36,6 +36,7 @@ _MIN_BYTES_MAX = 1 << 20  # an answer of this size is sent even if the client wa
 # A fetch waits on when its client is gone. Clients wait for half a second by default, and no longer than
 # their request.timeout.ms, 30 s.
 _MAX_WAIT_MS = 60_000
+_WAITING_MAX = 100_000  # partitions that fetches wait for: above that, no more of them wait
 
 
 class FetchHandler:
@@ -48,6 +49,7 @@ class FetchHandler:
         self._waiting: dict[
             _Answer, Callable[[], None]
         ] = {}  # functions that answer with what there is
+        self._partitions_waiting = 0  # of all these fetches
         self._is_ending = False
 
     def handle(self, received: Received, respond: Respond) -> None:
@@ -61,8 +63,10 @@ class FetchHandler:
         fetch = functools.partial(self._fetch, request, answer)
         with self._mutex:
             waits = not self._is_ending and request.max_wait_ms > 0
+            waits &= self._partitions_waiting + answer.partitions <= _WAITING_MAX
             if waits:
                 self._waiting[answer] = functools.partial(fetch, 0)
+                self._partitions_waiting += answer.partitions
         answer.on_given = self._forget
         try:
             fetch(min(request.max_wait_ms, _MAX_WAIT_MS) if waits else 0)
@@ -80,7 +84,8 @@ class FetchHandler:
 
     def _forget(self, answer: _Answer) -> None:
         with self._mutex:
-            self._waiting.pop(answer, None)
+            if self._waiting.pop(answer, None) is not None:
+                self._partitions_waiting -= answer.partitions
 
     def _fetch(self, request: FetchRequest, answer: _Answer, max_wait_ms: int) -> None:
         infos = {
@@ -114,6 +119,7 @@ class _Answer:
 
     def __init__(self, request: FetchRequest, respond: Respond) -> None:
         self._request, self._respond = request, respond
+        self.partitions = sum(len(topic.partitions) for topic in request.topics)
         self._mutex = threading.Lock()  # guards _is_given
         self._is_given = False
         self.on_given: Callable[[_Answer], object] = lambda _: None

@@ -18,7 +18,8 @@ from typing import TypeVar
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import ServerConfig
-from spark_kbatch.server.connection import Connection, Memory, occasionally
+from spark_kbatch.server.connection import Connection, Memory
+from spark_kbatch.server.occasionally import occasionally
 from spark_kbatch.server.peers import Peers
 from spark_kbatch.wire.addresses import look_up
 

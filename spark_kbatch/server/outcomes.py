@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -24,6 +25,8 @@ _LOGGED = {
     ErrorCode.KAFKA_STORAGE_ERROR,
 }
 _SENTENCES_MAX = 1000  # logged sentences that are remembered
+_SENTENCE_MAX = 1000  # characters that are logged
+_FORGETS_EVERY_S = 60.0
 
 _Result = TypeVar("_Result")
 
@@ -53,8 +56,9 @@ class Outcomes:
     """The conversion of exceptions to error codes and messages for answers, with logging; thread-safe."""
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()  # guards _logged; innermost
+        self._mutex = threading.Lock()  # guards the rest; innermost
         self._logged: set[str] = set()
+        self._forgot_s = 0.0  # when sentences were forgotten, to be logged again
 
     def attempt(self, work: Callable[[], _Result]) -> tuple[_Result | None, Outcome]:
         """Call `work`; return its result and DONE, or None and the outcome of the error that it raised."""
@@ -68,8 +72,9 @@ class Outcomes:
         sentence = str(error)
         if isinstance(error, TopicAlreadyExistsError):
             sentence = f"Topic '{error.topic}' already exists."  # not how to say so in Python
-        if code in _LOGGED and self._is_new(sentence):
-            logger.warning("a client is refused, %s: %s", code.name, sentence)
+        shown = sentence[:_SENTENCE_MAX]
+        if code in _LOGGED and self._is_new(shown):
+            logger.warning("a client is refused, %s: %s", code.name, shown)
         return Outcome(code, sentence)
 
     def _is_new(self, sentence: str) -> bool:
@@ -77,6 +82,9 @@ class Outcomes:
             if sentence in self._logged:
                 return False
             if len(self._logged) >= _SENTENCES_MAX:
+                if time.monotonic() - self._forgot_s < _FORGETS_EVERY_S:
+                    return False
                 self._logged.clear()
+                self._forgot_s = time.monotonic()
             self._logged.add(sentence)
             return True

@@ -4,8 +4,9 @@ Each kind of request has its own pool, so that one kind that waits does not stop
 started when they are needed and do not keep the process alive.
 
 Peers take turns, and none has all threads of a pool, if there are several: what others ask for waits for
-one task of each peer at most, and has a thread at once if a single peer keeps the pool busy. Large requests
-have half of the threads: small ones do not wait for them, even those of the same peer.
+one task of each peer at most, and has a thread at once if a single peer keeps the pool busy. Large requests,
+which take tens of megabytes as objects, have one or two threads: small ones do not wait for them, even those
+of the same peer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -28,14 +29,19 @@ class CallLater(Protocol):
         """Call the function after some time, in a thread that it must not block."""
 
 
+class Owner(Protocol):
+    """A peer that tasks are done for."""
+
+    def wait_s(self) -> float:
+        """Return how long it has to wait before more is done for it; such a peer has one thread."""
+
+
 class _Task:
     """A task, whom it is done for, and when it was submitted."""
 
     __slots__ = ("is_large", "owner", "run", "submitted_s")
 
-    def __init__(
-        self, run: Callable[[], object], owner: Hashable | None, *, is_large: bool
-    ) -> None:
+    def __init__(self, run: Callable[[], object], owner: Owner | None, *, is_large: bool) -> None:
         self.run, self.owner, self.is_large = run, owner, is_large
         self.submitted_s = time.monotonic()
 
@@ -43,28 +49,31 @@ class _Task:
 class Pool:
     """Threads that run tasks: those of one peer in the order in which they are submitted. Thread-safe."""
 
-    def __init__(self, name: str, threads_max: int) -> None:
-        """Start up to `threads_max` threads when needed; `name` is in their names."""
+    def __init__(self, name: str, threads_max: int, large_max: int = 1) -> None:
+        """Start up to `threads_max` threads when needed, `large_max` of them for large requests.
+
+        `name` is in their names.
+        """
         self.name, self._threads_max = name, threads_max
         self._of_one_peer_max = max(threads_max - 1, 1)
-        self._large_max = max(threads_max // 2, 1)
+        self._large_max = large_max
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for a task, False to end
         self._mutex = threading.Lock()  # guards the rest; innermost
         self._threads: list[threading.Thread] = []
         # By owner and whether they are large, in order of their turns.
-        self._waiting: dict[tuple[Hashable | None, bool], deque[_Task]] = {}
+        self._waiting: dict[tuple[Owner | None, bool], deque[_Task]] = {}
         self._running: set[_Task] = set()
         self._is_closed = False
 
     def submit(
-        self, task: Callable[[], object], owner: Hashable | None = None, *, is_large: bool = False
+        self, task: Callable[[], object], owner: Owner | None = None, *, is_large: bool = False
     ) -> None:
         """Run the task in one of the threads; an error is logged. After `close` the task is dropped.
 
         Args:
             task: what to run.
             owner: the peer that it is done for; None for the server itself.
-            is_large: whether it may take long.
+            is_large: whether it may take long, and much memory.
         """
         with self._mutex:
             if self._is_closed:
@@ -122,8 +131,10 @@ class Pool:
                     return task
         return None
 
-    def _may_run(self, owner: Hashable | None, is_large: bool) -> bool:
-        large = sum(one.is_large for one in self._running)
-        of_owner = sum(one.owner == owner for one in self._running)
-        may_be_large = not is_large or large < self._large_max
-        return may_be_large and (owner is None or of_owner < self._of_one_peer_max)
+    def _may_run(self, owner: Owner | None, is_large: bool) -> bool:
+        if is_large and sum(one.is_large for one in self._running) >= self._large_max:
+            return False
+        if owner is None:
+            return True
+        most = 1 if owner.wait_s() else self._of_one_peer_max
+        return sum(one.owner is owner for one in self._running) < most

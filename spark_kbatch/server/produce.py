@@ -52,24 +52,26 @@ class ProduceHandler:
             )
             unknown = self._manager.unknown(named)
         for topic, of_topic in zip(request.topics, answer.topics, strict=True):
+            refused_topic = refused or _refused_topic(topic.topic)
             for partition, slot in zip(topic.partitions, of_topic.partitions, strict=True):
                 data: Buffer = b"" if partition.records is None else partition.records
-                error, message = refused or _refused_batch(topic.topic, data, received.version)
-                if error:
-                    slot.error_code, slot.error_message = error, message
-                    continue
                 topic_partition = TopicPartition(topic.topic, partition.partition)
-                if topic_partition in unknown:
+                refusal = refused_topic or _refused_batch(data, received.version)
+                if not refusal and topic_partition in appends:
+                    refusal = (
+                        ErrorCode.INVALID_REQUEST,
+                        "the partition is named twice in the request",
+                    )
+                if not refusal and topic_partition in unknown:
                     problem = unknown[topic_partition]
-                    slot.error_code, slot.error_message = code_of(problem), str(problem)
-                elif topic_partition in appends:
-                    slot.error_code = ErrorCode.INVALID_REQUEST
-                    slot.error_message = f"{topic_partition} is named twice in the request"
-                else:
-                    appends[topic_partition] = Append(
-                        data, request.acks, request.timeout_ms, deadline_s, answer.part(slot),
-                        received.charge,
-                    )  # fmt: skip
+                    refusal = code_of(problem), str(problem)
+                if refusal:
+                    answer.refuse(slot, *refusal)
+                    continue
+                appends[topic_partition] = Append(
+                    data, request.acks, request.timeout_ms, deadline_s, answer.part(slot),
+                    peer=received.peer,
+                )  # fmt: skip
         # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends.items():
             self._appends.append(topic_partition, append)
@@ -89,6 +91,7 @@ class _Answer:
         self._acks, self._respond = request.acks, respond
         self._mutex = threading.Lock()  # guards _missing
         self._missing = 1  # parts, and the handler itself
+        self._last_message = ""
 
     def part(self, slot: ProducePartitionResponse) -> Any:
         """Return the callback that puts the result of a partition's batch into the response."""
@@ -104,6 +107,12 @@ class _Answer:
             self.done_with_one()
 
         return answer
+
+    def refuse(self, slot: ProducePartitionResponse, error: ErrorCode, message: str) -> None:
+        """Put an error into the response; its message only once, as long as it is the same."""
+        slot.error_code = error
+        if message != self._last_message:
+            slot.error_message = self._last_message = message
 
     def done_with_one(self) -> None:
         """Count one partition's result as known; send the Produce response if it was the last."""
@@ -145,13 +154,18 @@ def _is_of_many(request: ProduceRequest) -> bool:
     return sum(len(one.partitions) for one in request.topics) > _FEW
 
 
-def _refused_batch(topic: str, data: Buffer, version: int) -> tuple[ErrorCode, str]:
-    """Return the error that refuses a partition's batch before it is queued; NONE if it is accepted."""
+def _refused_topic(topic: str) -> tuple[ErrorCode, str] | None:
+    """Return the error that refuses all batches for a topic; None if there is none."""
     if topic.startswith(INTERNAL_PREFIX):
         return (
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic {topic!r} is the cluster's own; write to another",
         )
+    return None
+
+
+def _refused_batch(data: Buffer, version: int) -> tuple[ErrorCode, str] | None:
+    """Return the error that refuses a partition's batch before it is queued; None if it is accepted."""
     if not data:
         return ErrorCode.INVALID_RECORD, "there is no batch; send one for each partition"
     if version < _FIRST_WITH_ZSTD and len(data) >= RECORD_BATCH_OVERHEAD:
@@ -160,4 +174,4 @@ def _refused_batch(topic: str, data: Buffer, version: int) -> tuple[ErrorCode, s
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"zstd is understood from version {_FIRST_WITH_ZSTD} of Produce on",
             )
-    return ErrorCode.NONE, ""
+    return None

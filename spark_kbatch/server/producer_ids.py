@@ -20,6 +20,7 @@ from spark_kbatch.wire.protocol import InitProducerIdResponse
 
 logger = logging.getLogger(__name__)
 
+_SHOWN_MAX = 200  # characters, in the log
 _TAKES_WITHIN_S = 10.0  # an id; clients wait for 30 s
 
 
@@ -58,10 +59,11 @@ class ProducerIdsHandler:
         )
 
     def _say(self, transactional_id: str, received: Received) -> None:
-        if len(self._refused) < 1000 and transactional_id not in self._refused:
-            self._refused.add(transactional_id)
+        shown = transactional_id[:_SHOWN_MAX]
+        if len(self._refused) < 1000 and shown not in self._refused:
+            self._refused.add(shown)
             logger.warning(
                 "transactional.id %r of client %r is refused: this server has no transactions; leave it out",
-                transactional_id,
-                received.client_id,
+                shown,
+                received.client_id[:_SHOWN_MAX],
             )

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from spark_kbatch.server.peers import Peer
+
 
 class Received(NamedTuple):
     """A request and its sender."""
@@ -22,7 +24,7 @@ class Received(NamedTuple):
     client_host: str
     local_address: tuple[str, int]  # the address that the client connected to
     body: Any  # our class for Produce and Fetch, the library's for all others
-    charge: Callable[[float], object] = lambda _: None  # counts CPU seconds that others spend on it
+    peer: Peer | None = None  # that the work is done for
 
 
 HANG_UP = object()  # in place of an answer

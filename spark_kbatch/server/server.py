@@ -54,7 +54,7 @@ class _Pools:
         self.produce = Pool("produce", 1)
         self.appends = Pool("appends", _THREADS)
         self.producer_ids = Pool("producer-ids", _THREADS)
-        self.fetches = Pool("fetches", _THREADS)
+        self.fetches = Pool("fetches", _THREADS, large_max=2)
         self.lookups = Pool("lookups", _THREADS)
         self.groups = Pool("groups", _THREADS)
         self.administration = Pool("administration", _THREADS)

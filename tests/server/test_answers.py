@@ -12,9 +12,11 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP
+from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.metadata import uuid_of
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from spark_kbatch.wire.protocol import (
     ApiKey,
     DescribeClusterRequest,
@@ -113,6 +115,34 @@ def test_each_refused_batch_has_its_own_error(
     of_all = asked.acks == 2 or asked.transactional_id
     assert (answer.topics[1].partitions[0].error_code != 0) == bool(of_all)
     assert cluster.describe("events")[0].offsets.high_watermark == 1
+
+
+def test_a_partition_that_a_produce_names_twice_is_appended_to_once(
+    cluster: Cluster, client: RawClient
+) -> None:
+    partitions = [ProducePartition(0, builders.batch(n=1)) for _ in range(3)]
+    asked = ProduceRequest(-1, 10_000, [ProduceTopic("events", partitions)])
+    first, *others = client.ask(ApiKey.PRODUCE, 9, asked).topics[0].partitions
+
+    assert first.error_code == 0
+    assert {one.error_code for one in others} == {ErrorCode.INVALID_REQUEST}
+    assert cluster.describe("events")[0].offsets.high_watermark == 1
+
+
+def test_batches_for_many_partitions_that_do_not_exist_are_refused_without_a_queue(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued: list[object] = []
+    monkeypatch.setattr(Appends, "append", lambda *arguments: queued.append(arguments))
+    batch = builders.batch(n=1)
+    partitions = [ProducePartition(number, batch) for number in range(1000, 2000)]
+    asked = ProduceRequest(-1, 10_000, [ProduceTopic("events", partitions)])
+    found = client.ask(ApiKey.PRODUCE, 9, asked).topics[0].partitions
+
+    assert not queued
+    assert len(found) == len(partitions)
+    assert {one.error_code for one in found} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert [bool(one.error_message) for one in found[:3]] == [True, False, False]
 
 
 def test_zstd_is_refused_in_versions_whose_clients_do_not_know_it(client: RawClient) -> None:

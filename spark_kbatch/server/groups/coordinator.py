@@ -424,8 +424,8 @@ class GroupCoordinator:
                 body.member_id, body.group_instance_id, body.retention_time_ms,
                 {one: asked[one] for one in part},
             )  # fmt: skip
-            found = self._handled(
-                lambda error: error, functools.partial(self._offsets.commit, committing, topics)
+            found: ErrorCode | dict[TopicPartition, ErrorCode] = self._handled(
+                _same, functools.partial(self._offsets.commit, committing, topics)
             )
             errors |= dict.fromkeys(part, found) if isinstance(found, ErrorCode) else found
         respond(answer_of(errors))
@@ -647,6 +647,10 @@ def _parts(asked: Iterable[_One], size: int = _PARTITIONS_AT_ONCE) -> Iterator[l
         if start:
             time.sleep(_TURN_S)
         yield all_asked[start : start + size]
+
+
+def _same(error: ErrorCode) -> Any:
+    return error
 
 
 def _each(

@@ -50,11 +50,13 @@ from spark_kbatch.server.groups.memory import (
     GROUP_OBJECTS,
     MEMBER_BYTES_MAX,
     MEMBER_OBJECTS,
+    PENDING_OBJECTS,
     GroupMemory,
 )
 from spark_kbatch.server.groups.records import GroupKey, GroupMetadata
 from spark_kbatch.server.groups.store import OffsetsStore, code_of_append
 from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.server.occasionally import occasionally
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,12 @@ class Joining(NamedTuple):
     protocols: Protocols
     requires_member_id: bool  # whether the client understands MEMBER_ID_REQUIRED
     can_skip_assignment: bool  # whether a leader can be told to skip the assignment
+
+    @property
+    def asks_for_an_id(self) -> bool:
+        """Whether the client has to join again, with the member id that it gets."""
+        is_dynamic = self.member_id == NO_MEMBER_ID and self.instance_id is None
+        return is_dynamic and self.requires_member_id
 
 
 class Syncing(NamedTuple):
@@ -183,7 +191,7 @@ class Memberships:
             if one.member_id != joining.member_id
         )
         if size_in_bytes > MEMBER_BYTES_MAX or others + size_in_bytes > GROUP_BYTES_MAX:
-            logger.warning(
+            occasionally.warn(
                 "a member of group %s with %d bytes of metadata is refused: accepted are %d, and %d of a group",
                 group.group_id, size_in_bytes, MEMBER_BYTES_MAX, GROUP_BYTES_MAX,
             )  # fmt: skip
@@ -191,12 +199,14 @@ class Memberships:
         member = group.members.get(joining.member_id)
         if member is not None:
             added = size_in_bytes - member.metadata_bytes
+        elif joining.asks_for_an_id:
+            added = PENDING_OBJECTS
         else:
             added = size_in_bytes + MEMBER_OBJECTS
-            if group.group_id not in self.groups:
-                added += GROUP_OBJECTS
+        if group.group_id not in self.groups:
+            added += GROUP_OBJECTS
         if not self._memory.take(added):
-            logger.warning(
+            occasionally.warn(
                 "a member of group %s is refused: groups use up their memory", group.group_id
             )
             return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -446,7 +456,7 @@ class Memberships:
             return ErrorCode.REBALANCE_IN_PROGRESS
         size_in_bytes = sum(map(len, syncing.assignments.values()))
         if size_in_bytes > GROUP_BYTES_MAX or not self._memory.take(size_in_bytes):
-            logger.warning(
+            occasionally.warn(
                 "assignments of %d bytes in group %s are refused: accepted are %d, and what is left for groups",
                 size_in_bytes, syncing.group_id, GROUP_BYTES_MAX,
             )  # fmt: skip

@@ -2,7 +2,7 @@
 
     a member      1 MiB of metadata, in up to 64 protocols
     a group       4 MiB of metadata, and of assignments
-    all groups    128 MiB, with what Python's objects take
+    all groups    64 MiB, with what Python's objects take
 
 Kafka's limit is that a group has to fit into one record of `__consumer_offsets`, 1 MiB by default; it
 notices only when the leader has sent the assignments. Here a JoinGroup is refused at once, with the error
@@ -19,7 +19,7 @@ MEMBER_BYTES_MAX = 1 << 20
 PROTOCOLS_MAX = 64
 GROUP_BYTES_MAX = 4 << 20
 ANSWER_BYTES_MAX = 16 << 20  # of groups in one answer; for others the client has to ask again
-_ALL_BYTES_MAX = 128 << 20
+_ALL_BYTES_MAX = 64 << 20
 # Of Python's objects, besides bytes of clients.
 MEMBER_OBJECTS, OFFSET_OBJECTS, GROUP_OBJECTS, PENDING_OBJECTS = 3000, 700, 2000, 1500
 

@@ -1,0 +1,155 @@
+"""What groups keep is bounded, and small requests have small answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch import Cluster
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.server.groups import memory
+from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import ApiKey, OffsetFetchRequest
+from tests.support import builders
+from tests.support.group_members import OK, Coordinated
+
+PLACE = TopicPartition("events", 0)
+MiB = 1 << 20
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return builders.a_cluster(tmp_path, topics={"events": 3})
+
+
+@pytest.fixture
+def groups(cluster: Cluster) -> Coordinated:
+    return Coordinated(cluster)
+
+
+def with_metadata(size_in_bytes: int) -> tuple[tuple[str, bytes], ...]:
+    return (("range", bytes(size_in_bytes)),)
+
+
+def test_a_member_with_more_than_a_mebibyte_of_metadata_is_refused_when_it_joins(
+    groups: Coordinated,
+) -> None:
+    assert groups.client(protocols=with_metadata(MiB - 5)).join().joined.error is OK  # type: ignore[union-attr]
+    refused = groups.client(group="other", protocols=with_metadata(MiB)).join()
+
+    assert refused.joined is not None
+    assert refused.joined.error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "other" not in groups.coordinator._memberships.groups
+
+
+def test_the_members_of_a_group_have_a_limit_together(groups: Coordinated) -> None:
+    members = [groups.client(protocols=with_metadata(MiB - 5)).ask_to_join() for _ in range(2)]
+    many = [groups.client(version=3, protocols=with_metadata(MiB - 5)) for _ in range(5)]
+    for one in many:
+        one.ask_to_join()
+
+    assert {one.error for one in members} == {ErrorCode.MEMBER_ID_REQUIRED}  # not members yet
+    assert many[4].joined is not None
+    assert many[4].joined.error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_members_of_all_groups_have_a_limit_together_until_some_leave(
+    groups: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", MiB)
+    first = groups.client(group="a", protocols=with_metadata(MiB // 2)).join()
+    groups.finish([first])
+    second = groups.client(group="b", protocols=with_metadata(MiB // 2)).join()
+    assert second.joined is not None
+    assert second.joined.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+    assert first.leave() is OK
+    groups.advance(6_000)
+    again = groups.client(group="b", protocols=with_metadata(MiB // 2)).join()
+    assert again.joined is not None
+    assert again.joined.error is OK
+
+
+def test_assignments_above_the_limit_of_a_group_are_refused(groups: Coordinated) -> None:
+    member = groups.client().join()
+    groups.advance(100)
+
+    refused = member.sync({member.member_id: bytes(memory.GROUP_BYTES_MAX + 1)})
+
+    assert refused.error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_committed_offsets_have_a_limit_but_those_that_are_there_go_on(
+    groups: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert groups.commit({PLACE: 1}) == {PLACE: OK}
+    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", 1000)
+
+    other = TopicPartition("events", 1)
+    assert groups.commit({other: (1, "m" * 1000)}) == {other: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert groups.commit({PLACE: 2}) == {PLACE: OK}
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_an_offset_that_is_named_often_is_answered_once(groups: Coordinated, version: int) -> None:
+    groups.commit({PLACE: (1, "m" * 4000)}, group="g")
+    if version < 8:
+        make = OffsetFetchRequest.OffsetFetchRequestTopic
+        topics = [make(name="events", partition_indexes=[0] * 100) for _ in range(100)]
+        answer = groups.ask(ApiKey.OFFSET_FETCH, version, group_id="g", topics=topics).answer
+        (topic,) = answer.topics
+    else:
+        make_group = OffsetFetchRequest.OffsetFetchRequestGroup
+        make = make_group.OffsetFetchRequestTopics
+        topics = [make(name="events", partition_indexes=[0] * 100) for _ in range(10)]
+        asked = [make_group(group_id="g", topics=topics) for _ in range(10)]
+        (group,) = groups.ask(ApiKey.OFFSET_FETCH, version, groups=asked).answer.groups
+        (topic,) = group.topics
+
+    assert [one.partition_index for one in topic.partitions] == [0]
+
+
+def test_groups_that_make_an_answer_too_large_are_to_be_asked_for_again(
+    groups: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        groups.commit({PLACE: (1, "m" * 4000)}, group=name)
+    monkeypatch.setattr("spark_kbatch.server.groups.coordinator.ANSWER_BYTES_MAX", 5000)
+    make = OffsetFetchRequest.OffsetFetchRequestGroup
+
+    asked = [make(group_id=name, topics=None) for name in "abc"]
+    answer = groups.ask(ApiKey.OFFSET_FETCH, 8, groups=asked).answer
+
+    assert [ErrorCode(one.error_code) for one in answer.groups] == [
+        OK, OK, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ]  # fmt: skip
+
+
+def test_a_session_does_not_end_while_a_heartbeat_that_arrived_in_time_waits(
+    groups: Coordinated,
+) -> None:
+    member = groups.client().join()
+    groups.finish([member])
+    # 1. A heartbeat arrives. 2. For longer than the session another request keeps it waiting.
+    arrived_ms = groups.ms + 5_000
+    groups.coordinator._handled_until_ms = lambda: arrived_ms
+    groups.ms += 30_000
+    groups.coordinator.tick()
+
+    assert member.heartbeat() is OK
+    groups.coordinator._handled_until_ms = lambda: groups.ms
+    groups.advance(30_000)
+    assert member.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_timers_that_are_set_and_cancelled_leave_little_behind() -> None:
+    timers = Timers()
+    timers.set(("kept",), 5, lambda: None)
+    for number in range(10_000):
+        timers.set((str(number),), 10**6, lambda: None)
+        timers.cancel((str(number),))
+
+    assert len(timers._heap) < 2_000
+    assert timers.next_deadline_ms() == 5

@@ -1,0 +1,99 @@
+"""Threads of a pool are shared among peers, and among large and small requests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kbatch.server.pools import Pool
+from tests.support.waiting import until
+
+
+class Peer:
+    def __init__(self, wait_s: float = 0.0) -> None:
+        self._wait_s = wait_s
+
+    def wait_s(self) -> float:
+        return self._wait_s
+
+
+@pytest.fixture
+def over() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def pool(over: threading.Event) -> Iterator[Pool]:
+    pool = Pool("a-test", 4)
+    yield pool
+    over.set()
+    assert pool.close(5)
+
+
+def test_a_peer_leaves_a_thread_for_others(pool: Pool, over: threading.Event) -> None:
+    busy, done = Peer(), threading.Event()
+    for _ in range(20):
+        pool.submit(over.wait, busy)
+
+    pool.submit(done.set, Peer())
+
+    assert done.wait(5)
+    assert len(pool._running) == 3
+
+
+def test_a_peer_that_has_used_up_its_share_has_one_thread(
+    pool: Pool, over: threading.Event
+) -> None:
+    busy = Peer(wait_s=1.0)
+    for _ in range(5):
+        pool.submit(over.wait, busy)
+    until(lambda: len(pool._running) == 1, "one task runs")
+
+    done = threading.Event()
+    pool.submit(done.set, Peer())
+    assert done.wait(5)
+    assert len(pool._running) == 1
+
+
+def test_small_tasks_of_the_same_peer_do_not_wait_for_large_ones(
+    pool: Pool, over: threading.Event
+) -> None:
+    peer, done = Peer(), threading.Event()
+    for _ in range(20):
+        pool.submit(over.wait, peer, is_large=True)
+
+    pool.submit(done.set, peer)
+
+    assert done.wait(5)
+
+
+def test_peers_take_turns(over: threading.Event) -> None:
+    pool, order = Pool("a-test", 1), list[str]()
+    first, second = Peer(), Peer()
+    pool.submit(over.wait)
+    for number in range(3):
+        pool.submit(lambda number=number: order.append(f"first {number}"), first)  # type: ignore[misc]
+    pool.submit(lambda: order.append("second"), second)
+    over.set()
+    assert pool.close(5)
+
+    assert order.index("second") < order.index("first 1")
+    assert sorted(order) == ["first 0", "first 1", "first 2", "second"]
+
+
+def test_the_time_of_the_oldest_task_counts_from_its_submission(
+    pool: Pool, over: threading.Event
+) -> None:
+    assert pool.oldest_s() is None
+    for _ in range(6):
+        pool.submit(over.wait)
+    oldest_s = pool.oldest_s()
+    assert oldest_s is not None
+    pool.submit(over.wait)
+    assert pool.oldest_s() == oldest_s
+    over.set()
+    until(lambda: pool.oldest_s() is None, "all are done")

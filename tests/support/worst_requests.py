@@ -1,0 +1,256 @@
+"""For each kind of request one that names as much as a request may, as a peer without goodwill would send it.
+
+worst(ApiKey.FETCH, 60_000)     # what it names does not exist
+worst(ApiKey.FETCH, 1_000, "t")  # partitions 0 to 999 of a topic
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from spark_kbatch.wire import protocol as p
+from spark_kbatch.wire.fetch import FetchPartition, FetchTopic
+from spark_kbatch.wire.produce import ProducePartition, ProduceTopic
+from spark_kbatch.wire.protocol import ApiKey
+from tests.support import builders
+from tests.support.raw_clients import request
+
+NOWHERE = "nowhere"
+_MiB = 1 << 20
+_TIMEOUT_MS = 1000
+
+# Makes a body, given how many things it names, and a topic.
+_Make = Callable[[int, str], Any]
+
+
+def _produce(count: int, topic: str) -> Any:
+    batch = builders.batch(n=1)
+    partitions = [ProducePartition(number, batch) for number in range(count)]
+    return p.ProduceRequest(-1, _TIMEOUT_MS, [ProduceTopic(topic, partitions)])
+
+
+def _fetch(count: int, topic: str) -> Any:
+    partitions = [FetchPartition(number, 0, _MiB) for number in range(count)]
+    return p.FetchRequest(_TIMEOUT_MS, 1, [FetchTopic(topic, partitions)])
+
+
+def _list_offsets(count: int, topic: str) -> Any:
+    make = p.ListOffsetsRequest.ListOffsetsTopic
+    partitions = [
+        make.ListOffsetsPartition(partition_index=one, current_leader_epoch=-1, timestamp=1)
+        for one in range(count)
+    ]
+    return p.ListOffsetsRequest(
+        replica_id=-1, isolation_level=0, topics=[make(name=topic, partitions=partitions)]
+    )
+
+
+def _epochs(count: int, topic: str) -> Any:
+    make = p.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    partitions = [
+        make.OffsetForLeaderPartition(partition=one, current_leader_epoch=-1, leader_epoch=0)
+        for one in range(count)
+    ]
+    return p.OffsetForLeaderEpochRequest(
+        replica_id=-1, topics=[make(topic=topic, partitions=partitions)]
+    )
+
+
+def _metadata(count: int, topic: str) -> Any:
+    make = p.MetadataRequest.MetadataRequestTopic
+    topics = [make(name=f"{topic}-{one}") for one in range(count)]
+    return p.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+
+def _offset_commit(count: int, topic: str) -> Any:
+    make = p.OffsetCommitRequest.OffsetCommitRequestTopic
+    partitions = [
+        make.OffsetCommitRequestPartition(
+            partition_index=one,
+            committed_offset=1,
+            committed_leader_epoch=-1,
+            committed_metadata="",
+        )
+        for one in range(count)
+    ]
+    return p.OffsetCommitRequest(
+        group_id="worst", generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
+        retention_time_ms=-1, topics=[make(name=topic, partitions=partitions)],
+    )  # fmt: skip
+
+
+def _offset_fetch(count: int, topic: str) -> Any:
+    make = p.OffsetFetchRequest.OffsetFetchRequestTopic
+    topics = [make(name=topic, partition_indexes=list(range(count)))]
+    return p.OffsetFetchRequest(group_id="worst", topics=topics, require_stable=False)
+
+
+def _offset_delete(count: int, topic: str) -> Any:
+    make = p.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    partitions = [make.OffsetDeleteRequestPartition(partition_index=one) for one in range(count)]
+    return p.OffsetDeleteRequest(group_id="worst", topics=[make(name=topic, partitions=partitions)])
+
+
+def _join(count: int, topic: str) -> Any:
+    make = p.JoinGroupRequest.JoinGroupRequestProtocol
+    return p.JoinGroupRequest(
+        group_id=f"{topic}-joined", session_timeout_ms=1_800_000, rebalance_timeout_ms=2**31 - 1,
+        member_id="", group_instance_id=None, protocol_type="consumer",
+        protocols=[make(name="range", metadata=bytes(16 * count))],
+    )  # fmt: skip
+
+
+def _sync(count: int, topic: str) -> Any:
+    make = p.SyncGroupRequest.SyncGroupRequestAssignment
+    return p.SyncGroupRequest(
+        group_id=f"{topic}-joined", generation_id=1, member_id="m", group_instance_id=None,
+        protocol_type="consumer", protocol_name="range",
+        assignments=[make(member_id=str(one), assignment=b"a" * 8) for one in range(count)],
+    )  # fmt: skip
+
+
+def _leave(count: int, topic: str) -> Any:
+    make = p.LeaveGroupRequest.MemberIdentity
+    members = [make(member_id=str(one), group_instance_id=None) for one in range(count)]
+    return p.LeaveGroupRequest(group_id=f"{topic}-joined", members=members)
+
+
+def _delete_records(count: int, topic: str) -> Any:
+    make = p.DeleteRecordsRequest.DeleteRecordsTopic
+    partitions = [
+        make.DeleteRecordsPartition(partition_index=one, offset=-1) for one in range(count)
+    ]
+    return p.DeleteRecordsRequest(
+        topics=[make(name=topic, partitions=partitions)], timeout_ms=_TIMEOUT_MS
+    )
+
+
+def _create_topics(count: int, topic: str) -> Any:
+    """Return a request for topics whose names are not accepted: those of others would stay."""
+    make = p.CreateTopicsRequest.CreatableTopic
+    topics = [
+        make(
+            name=f"{topic}/{one}", num_partitions=-1, replication_factor=-1, assignments=[],
+            configs=[],
+        )
+        for one in range(count)
+    ]  # fmt: skip
+    return p.CreateTopicsRequest(topics=topics, timeout_ms=_TIMEOUT_MS, validate_only=False)
+
+
+def _create_partitions(count: int, topic: str) -> Any:
+    make = p.CreatePartitionsRequest.CreatePartitionsTopic
+    topics = [make(name=f"{topic}-{one}", count=9, assignments=None) for one in range(count)]
+    return p.CreatePartitionsRequest(topics=topics, timeout_ms=_TIMEOUT_MS, validate_only=False)
+
+
+def _delete_topics(count: int, topic: str) -> Any:
+    return p.DeleteTopicsRequest(
+        topic_names=[f"{topic}-{one}" for one in range(count)], timeout_ms=_TIMEOUT_MS
+    )
+
+
+def _describe_configs(count: int, topic: str) -> Any:
+    make = p.DescribeConfigsRequest.DescribeConfigsResource
+    resources = [
+        make(resource_type=2, resource_name=f"{topic}-{one}", configuration_keys=None)
+        for one in range(count)
+    ]
+    return p.DescribeConfigsRequest(
+        resources=resources, include_synonyms=True, include_documentation=True
+    )
+
+
+def _alter_configs(count: int, topic: str) -> Any:
+    make = p.AlterConfigsRequest.AlterConfigsResource
+    resources = [
+        make(resource_type=2, resource_name=f"{topic}-{one}", configs=[]) for one in range(count)
+    ]
+    return p.AlterConfigsRequest(resources=resources, validate_only=False)
+
+
+def _incremental(count: int, topic: str) -> Any:
+    make = p.IncrementalAlterConfigsRequest.AlterConfigsResource
+    resources = [
+        make(resource_type=2, resource_name=f"{topic}-{one}", configs=[]) for one in range(count)
+    ]
+    return p.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+
+
+# By api key: the version that is sent, and what makes the body.
+_WORST: Mapping[ApiKey, tuple[int, _Make]] = {
+    ApiKey.PRODUCE: (9, _produce),
+    ApiKey.FETCH: (12, _fetch),
+    ApiKey.LIST_OFFSETS: (7, _list_offsets),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (4, _epochs),
+    ApiKey.METADATA: (9, _metadata),
+    ApiKey.OFFSET_COMMIT: (8, _offset_commit),
+    ApiKey.OFFSET_FETCH: (7, _offset_fetch),
+    ApiKey.OFFSET_DELETE: (0, _offset_delete),
+    ApiKey.JOIN_GROUP: (7, _join),
+    ApiKey.SYNC_GROUP: (5, _sync),
+    ApiKey.LEAVE_GROUP: (4, _leave),
+    ApiKey.DELETE_RECORDS: (2, _delete_records),
+    ApiKey.CREATE_TOPICS: (5, _create_topics),
+    ApiKey.CREATE_PARTITIONS: (2, _create_partitions),
+    ApiKey.DELETE_TOPICS: (4, _delete_topics),
+    ApiKey.DESCRIBE_CONFIGS: (4, _describe_configs),
+    ApiKey.ALTER_CONFIGS: (2, _alter_configs),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (1, _incremental),
+    ApiKey.FIND_COORDINATOR: (
+        4, lambda count, topic: p.FindCoordinatorRequest(
+            key_type=0, coordinator_keys=[f"{topic}-{one}" for one in range(count)]
+        ),
+    ),
+    ApiKey.DESCRIBE_GROUPS: (
+        5, lambda count, topic: p.DescribeGroupsRequest(
+            groups=[f"{topic}-{one}" for one in range(count)]
+        ),
+    ),
+    ApiKey.DELETE_GROUPS: (
+        2, lambda count, topic: p.DeleteGroupsRequest(
+            groups_names=[f"{topic}-{one}" for one in range(count)]
+        ),
+    ),
+    ApiKey.LIST_GROUPS: (
+        4, lambda count, _: p.ListGroupsRequest(states_filter=[str(one) for one in range(count)])
+    ),
+    ApiKey.HEARTBEAT: (
+        4, lambda count, topic: p.HeartbeatRequest(
+            group_id="g" * min(16 * count, 30_000), generation_id=1, member_id=topic
+        ),
+    ),
+    ApiKey.INIT_PRODUCER_ID: (
+        4, lambda count, _: p.InitProducerIdRequest(
+            transactional_id="t" * 16 * count, transaction_timeout_ms=1
+        ),
+    ),
+    ApiKey.DESCRIBE_CLUSTER: (0, lambda *_: p.DescribeClusterRequest()),
+    ApiKey.API_VERSIONS: (
+        3, lambda count, _: p.ApiVersionsRequest(
+            client_software_name="a" * 16 * count, client_software_version="1"
+        ),
+    ),
+}  # fmt: skip
+
+KEYS = tuple(_WORST)
+
+
+def version_of(api_key: ApiKey) -> int:
+    """Return the version in which the worst request of a kind is sent."""
+    return _WORST[api_key][0]
+
+
+def worst(api_key: ApiKey, count: int, topic: str = NOWHERE) -> bytes:
+    """Return a framed request of this kind that names `count` things."""
+    version, make = _WORST[api_key]
+    return request(api_key, version, make(count, topic))
+
+
+def bomb(compression: str, size_in_bytes: int) -> bytes:
+    """Return a batch of one record of zeros: few bytes that stand for so many."""
+    value = pa.array([bytes(size_in_bytes)], pa.binary())
+    return builders.encode(pa.record_batch({"value": value}), compression=compression)
