@@ -245,6 +245,7 @@ def _changing(
 ) -> Iterator[Topic]:
     """Hold the commit, metadata and partition locks needed to change a topic; yield the current topic."""
     with commits.settled(deadline=deadline), manager.locks.metadata(deadline=deadline):
+        manager.metadata.keep_room()
         manager.deletions.continue_locked()
         topic = manager.metadata.topics.topic(name)
         with manager.locks.partitions(manager.partitions(name), deadline=deadline):

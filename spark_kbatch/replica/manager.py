@@ -541,7 +541,11 @@ class ReplicaManager:
     def planned_removals(self) -> list[DeletedTopic]:
         """Return the deleted topics whose directories `remove_deleted_topics` would remove."""
         now_ms = self.now_ms()
-        return [one for one in self.deletions.due(now_ms) if now_ms >= one.delete_ms]
+        return [
+            one
+            for one in self.deletions.due(now_ms)
+            if any(self.deletions.is_due(one, node, now_ms) for node in one.nodes)
+        ]
 
     def remove_deleted_topics(self, directories_max: int = LONG_MAX) -> list[DeletedTopic]:
         """Remove files of deleted topics whose delay is over; return the topics of which nothing is left.
