@@ -39,6 +39,7 @@ from spark_kbatch.model import (
     PartitionKey,
     TopicPartition,
 )
+from spark_kbatch.opening.os_errors import raises_kbatch_errors, translating
 from spark_kbatch.opening.topics_at_path import TopicsAtPath, damaged_topics, skipping_deleted
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
@@ -78,6 +79,7 @@ class Garbage(NamedTuple):
     damaged_topics: Mapping[str, str] = {}  # left out; the reason by name
 
 
+@raises_kbatch_errors
 class Cluster(TopicsAtPath):
     """A cluster in a folder, without a broker: topics with all their records.
 
@@ -545,7 +547,7 @@ class Cluster(TopicsAtPath):
             LocalLog(
                 self._parts.append_records, flush=config.flush, level=config.compression_level
             ),
-            self._parts.topic_to_write,
+            translating(self._parts.topic_to_write, self.path),
             now_ms,
             new_producer_id=self._parts.new_producer_id,
             takes_runs=True,
