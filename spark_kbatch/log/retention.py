@@ -40,7 +40,7 @@ from spark_kbatch.log import overwritten
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import make_files, segment_at
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import Deletion
+from spark_kbatch.model import Deletion, Waiting
 from spark_kbatch.options.topic import NO_LIMIT
 from spark_kbatch.record.header import NO_TIMESTAMP
 
@@ -244,6 +244,22 @@ def _is_older(segment: range, log: PartitionLog, state: LogState, oldest_ms: int
         )
         return False
     return (newest if newest >= 0 else log.files.modified_ms(path)) < oldest_ms
+
+
+def waiting_files(log: PartitionLog, now_ms: int) -> Waiting | None:
+    """Return the files of deleted segments that are too young to be removed; None if there are none."""
+    due = set(_old_deleted_files(log, now_ms))
+    size_in_bytes = newest_ms = 0
+    for name in log.files.list(log.directory):
+        if name.endswith(_DELETED) and name not in due:
+            with contextlib.suppress(FileNotFoundError):
+                size_in_bytes += log.files.size(log.directory / name)
+                newest_ms = max(newest_ms, log.files.modified_ms(log.directory / name))
+    if not newest_ms:
+        return None
+    until_ms = newest_ms + log.config.file_delete_delay_ms
+    name = str(log.topic_partition)
+    return Waiting("deleted segments", name, size_in_bytes, newest_ms, until_ms)
 
 
 def _old_deleted_files(log: PartitionLog, now_ms: int) -> list[str]:

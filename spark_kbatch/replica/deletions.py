@@ -45,13 +45,14 @@ import hashlib
 import logging
 import re
 from collections.abc import Container, Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from spark_kbatch.errors import InvalidTopicError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
-from spark_kbatch.model import LONG_MAX, DeletedTopic
+from spark_kbatch.model import LONG_MAX, DeletedTopic, Waiting
 from spark_kbatch.options.topic import Topic, ensure_valid_topic
 from spark_kbatch.replica.cluster_file import NODES_MAX, ClusterFile
 from spark_kbatch.replica.json_files import JsonFiles
@@ -290,6 +291,25 @@ class Deletions:
                 for node in one.nodes
             )
         ]
+
+    def waiting(self, now_ms: int) -> list[Waiting]:
+        """Return the deleted topics whose directories are kept for now."""
+        found = []
+        for one in self._deleted.all():
+            size_in_bytes = 0
+            nodes = [node for node in one.nodes if not self.is_due(one, node, now_ms)]
+            for node in filter(self._dirs.is_used, nodes):
+                with contextlib.suppress(OSError):
+                    log_dir = self._cluster_file.log_dir(node).path
+                    for name in self._left_in(log_dir, one):
+                        names = self._files.list(log_dir / name)
+                        size_in_bytes += sum(
+                            map(max, self._files.sizes(log_dir / name, names), repeat(0))
+                        )
+            if nodes:
+                until_ms = one.delete_ms
+                found.append(Waiting("deleted topic", one.topic, size_in_bytes, -1, until_ms))
+        return found
 
     def is_due(self, deleted: DeletedTopic, node_id: int, now_ms: int) -> bool:
         """Return True if a deleted topic's directories on one node may be removed.

@@ -329,7 +329,7 @@ class ForeignLog:
         for error in end.damaged:
             self._warn(
                 (error.path, error.position),
-                f"{error}; what it held cannot be read, because whole batches follow it",
+                f"{error}; reading it is an error, because whole batches follow it",
             )
         return end
 
