@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from spark_kbatch.cli.output import (
 from spark_kbatch.cli.parameters import json_option
 from spark_kbatch.cli.paths import complete_topic, folder_argument
 from spark_kbatch.cli.progress import progress_bar
-from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition, Waiting
 from spark_kbatch.opening.readers import open_for_reading
@@ -106,7 +106,7 @@ def _kept(waiting: Waiting) -> str:
     if what != "staged":
         of = f"{'files of the deleted topic' if what == 'deleted topic' else 'deleted segments of'} {name}"
         return f"{of}: {size_in_bytes:,} bytes, {until}"
-    age_s = max(now_ms() - written_ms, 0) // 1000
+    age_s = max(int(time.time()) - written_ms // 1000, 0)
     ago = (
         f"{age_s} s"
         if age_s < 120
