@@ -39,6 +39,7 @@ KBatchError
   MirrorFencedError                 mirror, target; another process of the same name took the mirror over
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
+      FileSystemError (also OSError)  the system refuses: full, read-only, forbidden, gone
       StagedFilesGoneError          a task's staged files were removed before they were committed
     FencedLeaderEpochError          a leader epoch that was replaced by a newer one
       UnknownLeaderEpochError       a leader epoch newer than the one known here
@@ -62,7 +63,7 @@ Source: Kafka clients/.../common/errors.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_kbatch.model import TIMESTAMP_MS_MAX
@@ -178,17 +179,26 @@ class CorruptRecordError(KBatchError):
     position: int = -1  # in the file, or in the buffer
     expected: Any = ""
     found: Any = ""
+    topic_partition: str = ""  # whose records cannot be read
+    offset: int = -1  # of the first of them; -1 where that is not known
+    next_offset: int = -1  # the first after them that can be read, or the end
+    how: str = ""  # to read on from there
 
     def __str__(self) -> str:
         where = f" at position {self.position}" if self.position >= 0 else ""
         where += f" of {self.path}" if self.path else ""
         detail = f": expected {self.expected}, found {self.found}" if self.expected != "" else ""
-        return f"corrupt record batch{where}: {self.what}{detail}"
+        text = f"corrupt record batch{where}: {self.what}{detail}"
+        if not self.how:
+            return text
+        return (
+            f"{text}; offsets {self.offset} to {self.next_offset - 1} of {self.topic_partition} are "
+            f"damaged; go on with {self.how}"
+        )
 
     def at(self, path: str, base_position: int) -> CorruptRecordError:
         """Return the same error with its position counted from `base_position` in the file `path`."""
-        position = base_position + max(self.position, 0)
-        return CorruptRecordError(self.what, path, position, self.expected, self.found)
+        return replace(self, path=path, position=base_position + max(self.position, 0))
 
 
 @dataclass(eq=False, repr=False)
@@ -595,6 +605,33 @@ class KafkaStorageError(RetriableError):
         error.__cause__ = cause
         error.is_transient = cause.errno not in _PERMANENT
         return error
+
+
+_REMEDIES = {
+    errno.ENOSPC: "delete topics or records, which takes no room, or other files",
+    errno.EDQUOT: "delete topics or records, which takes no room, or other files",
+    errno.EROFS: "mount it so that it can be written",
+    errno.EACCES: "run as a user who may, or change the mode of the file or folder",
+    errno.EPERM: "run as a user who may, or change the mode of the file or folder",
+    errno.ENOENT: "it was deleted, or its disk is not mounted",
+}
+
+
+class FileSystemError(KafkaStorageError, OSError):
+    """A file or folder that the system does not let us use; `errno`, `strerror` and `filename` are the OSError's."""
+
+    @classmethod
+    def of(cls, cause: OSError, what: str = "") -> FileSystemError:
+        """Return the error for an OSError, chained to it; `what` stands in for a path that it lacks."""
+        error = cls(cause.errno, cause.strerror or str(cause), cause.filename or what or None)
+        error.__cause__ = cause
+        error.is_transient = cause.errno not in _PERMANENT
+        return error
+
+    def __str__(self) -> str:
+        remedy = _REMEDIES.get(self.errno or 0)
+        where = f"{self.filename}: " if self.filename else ""
+        return f"{where}{self.strerror}{(remedy and f'; {remedy}') or ''}"
 
 
 class StagedFilesGoneError(KafkaStorageError):

@@ -45,6 +45,11 @@ _WHOLE_BYTES_MAX = 2**30
 
 _MODE = 0o666  # the umask decides, as for any file
 
+NO_ROOM = frozenset(
+    {errno.ENOSPC, errno.EDQUOT}
+)  # of an OSError: the disk, or the user's share of it, is full
+_LITTLE_ROOM_BYTES = 2**24  # a disk that has less left counts as full
+
 
 def flushing(platform: str) -> Callable[[int], object]:
     """Return the function that forces an open file's bytes to disk on a platform (a `sys.platform`)."""
@@ -360,6 +365,10 @@ class Files:
         """Return an open file's size in bytes."""
         return os.fstat(descriptor).st_size
 
+    def links(self, path: Path) -> int:
+        """Return how many names the file has."""
+        return path.stat().st_nlink
+
     def identity(self, descriptor: int) -> tuple[int, int]:
         """Return what identifies an open file: another file under the same name has another identity."""
         status = os.fstat(descriptor)
@@ -383,6 +392,15 @@ class Files:
             found.st_mtime_ns,
             found.st_ctime_ns,
         )
+
+    def is_full(self, path: Path) -> bool:
+        """Return True if the disk of `path` has less than 16 MiB of room left, so what is deleted goes at once.
+
+        A quota of one user does not show here.
+        """
+        found = os.statvfs(path)
+        # Some network file systems tell no sizes.
+        return found.f_blocks > 0 and found.f_bavail * found.f_frsize < _LITTLE_ROOM_BYTES
 
     def modified_ms(self, path: Path) -> int:
         """Return when the file was last written."""
@@ -541,21 +559,60 @@ class Files:
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace the content of `path` atomically; on return it is on disk."""
-        # Not a longer name: a topic's may already be as long as names can be.
-        aside = path.with_suffix(".tmp")
+        aside = _aside_of(path)
         self.remove(aside)
         descriptor = self.create(aside)
         try:
-            self.write_at(descriptor, 0, data)
-            # The file system's own clock ticks so slowly that the new file could look like the one
-            # before the last, whose inode it may have: see `fingerprint`.
-            now_ns = time.time_ns()
-            self.set_descriptor_modified_ns(descriptor, now_ns)
-            self.flush_descriptor(descriptor)
+            self._write_whole(descriptor, data)
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
         finally:
             self.close(descriptor)
         self.rename(aside, path)
         self.flush([path.parent])
+
+    def replace_with(self, spare: Path, path: Path, data: bytes) -> bool:
+        """Replace the content of `path` as `replace` does, in the blocks of a spare file.
+
+        So it takes no room on the disk if `data` fits. The file that `path` was is the next spare.
+
+        Returns:
+            False if there is no spare, or it is too small; nothing has changed then.
+        """
+        aside = _aside_of(path)
+        try:
+            self.rename(spare, aside)  # One of several processes gets it.
+        except FileNotFoundError:
+            return False
+        # 1. The old file is linked as the spare. 2. A crash: it has not been replaced, and is both. So a
+        # spare with two names is still in use.
+        if self.links(aside) > 1:
+            self.remove(aside)
+            return False
+        try:
+            with self.opened(aside, write=True) as descriptor:
+                self._write_whole(descriptor, data)
+            self.truncate(aside, len(data))
+            self.flush([aside])
+        except OSError as error:
+            self.rename(aside, spare)
+            if error.errno in NO_ROOM:
+                return False
+            raise
+        with contextlib.suppress(OSError):  # a new file, or a file system without hard links
+            self.link(path, spare)
+        self.rename(aside, path)
+        self.flush({path.parent, spare.parent})
+        return True
+
+    def _write_whole(self, descriptor: int, data: bytes) -> None:
+        self.write_at(descriptor, 0, data)
+        # The file system's own clock ticks so slowly that the new file could look like the one
+        # before the last, whose inode it may have: see `fingerprint`.
+        now_ns = time.time_ns()
+        self.set_descriptor_modified_ns(descriptor, now_ns)
+        self.flush_descriptor(descriptor)
 
     # Locks.
 
@@ -614,6 +671,12 @@ class Files:
             return False
         here = os.fstat(file.descriptor)
         return here.st_ino == there.st_ino and here.st_dev == there.st_dev
+
+
+def _aside_of(path: Path) -> Path:
+    """Return where the new content of a file is written before it takes the file's place."""
+    # Not a longer name: a topic's may already be as long as names can be.
+    return path.with_suffix(".tmp")
 
 
 def _size(path: str) -> int:

@@ -130,11 +130,12 @@ class AbortedTransaction(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """A partition's offsets and size in bytes at one moment."""
+    """A partition's offsets and size in bytes at one moment; all -1 where its log cannot be read."""
 
     topic_partition: TopicPartition
     offsets: LogOffsets
     size_in_bytes: int
+    error: str = ""  # why its log cannot be read
 
 
 class Deletion(NamedTuple):
@@ -180,6 +181,16 @@ class DeletedTopic(NamedTuple):
     delete_ms: int  # when its directories may be removed
     named: tuple[int, ...]  # nodes whose log dir, or mirror, may still have the topic's name
     nodes: tuple[int, ...]  # nodes whose log dir may hold something of it
+
+
+class Waiting(NamedTuple):
+    """Files that are kept for now, and go with a later run of gc."""
+
+    what: str  # "staged", "deleted topic" or "deleted segments"
+    name: str  # of the transaction, topic or partition
+    size_in_bytes: int
+    written_ms: int  # when it was last written, or deleted
+    until_ms: int  # how long it is kept
 
 
 class GroupMember(NamedTuple):

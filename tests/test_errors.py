@@ -19,6 +19,7 @@ from spark_kbatch.errors import KBatchError
         errors.CorruptRecordError("CRC", position=61, expected=1, found=2).at("0.log", 100),
         errors.RecordDeserializationError("events", 0, 7, "value", 3, 0xFF),
         errors.KafkaStorageError.of(PermissionError(13, "Permission denied")),
+        errors.FileSystemError.of(PermissionError(13, "Permission denied", "/x")),
         errors.InvalidTimestampTypeError(5, "events"),
         errors.InvalidTxnStateError("events-0", 7),
         errors.UnknownProducerIdError("events-0", 7),

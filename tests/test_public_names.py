@@ -33,7 +33,14 @@ from spark_kbatch.cluster.export import ExportedPartition
 from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import AbandonedJob, NotRemoved
 from spark_kbatch.log.repair import RepairReport
-from spark_kbatch.model import ConsumerGroup, DeletedTopic, Deletion, GroupMember, GroupOffset
+from spark_kbatch.model import (
+    ConsumerGroup,
+    DeletedTopic,
+    Deletion,
+    GroupMember,
+    GroupOffset,
+    Waiting,
+)
 from spark_kbatch.opening.cluster import Garbage
 from spark_kbatch.replica.administration import LogDirInfo
 from spark_kbatch.replica.view import ReplicaInfo
@@ -47,7 +54,7 @@ REFERENCE = (REPOSITORY / "docs" / "site" / "python-api.md").read_text("utf-8")
 _CONSTRUCTED = {testing.KafkaServer}
 # Values in what public methods return; their names are not exported.
 _RETURNED = (
-    Garbage, AbandonedJob, DeletedTopic, Deletion, NotRemoved,
+    Garbage, AbandonedJob, DeletedTopic, Deletion, NotRemoved, Waiting,
     ConsumerGroup, GroupMember, GroupOffset,
     Author, ExportedPartition, LogDirInfo, RepairReport, ReplicaInfo, ServerAddress,
 )  # fmt: skip

@@ -6,7 +6,8 @@ import logging
 import re
 import select
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
@@ -22,7 +23,7 @@ from spark_kbatch.cli.parameters import (
 )
 from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
 from spark_kbatch.cli.stopping import asked_to_stop
-from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
+from spark_kbatch.errors import ConfigError, CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.model import INT_MAX, IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record.lines import Kind, Layout, Lines
@@ -178,8 +179,15 @@ def consume(
         isolation,
     )
     with whole_pipe():
-        printer = _Printer(reader, layout, max_records, isolation, max_decompressed_batch_bytes)
         ranges = chosen.ranges(may_be_none=follow)
+        printer = _Printer(
+            reader,
+            layout,
+            max_records,
+            isolation,
+            max_decompressed_batch_bytes,
+            names_partitions=len(ranges) > 1 or follow,
+        )
         if follow:
             _follow(chosen, printer, ranges)
         else:
@@ -197,8 +205,11 @@ class _Printer:
         max_records: int | None,
         isolation: IsolationLevel,
         max_decompressed_batch_bytes: int,
+        *,
+        names_partitions: bool,
     ) -> None:
         self._reader, self._layout, self._left = reader, layout, max_records
+        self._names_partitions = names_partitions
         self._isolation = isolation
         self._most = max_decompressed_batch_bytes
         self._out = sys.stdout.buffer
@@ -213,13 +224,14 @@ class _Printer:
         if wanted.start == wanted.end or self.is_done:
             return
         lines = Lines(self._layout, wanted.topic_partition)
-        for batch in self._reader.read_range(
+        batches = self._reader.read_range(
             wanted,
             self._layout.columns,
             self._isolation,
             topic_id=topic_id,
             max_decompressed_batch_bytes=self._most,
-        ):
+        )
+        for batch in self._saying_how_to_go_on(batches, wanted.topic_partition):
             rows = batch if self._left is None else batch.slice(0, self._left)
             for text in lines.of(rows):
                 self._out.write(text)
@@ -228,6 +240,19 @@ class _Printer:
                 self._left -= rows.num_rows
                 if self._left == 0:
                     return
+
+    def _saying_how_to_go_on(
+        self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield these batches; have an error about damage say with which option to go on after it."""
+        try:
+            yield from batches
+        except CorruptRecordError as error:
+            if not error.how:
+                raise
+            topic, partition = topic_partition
+            where = f"{topic}:{partition}:" if self._names_partitions else ""
+            raise replace(error, how=f"--start {where}{error.next_offset}") from None
 
 
 class _Chosen:

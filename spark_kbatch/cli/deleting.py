@@ -22,6 +22,7 @@ from spark_kbatch.cli.paths import (
 from spark_kbatch.cli.topics import led_offsets
 from spark_kbatch.errors import (
     ConfigError,
+    KafkaStorageError,
     KBatchError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -100,6 +101,8 @@ def _contents(cluster: Cluster | RemoteCluster, name: str) -> dict[str, int | No
     try:
         rows = cluster.describe([name])
     except (KBatchError, OSError):
+        return {"partitions": partitions, "records": None, "size_in_bytes": None}
+    if any(row.error for row in rows):
         return {"partitions": partitions, "records": None, "size_in_bytes": None}
     records = sum(row.offsets.high_watermark - row.offsets.log_start_offset for row in rows)
     size = sum(row.size_in_bytes for row in rows)
@@ -201,7 +204,11 @@ def _records_below(
     """
     if isinstance(cluster, Cluster):
         ensure_not_internal(topic)
-    edges = {row.topic_partition: row.offsets for row in cluster.describe([topic])}
+    rows = cluster.describe([topic])
+    for row in rows:
+        if row.error and row.topic_partition.partition in offsets:
+            raise KafkaStorageError(row.error)
+    edges = {row.topic_partition: row.offsets for row in rows}
     found = {}
     for partition, offset in sorted(offsets.items()):
         tp = TopicPartition(topic, partition)

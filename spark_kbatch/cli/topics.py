@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -80,14 +81,26 @@ def topics(
     if as_json:
         for topic in found.topics:
             rows = [
-                {"partition": row.topic_partition.partition, **row.as_json}
+                {
+                    "partition": row.topic_partition.partition,
+                    **row.as_json,
+                    **(
+                        {"error": error}
+                        if (error := found.unreadable.get(row.topic_partition))
+                        else {}
+                    ),
+                }
                 for row in found.rows
                 if row.topic_partition.topic == topic.name
             ]
             print_json({"topic": topic.name, "topic_id": topic.topic_id, "partitions": rows})
     elif found.topics or not found.damaged:
         _print_topics(found, name_of(cluster))
+    for topic_partition, why in found.unreadable.items():
+        click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
     _raise_first(found.damaged)
+    if found.unreadable:
+        sys.exit(1)
 
 
 class _Row(NamedTuple):
@@ -114,6 +127,7 @@ class _Listing(NamedTuple):
     topics: Sequence[Topic | RemoteTopic]
     rows: Sequence[_Row]
     damaged: Mapping[str, KafkaStorageError]  # topics that were left out
+    unreadable: Mapping[TopicPartition, str] = {}  # partitions without numbers; why
 
 
 def _listed_at_path(
@@ -137,14 +151,15 @@ def _listed_at_path(
     rows = [
         _Row(
             row.topic_partition,
-            row.offsets,
-            row.size_in_bytes,
+            None if row.error else row.offsets,
+            None if row.error else row.size_in_bytes,
             _replication(replicas.get(row.topic_partition)),
             groups.get(row.topic_partition, {}),
         )
         for row in partitions
     ]
-    return _Listing(chosen, rows, damaged)
+    unreadable = {row.topic_partition: row.error for row in partitions if row.error}
+    return _Listing(chosen, rows, damaged, unreadable)
 
 
 def _listed_remotely(cluster: RemoteCluster, names: Sequence[str], internal: bool) -> _Listing:

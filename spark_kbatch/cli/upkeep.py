@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from spark_kbatch.cli.parameters import json_option
 from spark_kbatch.cli.paths import complete_topic, folder_argument
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, Waiting
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.write import STAGING_RETENTION_MS
 from spark_kbatch.terminal import visible
@@ -66,6 +67,8 @@ def gc(
             print_json({"deleted_topic": deleted.topic, "topic_id": deleted.topic_id})
         for name, why in garbage.damaged_topics.items():
             print_json({"damaged_topic": name, "why": why})
+        for one in garbage.waiting:
+            print_json({"waiting": one.what, **dict(zip(one._fields[1:], one[1:], strict=True))})
         return
     outcome = "would be deleted" if dry_run else "deleted"
     for tp, deletion in deletions:
@@ -89,9 +92,29 @@ def gc(
         print_line(visible(f"files of the deleted topic {deleted.topic} {outcome}"))
     for name, why in garbage.damaged_topics.items():
         print_line(visible(f"topic {name} is left out: {why}"))
+    for one in garbage.waiting:
+        print_line(visible(_kept(one)))
     done = deletions or garbage.abandoned_jobs or garbage.deleted_topics
     if not (done or garbage.damaged_topics):
-        print_line("Nothing to delete.")
+        print_line("Nothing to delete yet." if garbage.waiting else "Nothing to delete.")
+
+
+def _kept(waiting: Waiting) -> str:
+    """Return a sentence about files that are kept for now."""
+    what, name, size_in_bytes, written_ms, until_ms = waiting
+    until = f"kept until {iso_time(until_ms)}"
+    if what != "staged":
+        of = f"{'files of the deleted topic' if what == 'deleted topic' else 'deleted segments of'} {name}"
+        return f"{of}: {size_in_bytes:,} bytes, {until}"
+    age_s = max(int(time.time()) - written_ms // 1000, 0)
+    ago = (
+        f"{age_s} s"
+        if age_s < 120
+        else f"{age_s // 60} min"
+        if age_s < 7200
+        else f"{age_s // 3600} h"
+    )
+    return f"staged by {name}: {size_in_bytes:,} bytes, last written {ago} ago, {until}"
 
 
 @click.command()
@@ -265,9 +288,9 @@ def _partitions_named(cluster: Cluster | BrokerLogs, name: str) -> list[TopicPar
 @click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, by the names of a broker's.")  # fmt: skip
 @json_option
 def log_dirs(path: str, replicate: bool, replace: int | None, metrics: bool, as_json: bool) -> None:
-    """Show log dirs: which are offline, and what they hold.
+    """Show log dirs: which are online, full, read-only or offline, and what they hold.
 
-    The exit code is 1 if a log dir is offline or a replica is not in sync.
+    Each is looked at and written to. The exit code is 1 if one is not online, or a replica is not in sync.
     """
     cluster = Cluster(path)
     if replace is not None:
@@ -281,7 +304,7 @@ def log_dirs(path: str, replicate: bool, replace: int | None, metrics: bool, as_
     for row in found:
         if as_json:
             print_json(row._asdict())
-        state = "online" if row.why_offline is None else f"offline: {row.why_offline}"
+        state = row.state if row.why_offline is None else f"{row.state}: {row.why_offline}"
         table.add_row(row.node_id, row.replicas, row.leaders, row.not_in_sync, str(row.path), state)
     if not as_json:
         table.print()

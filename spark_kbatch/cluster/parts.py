@@ -22,6 +22,7 @@ from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.source import Closed, OneTopic, found_singly
 from spark_kbatch.errors import (
     ConfigError,
+    CorruptRecordError,
     KafkaStorageError,
     KBatchError,
     LockTimeoutError,
@@ -187,6 +188,29 @@ class ClusterParts:
             rows = []
         # A topic may have been deleted before its files were looked at, and created again.
         return rows if self.manager.all_of(partitions) == known else self.describe(names)
+
+    def describe_each(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Describe as `describe`; if some partitions cannot be read, each alone, with the errors of those.
+
+        Raises:
+            KafkaStorageError, CorruptRecordError: none of them can be read.
+        """
+        names = list(topics)
+        try:
+            return self.describe(names)
+        except (KafkaStorageError, CorruptRecordError):
+            every = [tp for name in names for tp in self.manager.partitions(name)]
+            rows = [self._described_alone(tp) for tp in every]
+            if all(row.error for row in rows):
+                raise
+            return rows
+
+    def _described_alone(self, topic_partition: TopicPartition) -> PartitionInfo:
+        try:
+            _, log, state = self.snapshots.replicas([topic_partition])[topic_partition]
+            return PartitionInfo(topic_partition, state.offsets, log.size_in_bytes(state))
+        except (OSError, KafkaStorageError, CorruptRecordError) as error:
+            return PartitionInfo(topic_partition, LogOffsets(-1, -1, -1, -1), -1, str(error))
 
     # Reading.
 

@@ -35,7 +35,7 @@ from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.errors import KafkaStorageError, StagedFilesGoneError
 from spark_kbatch.files import AppendFile, Buffer, Files
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import LONG_MAX, TopicPartition, Waiting
 from spark_kbatch.options.topic import Topic
 
 logger = logging.getLogger(__name__)
@@ -405,6 +405,22 @@ def abandoned_jobs(
         else:
             found.append(AbandonedJob(name, size_in_bytes, now_ms - newest_ms))
     return found, strays
+
+
+def waiting_jobs(
+    files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
+) -> list[Waiting]:
+    """Return the jobs whose staged files are too young to go; one that runs is among them."""
+    found = []
+    for name in files.list(staging_dir):
+        path = staging_dir / name
+        with contextlib.suppress(OSError):  # its job has ended meanwhile
+            if _RANDOM_ID.fullmatch(name) and _is_folder(files, path):
+                size_in_bytes, newest_ms = _size_and_time(files, path, LONG_MAX)
+                if now_ms - newest_ms < retention_ms:
+                    until_ms = newest_ms + retention_ms
+                    found.append(Waiting("staged", name, size_in_bytes, newest_ms, until_ms))
+    return found
 
 
 def remove_abandoned_jobs(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader, LogRead, ens
 
 FETCH_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
+_LIMIT = "max.decompressed.batch.bytes"
 
 
 class Fetcher(Protocol):
@@ -80,9 +82,20 @@ def read_range(
 
     Raises:
         OffsetOutOfRangeError: the log does not hold the range, unless `on_loss` accepts that.
-        CorruptRecordError: with file and position.
+        CorruptRecordError: with file and position, with the offsets that are damaged, and where to go on;
+            after all records before them.
     """
     topic_partition, offset, end = wanted
+
+    def decoded(
+        read: LogRead, batches: Iterable[tuple[int, BatchHeader]]
+    ) -> Iterator[pa.RecordBatch]:
+        return codec.decode_batches(
+            read.data, batches, columns=columns,
+            start_offset=offset, end_offset=end, max_bytes=PIECE_BYTES,
+            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+        )  # fmt: skip
+
     fetched = ReadRange(offset, FETCH_BYTES, isolation, buffer=bytearray(FETCH_BYTES))
     while offset < end:
         try:
@@ -92,6 +105,8 @@ def read_range(
             on_loss(OffsetRange(topic_partition, offset, min(held_from, end)), error)
             offset = held_from
             continue
+        except CorruptRecordError as error:
+            raise _told(error, topic_partition) from None
         if not read.batches:
             log_end = edges.end_offset(isolation)
             if end > log_end:
@@ -104,15 +119,71 @@ def read_range(
         read = read.below(end)
         if not read.batches:
             return
+        count = 0
         try:
-            yield from codec.decode_batches(
-                read.data, without_aborted(read), columns=columns,
-                start_offset=offset, end_offset=end, max_bytes=PIECE_BYTES,
-                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            )  # fmt: skip
-        except CorruptRecordError as error:
-            raise error.at(read.path, read.position) from None
+            for piece in decoded(read, without_aborted(read)):
+                yield piece
+                count += len(piece)
+        except CorruptRecordError:
+            yield from _before_damage(read, decoded, topic_partition, skipping=count)
         offset = read.batches[-1][1].next_offset
+
+
+def _before_damage(
+    read: LogRead,
+    decoded: Callable[[LogRead, Iterable[tuple[int, BatchHeader]]], Iterator[pa.RecordBatch]],
+    topic_partition: TopicPartition,
+    *,
+    skipping: int,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records before the first damaged batch, but for the first `skipping`; then raise.
+
+    Raises:
+        CorruptRecordError: with the offsets of the damaged batches that follow each other.
+    """
+    batches, damage = read.batches, None
+    try:
+        kept = without_aborted(read)
+    except CorruptRecordError as error:
+        damage = error
+        batches = [one for one in batches if one[0] + one[1].size_in_bytes <= error.position]
+        kept = without_aborted(read._replace(batches=batches))
+    first = len(batches)
+    for position, header in kept:
+        try:
+            for piece in decoded(read, [(position, header)]):
+                yield piece[skipping:]
+                skipping = max(skipping - len(piece), 0)
+        except CorruptRecordError as error:
+            damage, first = error, read.batches.index((position, header))
+            break
+    assert damage is not None
+    _, damaged = read.batches[first]
+    next_offset = damaged.next_offset
+    for position, header in read.batches[first + 1 :]:
+        if _is_valid(read, position, header):
+            break
+        next_offset = header.next_offset
+    damage = damage.at(read.path, read.position)
+    if _LIMIT not in str(damage.expected):  # Else it is sound.
+        damage = replace(damage, offset=damaged.base_offset, next_offset=next_offset)
+    raise _told(damage, topic_partition) from None
+
+
+def _is_valid(read: LogRead, position: int, header: BatchHeader) -> bool:
+    try:
+        ensure_valid(read.data, position, header)
+    except CorruptRecordError:
+        return False
+    return True
+
+
+def _told(error: CorruptRecordError, topic_partition: TopicPartition) -> CorruptRecordError:
+    """Return an error that says, in the words of Python, where to go on."""
+    if error.offset < 0:
+        return error
+    how = f"start={{{topic_partition.partition}: {error.next_offset}}}"
+    return replace(error, topic_partition=str(topic_partition), how=how)
 
 
 def without_aborted(read: LogRead) -> list[tuple[int, BatchHeader]]:

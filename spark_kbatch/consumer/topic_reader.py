@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -19,6 +21,7 @@ from spark_kbatch.consumer.source import Source
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
+    CorruptRecordError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -158,6 +161,12 @@ class TopicReader:
                 yield from rows.of(batches, wanted.topic_partition)
         except UnknownTopicOrPartitionError as error:
             loss.report(f"partition {wanted.topic_partition}", "nothing of it", str(error))
+        except CorruptRecordError as error:
+            if not error.how:
+                raise
+            topic, partition = wanted.topic_partition
+            bounds = json.dumps({topic: {str(partition): error.next_offset}})
+            raise replace(error, how=f"the option startingOffsets={bounds}") from None
 
     def resolve(
         self, piece: Piece, options: ReadOptions, action: str, loss: DataLoss
@@ -441,6 +450,7 @@ class ReadableTopics:
             ConfigError: another argument is not accepted.
             OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
             RecordDeserializationError: as rows are taken, with `text=True`: bytes are not UTF-8.
+            CorruptRecordError: as rows are taken, after those before the damage: names the damaged offsets.
         """
         rows = Rows(ensure_columns(columns), _parse_text(text))
         if last is not None:
@@ -479,7 +489,11 @@ class ReadableTopics:
             if is_empty:  # from which a caller that takes batches learns the columns
                 yield pa.RecordBatch.from_pylist([], rows.schema)
 
-        return pa.RecordBatchReader.from_batches(rows.schema, batches())
+        return pa.RecordBatchReader.from_batches(rows.schema, self._taken(batches()))
+
+    def _taken(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return the batches of a read, with errors as callers of the Python API get them."""
+        return batches
 
 
 def _parse_text(text: Any) -> Text | None:

@@ -25,6 +25,7 @@ import bisect
 import functools
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from spark_kbatch.errors import (
@@ -57,6 +58,7 @@ from spark_kbatch.log.segment import (
     base_offset_of,
     segment_at,
 )
+from spark_kbatch.log.segment_scan import find_next
 from spark_kbatch.log.segments import LogSegments
 from spark_kbatch.log.state import (
     STATE_FILE,
@@ -208,7 +210,8 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.
-            CorruptRecordError: impossible sizes, magic bytes, offsets or epochs. CRCs are not checked.
+            CorruptRecordError: impossible sizes, magic bytes, offsets or epochs, at the offset; batches
+                before damage are returned. Says where reading can go on. CRCs are not checked.
             KafkaStorageError: the files are shorter than the state says.
         Source: LocalLog.read, LogSegment.translateOffset.
         """
@@ -227,36 +230,14 @@ class PartitionLog:
             wanted = offset if at < 0 else state.segment_base_offset
             raise self.segments.missing(wanted)
         segment = self.segments.view(state, bases, at)
-        path, end_position = segment.log, segment.size_in_bytes
-        with self.files.opened(path) as descriptor:
-            position, header = indexed_batch(self.files, descriptor, segment, offset)
-            expected = segment.base_offset if position == 0 else None
-            while True:
-                self._ensure_fits(path, position, header, expected)
-                if header.last_offset >= offset:
-                    break
-                if position + header.size_in_bytes == end_position:
-                    batch = self.files.read(path, position, header.size_in_bytes)
-                    raise self._ends_early(segment, position, batch, header)
-                position += header.size_in_bytes
-                expected = header.next_offset
-                header = header_at(self.files, descriptor, path, position, end_position)
-        if header.size_in_bytes > asked.max_bytes and not asked.min_one_batch:
+        with self.files.opened(segment.log) as descriptor:
+            found = self._batches_from(descriptor, segment, asked)
+        if found is None:
             return nothing
-        size = max(min(asked.max_bytes, end_position - position), header.size_in_bytes)
-        view = (
-            memoryview(asked.buffer)[:size]
-            if asked.buffer and len(asked.buffer) >= size
-            else memoryview(bytearray(size))
-        )
-        if self.files.read_into(path, position, view) < size:
-            raise too_short(self.files, path, position + size)
-        batches = self._whole_batches(path, position, view, expected)
+        position, view, batches = found
         last_position, last = batches[-1]
         end = last_position + last.size_in_bytes
-        if position + end == end_position and last.next_offset != segment.next_offset:
-            raise self._ends_early(segment, position + last_position, view[last_position:end], last)
-        read = LogRead(str(path), position, view[:end], batches)
+        read = LogRead(str(segment.log), position, view[:end], batches)
         if not committed:
             return read.below(state.high_watermark)
         return self._aborted.decided(
@@ -265,6 +246,138 @@ class PartitionLog:
             last_stable_offset=state.last_stable_offset,
             log_end_offset=state.log_end_offset,
         )
+
+    def _batches_from(
+        self, descriptor: int, segment: SegmentView, asked: ReadRange
+    ) -> tuple[int, memoryview, list[tuple[int, BatchHeader]]] | None:
+        """Return the batches of a segment from an offset on, their position and their bytes.
+
+        None if the first is larger than may be read.
+        """
+        path, after = segment.log, None
+        while True:
+            position, header, expected = self._batch_with(descriptor, segment, asked.offset, after)
+            if header.size_in_bytes > asked.max_bytes and not asked.min_one_batch:
+                return None
+            size = max(min(asked.max_bytes, segment.size_in_bytes - position), header.size_in_bytes)
+            view = (
+                memoryview(asked.buffer)[:size]
+                if asked.buffer and len(asked.buffer) >= size
+                else memoryview(bytearray(size))
+            )
+            if self.files.pread_into(descriptor, position, view) < size:
+                raise too_short(self.files, path, position + size)
+            try:
+                batches = self._whole_batches(path, position, view, expected)
+                self._ensure_ends(segment, position, view, batches)
+                return position, view, batches
+            except CorruptRecordError as error:
+                first = header.base_offset
+                after = self._after_damage(
+                    descriptor, segment, error, position, first, asked.offset
+                )
+
+    def _batch_with(
+        self,
+        descriptor: int,
+        segment: SegmentView,
+        offset: int,
+        after: tuple[int, BatchHeader] | None,
+    ) -> tuple[int, BatchHeader, int | None]:
+        """Return the batch that holds an offset: its position, its header, and where the one before ends.
+
+        What is damaged before it is passed over.
+
+        Args:
+            after: the batch to start at; by default one that the index names.
+        """
+        path, end_position = segment.log, segment.size_in_bytes
+        position, first = 0, segment.base_offset  # of what may be damaged
+        before: tuple[int, BatchHeader] | None = None
+        while True:
+            try:
+                expected: int | None = None
+                if after is not None:
+                    (position, header), before, after = after, None, None
+                    first = header.base_offset
+                elif before is None:
+                    position, header = indexed_batch(self.files, descriptor, segment, offset)
+                    first = header.base_offset
+                    if position == 0:
+                        first = expected = segment.base_offset
+                else:
+                    position = before[0] + before[1].size_in_bytes
+                    first = expected = before[1].next_offset
+                    header = header_at(self.files, descriptor, path, position, end_position)
+                self._ensure_fits(path, position, header, expected)
+                if header.last_offset >= offset:
+                    return position, header, expected
+                if position + header.size_in_bytes == end_position:
+                    batch = self.files.read(path, position, header.size_in_bytes)
+                    raise self._ends_early(segment, position, batch, header)
+                before = position, header
+            except CorruptRecordError as error:
+                damage = error
+                if before is not None:
+                    # It may be wrong about where it ends: its CRC tells.
+                    position, header = before
+                    try:
+                        ensure_valid(
+                            self.files.read(path, position, header.size_in_bytes), 0, header
+                        )
+                    except CorruptRecordError as error_before:
+                        first, damage = header.base_offset, error_before.at(str(path), position)
+                after = self._after_damage(descriptor, segment, damage, position, first, offset)
+
+    def _after_damage(
+        self,
+        descriptor: int,
+        segment: SegmentView,
+        error: CorruptRecordError,
+        position: int,
+        first: int,
+        offset: int,
+    ) -> tuple[int, BatchHeader]:
+        """Return the next valid batch after damage, if it is not past `offset`.
+
+        Args:
+            error: says what is damaged.
+            position: of the damaged batch, or of the one before it.
+            first: offset that is damaged.
+            offset: that is read.
+
+        Raises:
+            CorruptRecordError: `offset` lies in the damage; with the offsets that do.
+        """
+        following = find_next(
+            self.files, descriptor, position, segment.size_in_bytes,
+            range(first + 1, segment.next_offset), is_dense=self.config.message_magic == MAGIC,
+        )  # fmt: skip
+        next_offset = segment.next_offset if following is None else following[1].base_offset
+        if following is None or offset < next_offset:
+            raise replace(error, offset=first, next_offset=next_offset) from None
+        _warn_of_damage(str(error))
+        return following
+
+    def _ensure_ends(
+        self,
+        segment: SegmentView,
+        position: int,
+        view: memoryview,
+        batches: list[tuple[int, BatchHeader]],
+    ) -> None:
+        """Check that a segment's last batch ends where the next segment starts.
+
+        If it is damaged, the batches before it stay; if there are none, raise.
+        """
+        at, last = batches[-1]
+        end = at + last.size_in_bytes
+        if position + end < segment.size_in_bytes or last.next_offset == segment.next_offset:
+            return
+        error = self._ends_early(segment, position + at, view[at:end], last)
+        if not isinstance(error, CorruptRecordError) or len(batches) == 1:
+            raise error
+        del batches[-1]
 
     def offset_for_timestamp(
         self, state: LogState, timestamp_ms: int, *, end_offset: int
@@ -412,7 +525,8 @@ class PartitionLog:
     ) -> list[tuple[int, BatchHeader]]:
         """Check and return the batches at the start of `view`, except for a partial one at its end.
 
-        The end of the batch before a wrapper tells its first offset, since there are no gaps.
+        They end before one that is damaged, unless that is the first. The end of the batch before a wrapper
+        tells its first offset, since there are no gaps.
         """
         found: list[tuple[int, BatchHeader]] = []
         try:
@@ -430,7 +544,9 @@ class PartitionLog:
                     ensure_valid(view, at, header)
             except CorruptRecordError as error_before:
                 damaged = error_before
-            raise damaged if damaged.path else damaged.at(str(path), position) from None
+                del found[-1]
+            if not found:
+                raise damaged if damaged.path else damaged.at(str(path), position) from None
         return found
 
     def _ensure_fits(
@@ -488,6 +604,11 @@ class PartitionLog:
             f"{path} ends at offset {found}, but the next segment starts at {expected}: the file was "
             f"truncated, or {segment_at(self.directory, found).log.name} is missing"
         )
+
+
+@functools.lru_cache(maxsize=1024)  # once per damage, not at every read behind it
+def _warn_of_damage(error: str) -> None:
+    logger.warning("%s; what is read lies after that", error)
 
 
 @functools.lru_cache(maxsize=1024)  # once per directory and error, not at every read

@@ -2,7 +2,7 @@
 
 Segments are deleted oldest first, and none after one that stays:
 
-    below the log start   if the next segment starts at or below it
+    below the log start   if the next segment starts at or below it; the active one, if nothing of it is left
     by size               while the log has at least retention.bytes without it
     by time               if its newest record is older than retention.ms, or its file if its records have
                           no timestamps; a timestamp in the future keeps it, and all segments after it
@@ -17,6 +17,9 @@ The active segment may be deleted, too: an empty one is then started at the log'
     3. the state, flushed               the log start, and the new active segment
     4. files are renamed to .deleted    .log last: while it exists the segment is found again
     5. .deleted files are removed       by any later run, once they are file.delete.delay.ms old
+
+On a disk that is full, files are removed in step 4 and without a delay in step 5: what was deleted to make
+room makes room at once. None of the steps takes any: the state is written in place, and new files are empty.
 
 The state changes before any file does, so a crash in between leaves segments below the log start, which
 the next run deletes first. A rename does not change a file's time, so `.deleted` files are given the time
@@ -37,7 +40,7 @@ from spark_kbatch.log import overwritten
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import make_files, segment_at
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import Deletion
+from spark_kbatch.model import Deletion, Waiting
 from spark_kbatch.options.topic import NO_LIMIT
 from spark_kbatch.record.header import NO_TIMESTAMP
 
@@ -96,8 +99,13 @@ def ensure_deletable(log: PartitionLog, state: LogState, offset: int) -> None:
         )
 
 
-def delete_segments(log: PartitionLog, bases: Iterable[int], *, now_ms: int) -> None:
-    """Rename to .deleted the files of segments that the log's state no longer refers to."""
+def delete_segments(
+    log: PartitionLog, bases: Iterable[int], *, now_ms: int, at_once: bool = False
+) -> None:
+    """Rename to .deleted the files of segments that the log's state no longer refers to.
+
+    With `at_once` they are removed.
+    """
     stems = {f"{base:020d}" for base in bases}
     if not stems:
         return
@@ -108,6 +116,9 @@ def delete_segments(log: PartitionLog, bases: Iterable[int], *, now_ms: int) -> 
     ]
     for name in sorted(found, key=lambda name: (name.endswith(".log"), name)):
         path = log.directory / name
+        if at_once:
+            log.files.remove(path)
+            continue
         log.files.set_modified_ms(path, now_ms)
         log.files.rename(path, path.with_name(name + _DELETED))
 
@@ -140,7 +151,7 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
     if after != state:
         # Always flushed: an older state would refer to files that are gone.
         log.write_state(after._replace(sequence=state.sequence + 1), flush=True)
-    delete_segments(log, planned.segments, now_ms=now_ms)
+    delete_segments(log, planned.segments, now_ms=now_ms, at_once=files.is_full(log.directory))
     for name in planned.files:
         files.remove(log.directory / name)
     return planned
@@ -170,10 +181,9 @@ def _segments(log: PartitionLog, state: LogState) -> list[range]:
 def _below_log_start(segments: list[range], state: LogState) -> int:
     """Return how many of the oldest segments are entirely below the log start.
 
-    The active one never is.
+    An empty active one is not.
     """
-    rolled = (s for s in segments if s.start != state.segment_base_offset)
-    return sum(segment.stop <= state.log_start_offset for segment in rolled)
+    return sum(segment.stop <= state.log_start_offset for segment in segments if len(segment) > 0)
 
 
 def _without_held(
@@ -236,8 +246,24 @@ def _is_older(segment: range, log: PartitionLog, state: LogState, oldest_ms: int
     return (newest if newest >= 0 else log.files.modified_ms(path)) < oldest_ms
 
 
+def waiting_files(log: PartitionLog, now_ms: int) -> Waiting | None:
+    """Return the files of deleted segments that are too young to be removed; None if there are none."""
+    due = set(_old_deleted_files(log, now_ms))
+    size_in_bytes = newest_ms = 0
+    for name in log.files.list(log.directory):
+        if name.endswith(_DELETED) and name not in due:
+            with contextlib.suppress(FileNotFoundError):
+                size_in_bytes += log.files.size(log.directory / name)
+                newest_ms = max(newest_ms, log.files.modified_ms(log.directory / name))
+    if not newest_ms:
+        return None
+    until_ms = newest_ms + log.config.file_delete_delay_ms
+    name = str(log.topic_partition)
+    return Waiting("deleted segments", name, size_in_bytes, newest_ms, until_ms)
+
+
 def _old_deleted_files(log: PartitionLog, now_ms: int) -> list[str]:
-    delay_ms = log.config.file_delete_delay_ms
+    delay_ms = 0 if log.files.is_full(log.directory) else log.config.file_delete_delay_ms
     found = []
     for name in log.files.list(log.directory):
         if name.endswith(_DELETED) and _SEGMENT_FILE.fullmatch(name.removesuffix(_DELETED)):

@@ -3,6 +3,7 @@
     read_batches      read the whole batches at a position
     find_end          find where the whole valid batches end
     find_batch        find the next valid batch after damage
+    find_next         the same, if the batch after it confirms its offsets
     valid_batch_at    check if a valid batch starts at a position, as an index entry says
 
 Offsets increase from batch to batch and stay within 2^31 of the segment's base offset; compaction may
@@ -268,6 +269,37 @@ def find_batch(
         position += max(len(data) - MAGIC_POSITION, 1)
         chunk_bytes = min(chunk_bytes * _CHUNKS_GROW, _CHUNK_BYTES)
     return found
+
+
+def find_next(
+    files: Files,
+    descriptor: int,
+    position: int,
+    end_position: int,
+    offsets: range,
+    *,
+    is_dense: bool,
+) -> tuple[int, BatchHeader] | None:
+    """Find the next valid batch after damage whose offsets its follower confirms.
+
+    No CRC covers a base offset, so a batch with a wrong one is part of the damage.
+
+    Args:
+        position: of a batch that is damaged, or of the one before it.
+        offsets: that the batch may have, up to the end of the segment.
+        is_dense: whether there are no gaps between batches.
+    """
+    allowance = Allowance(position)
+    while found := find_batch(files, descriptor, position, end_position, offsets, allowance):
+        position, header = found
+        following = position + header.size_in_bytes
+        data = _read(files, descriptor, following, _BASE_OFFSET.size)
+        after = offsets.stop
+        if following + len(data) <= end_position and len(data) == _BASE_OFFSET.size:
+            after = _BASE_OFFSET.unpack(data)[0]
+        if after == header.next_offset or (after > header.next_offset and not is_dense):
+            return found
+    return None
 
 
 def _valid_batches(

@@ -26,7 +26,7 @@ from spark_kbatch.log.segment import (
     log_name,
     segment_at,
 )
-from spark_kbatch.log.state import LogState, boot_id
+from spark_kbatch.log.state import STATE_FILE, LogState, boot_id
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 
@@ -156,6 +156,11 @@ class LogSegments:
 
     def gone(self, path: Path) -> KafkaStorageError:
         """Return the error for a file or directory of the log that is gone."""
+        if path.name == STATE_FILE and self.files.exists(self.directory):
+            return KafkaStorageError(
+                f"{path}, of partition {self.topic_partition}, is missing: run `kbatch repair`, which makes "
+                "it again from the batches"
+            )
         return KafkaStorageError(
             f"{path}, of partition {self.topic_partition}, is gone: it was deleted or unmounted"
         )

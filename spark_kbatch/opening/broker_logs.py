@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spark_kbatch.cluster.foreign_source import ForeignSource
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.opening.os_errors import raises_kbatch_errors
 from spark_kbatch.opening.topics_at_path import TopicsAtPath
 from spark_kbatch.options import arguments
 
@@ -27,6 +28,7 @@ def _refused(what: str) -> Callable[..., NoReturn]:
     return refuse_to_write
 
 
+@raises_kbatch_errors
 class BrokerLogs(TopicsAtPath):
     """Read-only topics of a Kafka broker's log dir, a partition's directory, or one .log file.
 

@@ -23,6 +23,7 @@ from spark_kbatch.commit.staging import (
     NotRemoved,
     abandoned_jobs,
     remove_abandoned_jobs,
+    waiting_jobs,
 )
 from spark_kbatch.errors import (
     KafkaStorageError,
@@ -36,9 +37,12 @@ from spark_kbatch.model import (
     ConsumerGroup,
     DeletedTopic,
     Deletion,
+    PartitionInfo,
     PartitionKey,
     TopicPartition,
+    Waiting,
 )
+from spark_kbatch.opening.os_errors import raises_kbatch_errors, translating
 from spark_kbatch.opening.topics_at_path import TopicsAtPath, damaged_topics, skipping_deleted
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
@@ -76,8 +80,10 @@ class Garbage(NamedTuple):
     not_removed: Sequence[NotRemoved] = ()  # left among the staged files; why
     deleted_topics: Sequence[DeletedTopic] = ()  # topics whose files were due for deletion
     damaged_topics: Mapping[str, str] = {}  # left out; the reason by name
+    waiting: Sequence[Waiting] = ()  # what is kept for now, and until when
 
 
+@raises_kbatch_errors
 class Cluster(TopicsAtPath):
     """A cluster in a folder, without a broker: topics with all their records.
 
@@ -264,6 +270,16 @@ class Cluster(TopicsAtPath):
             config,
         )
 
+    def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
+        """Return offsets and sizes of all partitions of these topics, at one moment.
+
+        If some of them cannot be read, these have an `error`, and -1 in place of numbers.
+
+        Raises:
+            KafkaStorageError, CorruptRecordError: none of them can be read.
+        """
+        return self._parts.describe_each(arguments.topic_names("topics", topics))
+
     # Commits.
 
     def history(self, topic: str | None = None) -> Iterator[Commit]:
@@ -438,6 +454,7 @@ class Cluster(TopicsAtPath):
         look = abandoned_jobs if dry_run else remove_abandoned_jobs
         found: list[AbandonedJob] = []
         not_removed: list[NotRemoved] = []
+        waiting: list[Waiting] = []
         for log_dir in manager.dirs.all:
             if manager.dirs.is_online(log_dir.node_id):  # so it is ours
                 gone, kept = look(
@@ -448,6 +465,12 @@ class Cluster(TopicsAtPath):
                 )
                 found += gone
                 not_removed += kept
+                waiting += waiting_jobs(
+                    self._parts.files,
+                    log_dir.staging,
+                    retention_ms=staging_retention_ms,
+                    now_ms=now_ms(),
+                )
         if dry_run:
             replicas = self._parts.snapshots.replicas
             deletions = of_each(lambda some: manager.planned_deletions(partitions(some), replicas))
@@ -460,8 +483,11 @@ class Cluster(TopicsAtPath):
                     partitions(some), commits, skip_deleted=topics is None
                 )
             )
+        waiting += of_each(
+            lambda some: manager.waiting(partitions(some), self._parts.snapshots.replicas)
+        )
         why = {name: str(error) for name, error in damaged.items()}
-        return Garbage(deletions, found, not_removed, deleted, why)
+        return Garbage(deletions, found, not_removed, deleted, why, waiting)
 
     def repair(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, dry_run: bool = False
@@ -546,7 +572,7 @@ class Cluster(TopicsAtPath):
             LocalLog(
                 self._parts.append_records, flush=config.flush, level=config.compression_level
             ),
-            self._parts.topic_to_write,
+            translating(self._parts.topic_to_write, self.path),
             now_ms,
             new_producer_id=self._parts.new_producer_id,
             takes_runs=True,

@@ -18,6 +18,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
 from spark_kbatch.opening.broker_logs import BrokerLogs
 from spark_kbatch.opening.cluster import Cluster
+from spark_kbatch.opening.os_errors import translating
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from spark_kbatch.consumer.stream_planner import StreamPlanner
 
 
+@translating
 def open_for_reading(
     path: StrPath, *, foreign_end: str = "log", files: Files | None = None
 ) -> Cluster | BrokerLogs:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
+
+import pyarrow as pa
 
 from spark_kbatch.consumer.source import SourceAtPath
 from spark_kbatch.consumer.topic_reader import ReadableTopics
 from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.opening.os_errors import translated_each
 from spark_kbatch.options import arguments
 from spark_kbatch.options.topic import Topic
 
@@ -25,6 +28,9 @@ class TopicsAtPath(ReadableTopics):
     def __init__(self, source: SourceAtPath) -> None:
         super().__init__(source, str(source.path))
         self.path: Path = source.path
+
+    def _taken(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return translated_each(batches, self.path)
 
     def topics(self) -> list[Topic]:
         """Return all topics except internal ones, sorted by name."""

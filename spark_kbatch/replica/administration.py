@@ -56,15 +56,16 @@ _FEW, _FLUSHES_AT_ONCE = 64, 16
 
 
 class LogDirInfo(NamedTuple):
-    """A log dir's node, path and counts of replicas, and why it is offline, as this process sees it."""
+    """A log dir's node, path, state and counts of replicas, as this process sees it."""
 
     node_id: int
     path: str
-    why_offline: str | None  # None if it is online
+    why_offline: str | None  # or why it cannot be written; None if it is online
     replicas: int  # partitions of which it holds a replica
     leaders: int  # of those it leads
     not_in_sync: int  # of those it lacks something
     only_copies: int  # of those it has the only replica
+    state: str  # online, full, read-only or offline
 
 
 # Topics.
@@ -253,6 +254,7 @@ def _changing(
 ) -> Iterator[Topic]:
     """Hold the commit, metadata and partition locks needed to change a topic; yield the current topic."""
     with commits.settled(deadline=deadline), manager.locks.metadata(deadline=deadline):
+        manager.metadata.keep_room()
         manager.deletions.continue_locked()
         topic = manager.metadata.topics.topic(name)
         with manager.locks.partitions(manager.partitions(name), deadline=deadline):
@@ -383,13 +385,15 @@ def log_dirs_of(manager: ReplicaManager, topics: Iterable[str]) -> list[LogDirIn
         LogDirInfo(
             one.node_id,
             str(one.path),
-            manager.dirs.why_offline(one.node_id),
+            why,
             len(found := by_node.get(one.node_id, [])),
             sum(replica.is_leader for replica, _ in found),
             sum(not replica.in_sync for replica, _ in found),
             sum(is_only for _, is_only in found),
+            state,
         )
         for one in manager.dirs.all
+        for state, why in [manager.dirs.probe(one.node_id)]
     ]
 
 

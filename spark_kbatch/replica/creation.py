@@ -5,6 +5,7 @@
     topics/ broker-N/ staging-N/ snapshots/
     broker-0/...      the cluster's own topics
     cluster.json      from here on the cluster exists
+    spare deleted/    room to delete topics once the disk is full; made later if it is too small for now
 
 A creation that was interrupted is taken over by the next one.
 
@@ -64,6 +65,7 @@ def create_cluster(
                     replication_factor=len(cluster_file.log_dirs()),
                 )
         cluster_file.create()
+        metadata.keep_room()
 
 
 def _make_dirs(metadata: Metadata) -> None:

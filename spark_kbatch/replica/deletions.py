@@ -24,7 +24,8 @@ All of it but 5 happens under the metadata lock, 1 and 2 also under the commit l
 the topic's partitions: so no commit names the topic, and no one writes to it. Who gets such a lock later
 looks for the topic again and finds none. Step 5 takes longer the more files there are, so it holds up no
 one: a renamed directory is of no use to anyone, and several processes may remove it at once. The log dir
-is listed again before 6. No reader does any of it: a reader that finds files gone looks
+is listed again before 6. On a disk that is full it does not wait: what was deleted to make room makes
+room at once. Steps 1 to 6 need none: see the spare file in `json_files`. No reader does any of it: a reader that finds files gone looks
 for the topic, and says that it does not exist.
 
 A topic of the same name may be created once 4 is done in the log dirs that can be used. What is in an
@@ -44,13 +45,14 @@ import hashlib
 import logging
 import re
 from collections.abc import Container, Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from spark_kbatch.errors import InvalidTopicError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
-from spark_kbatch.model import LONG_MAX, DeletedTopic
+from spark_kbatch.model import LONG_MAX, DeletedTopic, Waiting
 from spark_kbatch.options.topic import Topic, ensure_valid_topic
 from spark_kbatch.replica.cluster_file import NODES_MAX, ClusterFile
 from spark_kbatch.replica.json_files import JsonFiles
@@ -138,7 +140,7 @@ class DeletedTopics:
             ) from None
         self._files.flush([self._paths.path])
         # One file holds all that is to be known, and one step decides: its rename.
-        self._files.replace(path, as_bytes(found | deleted._asdict()))
+        self._json_files.replace(path, as_bytes(found | deleted._asdict()))
         target = self._paths.deleted_file(deleted.topic_id)
         self._files.rename(path, target)
         self._files.flush([target.parent, path.parent])
@@ -253,10 +255,10 @@ class Deletions:
         """
         done: dict[str, set[int]] = {}
         for deleted in self._deleted.all():
-            if now_ms < deleted.delete_ms:
-                continue
             for node_id in deleted.nodes:
-                if node_id not in deleted.named and self._dirs.is_used(node_id):
+                if node_id in deleted.named or not self._dirs.is_used(node_id):
+                    continue
+                if self.is_due(deleted, node_id, now_ms):
                     removed, is_done = self._remove(node_id, deleted, directories_max)
                     directories_max -= removed
                     if is_done:
@@ -284,8 +286,42 @@ class Deletions:
         return [
             one
             for one in self._deleted.all()
-            if any(map(self._dirs.is_used, one.nodes if now_ms >= one.delete_ms else one.named))
+            if any(
+                self._dirs.is_used(node) and (node in one.named or self.is_due(one, node, now_ms))
+                for node in one.nodes
+            )
         ]
+
+    def waiting(self, now_ms: int) -> list[Waiting]:
+        """Return the deleted topics whose directories are kept for now."""
+        found = []
+        for one in self._deleted.all():
+            size_in_bytes = 0
+            nodes = [node for node in one.nodes if not self.is_due(one, node, now_ms)]
+            for node in filter(self._dirs.is_used, nodes):
+                with contextlib.suppress(OSError):
+                    log_dir = self._cluster_file.log_dir(node).path
+                    for name in self._left_in(log_dir, one):
+                        names = self._files.list(log_dir / name)
+                        size_in_bytes += sum(
+                            map(max, self._files.sizes(log_dir / name, names), repeat(0))
+                        )
+            if nodes:
+                until_ms = one.delete_ms
+                found.append(Waiting("deleted topic", one.topic, size_in_bytes, -1, until_ms))
+        return found
+
+    def is_due(self, deleted: DeletedTopic, node_id: int, now_ms: int) -> bool:
+        """Return True if a deleted topic's directories on one node may be removed.
+
+        Their delay is over, or the node's disk is full.
+        """
+        if now_ms >= deleted.delete_ms:
+            return True
+        try:
+            return self._files.is_full(self._cluster_file.log_dir(node_id).path)
+        except OSError:
+            return False  # of a broken disk
 
     def ensure_name_is_free_locked(self, name: str) -> None:
         """Check that no directory of a deleted topic is in the way of a new one.

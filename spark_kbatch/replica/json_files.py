@@ -9,6 +9,17 @@ It is written in PATH first, then to each disk that accepts it. A disk that did 
 copy, or none: so the newest copy counts, by the number that each writer raises. A file that PATH has lost
 is read from its newest copy, and all are put back when the cluster is opened with the names of its log
 dirs. What was written to PATH alone is lost if both are lost at once.
+
+On a disk that is full no new file can be written beside the old one, but topics have to be altered and
+deleted there, to make room. So PATH has one file more than it needs:
+
+    PATH/spare      64 KiB, or at least the block of a JSON file
+
+A file that finds no room is written into the spare, which takes its name; the file that it replaces is
+the next spare. So others that write meanwhile take nothing away. The spare is made with the cluster, and
+again by the next change of a topic that finds it lost, or small, and the disk with room. Losing it, as by
+a crash while it is in use, does no harm as long as there is room. It is of no use on a file system that
+copies what is overwritten, such as btrfs.
 """
 
 from __future__ import annotations
@@ -20,13 +31,14 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from spark_kbatch.errors import KafkaStorageError
-from spark_kbatch.files import Files
+from spark_kbatch.files import NO_ROOM, Files
 from spark_kbatch.stored_json import as_bytes, parse
 
 logger = logging.getLogger(__name__)
 
 GENERATION = "generation"  # of a file that has no other number
 _NUMBERS = ("partition_epoch", GENERATION)
+_SPARE_BYTES = 2**16
 _MIRRORED = {"cluster.json", "topics", "partitions", "deleted"}
 
 Counts = Callable[[Mapping[str, Any]], bool]
@@ -116,8 +128,34 @@ class JsonFiles:
     def write(self, path: Path, value: Mapping[str, Any]) -> None:
         """Replace one of PATH's JSON files, on disk on return, and its copies in the mirrors."""
         data = as_bytes(value)
-        self.files.replace(path, data)
+        self.replace(path, data)
         self.mirrors.write(path.relative_to(self.path), data)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Replace one of PATH's files, on disk on return, and in the spare file if the disk is full."""
+        try:
+            self.files.replace(path, data)
+        except OSError as error:
+            if error.errno not in NO_ROOM or not self.files.replace_with(self._spare, path, data):
+                raise
+
+    def keep_spare(self) -> None:
+        """Make the spare file if it is lost or small, and the disk has room.
+
+        The caller holds the metadata lock.
+        """
+        files, spare = self.files, self._spare
+        if files.exists(spare) and files.size(spare) >= _SPARE_BYTES:
+            return
+        try:
+            files.replace(spare, bytes(_SPARE_BYTES))
+        except OSError:
+            with contextlib.suppress(OSError):
+                files.remove(spare.with_suffix(".tmp"))  # what fitted on the disk
+
+    @property
+    def _spare(self) -> Path:
+        return self.path / "spare"
 
     def copy_all_to(self, mirror: Path) -> None:
         """Copy all of PATH's files to a new mirror."""

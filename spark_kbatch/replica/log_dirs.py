@@ -19,16 +19,18 @@ Source: Kafka storage/.../log/LogDirFailureChannel.java, LogManager.handleLogDir
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch import mutexes
 from spark_kbatch.errors import KafkaStorageError
-from spark_kbatch.files import Files
+from spark_kbatch.files import NO_ROOM, Files
 from spark_kbatch.log.checkpoints import read_meta_properties
 from spark_kbatch.replica.cluster_file import ClusterFile, LogDir
 
@@ -36,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS = 1000
 
+ONLINE, FULL, READ_ONLY, OFFLINE = "online", "full", "read-only", "offline"
+
+_PROBE_BYTES = 4096
 _AT_ONCE = -(2**63)  # before any time of a monotonic clock
 _WRITES_FAIL = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM}
 
@@ -118,6 +123,31 @@ class LogDirs:
             return None
         with self._mutex:
             return self._offline[node_id].why if node_id in self._offline else "it is gone"
+
+    def probe(self, node_id: int) -> tuple[str, str | None]:
+        """Return the state of a log dir, as a look and a write tell now, and why if it is not online.
+
+        The state is one of ONLINE, FULL, READ_ONLY and OFFLINE.
+        """
+        try:
+            log_dir = self._cluster_file.log_dir(node_id)
+            self._ensure_ours(log_dir)
+        except (OSError, KafkaStorageError) as error:
+            return OFFLINE, str(error)
+        probe = log_dir.path / f".probe-{uuid.uuid4().hex}"
+        try:
+            self._files.write(probe, 0, bytes(_PROBE_BYTES))
+        except OSError as error:
+            state = FULL if error.errno in NO_ROOM else OFFLINE
+            if error.errno in _WRITES_FAIL - NO_ROOM:
+                state = READ_ONLY
+            return state, error.strerror or str(error)
+        finally:
+            with contextlib.suppress(OSError):
+                self._files.remove(probe)
+        if self._files.is_full(log_dir.path):
+            return FULL, "less than 16 MiB of room is left"
+        return ONLINE, None
 
     def staging(self) -> dict[int, Path]:
         """Return the staging folders for Spark tasks, by node, whose disks can be used."""

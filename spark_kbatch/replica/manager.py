@@ -71,6 +71,7 @@ from spark_kbatch.model import (
     OnAppended,
     ReadRange,
     TopicPartition,
+    Waiting,
 )
 from spark_kbatch.options.topic import Topic, ensure_not_internal
 from spark_kbatch.record.header import LogRead
@@ -572,7 +573,11 @@ class ReplicaManager:
     def planned_removals(self) -> list[DeletedTopic]:
         """Return the deleted topics whose directories `remove_deleted_topics` would remove."""
         now_ms = self.now_ms()
-        return [one for one in self.deletions.due(now_ms) if now_ms >= one.delete_ms]
+        return [
+            one
+            for one in self.deletions.due(now_ms)
+            if any(self.deletions.is_due(one, node, now_ms) for node in one.nodes)
+        ]
 
     def remove_deleted_topics(self, directories_max: int = LONG_MAX) -> list[DeletedTopic]:
         """Remove files of deleted topics whose delay is over; return the topics of which nothing is left.
@@ -616,6 +621,15 @@ class ReplicaManager:
         now_ms = self.now_ms()
         found = replicas(topic_partitions)
         return {tp: retention.plan(log, state, now_ms) for tp, (_, log, state) in found.items()}
+
+    def waiting(
+        self, topic_partitions: Iterable[TopicPartition], replicas: Replicas
+    ) -> list[Waiting]:
+        """Return what was deleted in these partitions, and deleted topics, whose files are kept for now."""
+        now_ms = self.now_ms()
+        found = replicas(topic_partitions).values()
+        segments = [retention.waiting_files(log, now_ms) for _, log, _ in found]
+        return [*(one for one in segments if one is not None), *self.deletions.waiting(now_ms)]
 
     def delete_records(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from spark_kbatch.files import Files
@@ -24,3 +25,14 @@ class Metadata:
         self.deleted = DeletedTopics(self.json_files, self.paths)
         self.topics = TopicFiles(self.json_files, self.paths, self.cluster_file, self.deleted)
         self.partition_states = PartitionStates(self.json_files, self.paths, self.deleted)
+
+    def keep_room(self) -> None:
+        """Make now what it takes to delete topics once the disk is full; see `json_files` and `deletions`.
+
+        The caller holds the metadata lock.
+        """
+        self.json_files.keep_spare()
+        with contextlib.suppress(
+            OSError
+        ):  # full, read-only, or not a folder: deleting a topic says so
+            self.files.make_dir(self.paths.deleted_dir)

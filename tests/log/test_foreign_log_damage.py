@@ -250,7 +250,7 @@ def test_a_base_offset_that_hides_the_batches_after_it_is_an_error(
     ("hole", "end"), [pytest.param(1 << 20, 20, id="small"), pytest.param(20 << 20, 10, id="large")]
 )
 def test_a_hole_of_zeros_ends_the_log_unless_a_batch_follows_closely(
-    tmp_path: Path, hole: int, end: int
+    tmp_path: Path, hole: int, end: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = batches(0, 20)
     log = a_segment(tmp_path / "t-0", 0, held[:5], index=False)
@@ -262,8 +262,8 @@ def test_a_hole_of_zeros_ends_the_log_unless_a_batch_follows_closely(
     assert end_of(tmp_path) == end
     assert read(tmp_path, end=10) == records_in(held[:5])
     if end > 10:
-        with pytest.raises(CorruptRecordError, match=f"position {size + 8} of {log}"):
-            read(tmp_path)
+        assert read(tmp_path) == records_in(held), "no offset is missing"
+        assert f"position {size + 8} of {log}" in caplog.text
 
 
 def test_a_base_offset_that_is_too_high_does_not_move_the_logs_end(tmp_path: Path) -> None:
@@ -365,8 +365,7 @@ def test_a_batch_after_fake_batches_is_found(tmp_path: Path) -> None:
     log.write_bytes(log.read_bytes() + hostile(20_000) + b"".join(held[5:]))
 
     assert end_of(tmp_path) == 20
-    with pytest.raises(CorruptRecordError, match=LOG):
-        read(tmp_path)
+    assert read(tmp_path) == records_in(held), "no offset is missing"
 
 
 def test_damage_everywhere_takes_a_bounded_search_each_time(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_what_a_dead_writer_left_is_not_in_an_emptied_log(tmp_path: Path) -> Non
         pytest.param(1, 1, [0, 3, 6], id="within the first batch"),
         pytest.param(3, 3, [3, 6], id="at a segment's start"),
         pytest.param(5, 5, [3, 6], id="within a later batch"),
-        pytest.param(9, 9, [6], id="all; the active segment stays"),
+        pytest.param(9, 9, [9], id="all, and an empty segment is the active one"),
     ],
 )
 def test_records_below_an_offset_are_deleted(

@@ -440,7 +440,7 @@ def test_directories_that_cannot_be_renamed_keep_the_name_from_others(
 def test_a_damaged_note_of_a_deletion_is_said_and_left(
     cluster: Cluster, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (cluster.path / "deleted").mkdir()
+    (cluster.path / "deleted").mkdir(exist_ok=True)
     (cluster.path / "deleted" / "x.json").write_text(text)
     assert later(cluster).collect_garbage().deleted_topics == []
     assert "is damaged" in caplog.text
@@ -507,6 +507,7 @@ def test_a_stray_file_in_deleted_stops_nothing(
 
 def test_a_file_in_the_place_of_deleted_is_said(cluster: Cluster) -> None:
     path = cluster.path / "deleted"
+    path.rmdir()
     path.write_text("")
     with pytest.raises(KafkaStorageError, match=f"{path} is not a folder; move it away"):
         cluster.delete_topic("events")

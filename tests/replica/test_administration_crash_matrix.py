@@ -1,7 +1,8 @@
 """A process that deletes, grows or alters a topic dies, or loses power, at every step: all or nothing is done.
 
 Two topics share a cluster of one log dir, or of two with copies of its files beside each. A commit to both
-may be decided and unfinished when the change starts. The steps are those of a run without a fault; each is
+may be decided and unfinished when the change starts. The disk may be full: then a topic is deleted or altered
+all the same, after a crash too. The steps are those of a run without a fault; each is
 a case. The next process finds the topic as before or as after, and finishes what was started.
 """
 
@@ -65,7 +66,9 @@ class _ReadOnlyDisk(ReadOnlyFiles, DiskFiles):
 class Start:
     """The state before a change, and what the change does to the disk."""
 
-    def __init__(self, change: Change, *, disks: int, delay_ms: int, pending: bool) -> None:
+    def __init__(
+        self, change: Change, *, disks: int, delay_ms: int, pending: bool, full: bool = False
+    ) -> None:
         self.change, self.disks, self.disk = change, disks, Disk()
         files = DiskFiles(self.disk)
         log_dirs = [f"/simulated/disk-{n}" for n in range(disks)] if disks > 1 else []
@@ -85,6 +88,9 @@ class Start:
             flipped = commit.first("write", "topic-0/kbatch.state")
             self.disk = next(crash.disk for crash in commit.kills() if crash.at > flipped)
             self.batches = {place: [*BATCHES[place], *JOB[place]] for place in BATCHES}
+        if full:
+            self.disk.blocks_max = 0
+            self.disk.blocks_max = -self.disk.blocks_left()
         self.disk.settled()
         self.before, self.topic = self.look(DiskFiles(self.disk)), self.described(self.disk)
         assert self.before == {
@@ -119,6 +125,9 @@ class Start:
                 (self.before, self.topic),
                 (self.after, self.topic_after),
             ), crash
+            if crash.disk.blocks_max is not None:
+                self.again(crash.files(), is_there=topic[0] is not None)
+                crash.disk.blocks_max = None  # Room is made.
             everyone = [self.created, self.collected, self.again, self.written_to]
             first = crash.at * by % len(everyone)
             for comes in (everyone + everyone)[first : first + by]:
@@ -146,6 +155,7 @@ class Start:
             assert error is None or "not be an increase" in str(error), error
         assert self.look(files) == self.after
         assert self.described(files.disk) == self.topic_after
+        files.disk.blocks_max = None
         self.ensure_others_work(files)
 
     def created(self, files: DiskFiles, *, is_there: bool) -> None:
@@ -223,22 +233,25 @@ class Start:
         assert result.error is None
 
 
-STARTS = {
+STARTS: dict[str, tuple[Change, int, int, bool] | tuple[Change, int, int, bool, bool]] = {
     "deleted": (delete, 1, 60_000, False),
     "deleted at once": (delete, 1, 0, False),
     "deleted with a commit to finish": (delete, 1, 60_000, True),
     "deleted on two disks": (delete, 2, 0, False),
+    "deleted on a full disk": (delete, 1, 60_000, False, True),
+    "deleted on a full disk with a commit to finish": (delete, 1, 60_000, True, True),
     "grown": (grow, 1, 60_000, False),
     "grown on two disks with a commit to finish": (grow, 2, 60_000, True),
     "altered": (alter, 1, 60_000, False),
+    "altered on a full disk": (alter, 1, 60_000, False, True),
     "altered on two disks": (alter, 2, 60_000, False),
 }
 
 
 @pytest.fixture(scope="module", params=STARTS)
 def start(request: pytest.FixtureRequest) -> Start:
-    change, disks, delay_ms, pending = STARTS[request.param]
-    return Start(change, disks=disks, delay_ms=delay_ms, pending=pending)
+    change, disks, delay_ms, pending, *full = STARTS[request.param]
+    return Start(change, disks=disks, delay_ms=delay_ms, pending=pending, full=bool(full))
 
 
 @pytest.fixture(autouse=True)

@@ -90,7 +90,11 @@ def test_cluster_is_made_where_nothing_is(tmp_path: Path, place: str) -> None:
     PLACES[place][0](path)
     create(path).create_topic("events")
 
-    assert {entry.name for entry in path.iterdir()} == CLUSTER_FOLDERS | {"cluster.json"}
+    assert {entry.name for entry in path.iterdir()} == CLUSTER_FOLDERS | {
+        "cluster.json",
+        "deleted",
+        "spare",
+    }
     assert not [entry for entry in (path / "locks").iterdir() if "probe" in entry.name]
     assert [topic.name for topic in Cluster(str(path)).topics()] == ["events"]
 

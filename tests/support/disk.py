@@ -34,6 +34,7 @@ from pathlib import Path
 from spark_kbatch.files import Buffer, Files, LockFile
 
 SECTOR = 512
+BLOCK = 4096  # what a disk with a limit gives out
 
 
 class Node:
@@ -84,11 +85,23 @@ class Disk:
         self.unflushed_names: list[Renaming] = []
         self.changed = threading.Condition(threading.RLock())
         self.waiting: list[DiskFiles] = []
+        self.blocks_max: int | None = None  # that all files together may have; None for no limit
         self.descriptors: dict[int, tuple[Node, Path]] = {}
         self.free_descriptors = itertools.count(1_000_000)  # numbers that the system does not use
 
     def new_node(self, *, is_dir: bool) -> Node:
         return Node(next(self._numbers), is_dir=is_dir)
+
+    def blocks_left(self) -> int:
+        """Return how many blocks of a disk with a limit no file has."""
+        assert self.blocks_max is not None
+        held = {node for node, _ in self.descriptors.values()}
+        todo = [self.root]
+        while todo:
+            node = todo.pop()
+            held.add(node)
+            todo += node.entries.values()
+        return self.blocks_max - sum(-(-len(node.data) // BLOCK) for node in held)
 
     def flush(self, node: Node) -> None:
         if not node.is_dir:
@@ -143,6 +156,7 @@ class Disk:
     def _copied(self, *, flushed: bool) -> Disk:
         copy = Disk()
         copy._numbers = itertools.count(next(self._numbers))
+        copy.blocks_max = self.blocks_max
         twins = {}
         for node in self.nodes():
             twin = twins[node] = Node(node.number, is_dir=node.is_dir)
@@ -316,6 +330,15 @@ class DiskFiles(Files):
         with self.disk.changed:
             return len(self._node(path).data)
 
+    def links(self, path: Path) -> int:
+        with self.disk.changed:
+            node = self._node(path)
+            return sum(child is node for one in self.disk.nodes() for child in one.entries.values())
+
+    def is_full(self, path: Path) -> bool:
+        with self.disk.changed:
+            return self.disk.blocks_max is not None and self.disk.blocks_left() * BLOCK < 2**24
+
     def descriptor_size(self, descriptor: int) -> int:
         with self.disk.changed:
             return len(self.disk.descriptors[descriptor][0].data)
@@ -366,7 +389,11 @@ class DiskFiles(Files):
 
     def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
         with self.disk.changed:
-            node = self.disk.descriptors[descriptor][0]
+            node, path = self.disk.descriptors[descriptor]
+            if self.disk.blocks_max is not None:
+                more = -(-(position + len(data)) // BLOCK) - -(-len(node.data) // BLOCK)
+                if more > 0 and more > self.disk.blocks_left():
+                    raise _error(errno.ENOSPC, path)
             if len(data):
                 node.data.extend(bytes(max(position - len(node.data), 0)))
                 node.data[position : position + len(data)] = data

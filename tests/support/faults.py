@@ -70,7 +70,8 @@ class Faults(Files):
         if fault is None or number < fault.at or (number > fault.at and not fault.lasting):
             return
         if fault.torn and number == fault.at and partly is not None:
-            partly(random.Random(f"{fault.seed} {number}").random())
+            with contextlib.suppress(OSError):  # The disk may be full.
+                partly(random.Random(f"{fault.seed} {number}").random())
         if fault.error is None:
             self.die()
         raise OSError(fault.error, os.strerror(fault.error or 0), str(path))

@@ -30,15 +30,18 @@ Source: Kafka storage/.../log/LogLoader.java, LogSegment.recover, UnifiedLog.jav
 from __future__ import annotations
 
 import bisect
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch import mutexes
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.files import Files
+from spark_kbatch.log.batch_headers import header_at
 from spark_kbatch.log.foreign.positions import Positions
 from spark_kbatch.log.foreign.swap_files import names_after_start
 from spark_kbatch.log.lookup import SegmentViews, TimeLookup, split_points
@@ -51,7 +54,13 @@ from spark_kbatch.log.producers.replay import (
 )
 from spark_kbatch.log.producers.state import ProducerStates
 from spark_kbatch.log.segment import Segment, SegmentView, base_offset_of
-from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
+from spark_kbatch.log.segment_scan import (
+    SegmentEnd,
+    find_end,
+    find_next,
+    read_batches,
+    valid_batch_at,
+)
 from spark_kbatch.model import (
     MAX_TIMESTAMP,
     IsolationLevel,
@@ -424,10 +433,28 @@ class ForeignLog:
         with self.files.opened(path) as descriptor:
             position = self._positions.start_for(descriptor, segment, offset)
             while position < end_position:
-                read = read_batches(
-                    self.files, descriptor, path, position, end_position,
-                    max_bytes=asked.max_bytes, at_least=at_least, buffer=asked.buffer,
-                )  # fmt: skip
+                try:
+                    read = read_batches(
+                        self.files, descriptor, path, position, end_position,
+                        max_bytes=asked.max_bytes, at_least=at_least, buffer=asked.buffer,
+                    )  # fmt: skip
+                except CorruptRecordError as error:
+                    with contextlib.suppress(CorruptRecordError, KafkaStorageError):
+                        header = header_at(self.files, descriptor, path, position, end_position)
+                        if header.base_offset <= offset:
+                            at_least = max(at_least, header.base_offset)
+                    following = find_next(
+                        self.files, descriptor, position, end_position,
+                        range(at_least + 1, end_offset), is_dense=False,
+                    )  # fmt: skip
+                    next_offset = end_offset if following is None else following[1].base_offset
+                    if following is None or offset < next_offset:
+                        raise replace(error, offset=at_least, next_offset=next_offset) from None
+                    self._warn(
+                        (error.path, error.position), f"{error}; what is read lies after that"
+                    )
+                    position, at_least = following[0], next_offset
+                    continue
                 last_at, last = read.batches[-1]
                 if last.next_offset > end_offset:
                     raise CorruptRecordError(

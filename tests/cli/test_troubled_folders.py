@@ -1,0 +1,92 @@
+"""`kbatch topics` and `log-dirs` where a partition cannot be read, or a disk is full, read-only or gone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import spark_kbatch
+from spark_kbatch import Cluster
+from spark_kbatch.errors import KafkaStorageError
+from tests.support.small_disk import fill, kbatch, on_small_disk
+
+
+def test_topics_shows_the_other_partitions_and_how_to_repair_one(tmp_path: Path) -> None:
+    path = tmp_path / "cluster"
+    with spark_kbatch.open(path, create=True) as cluster, cluster.producer() as producer:
+        for name in ("events", "others"):
+            cluster.create_topic(name, partitions=2)
+            producer.send(name, value="v", partition=1).result()
+    (path / "broker-0/events-0/kbatch.state").unlink()
+
+    done = kbatch("topics", path)
+    assert done.returncode == 1
+    assert [line.split("\t") for line in done.stdout.splitlines()[1:]] == [
+        ["events", "0", "-", "-", "-", "-"],
+        ["events", "1", "0", "1", "1", "69"],
+        ["others", "0", "0", "0", "0", "0"],
+        ["others", "1", "0", "1", "1", "69"],
+    ]
+    assert done.stderr.startswith("kbatch: events-0 cannot be read: ")
+    assert "is missing: run `kbatch repair`" in done.stderr
+    (events, _) = map(json.loads, kbatch("topics", path, "--json").stdout.splitlines())
+    assert "run `kbatch repair`" in events["partitions"][0]["error"]
+    assert events["partitions"][1]["high_watermark"] == 1
+
+    lost, sound = Cluster(path).describe("events")
+    assert (lost.offsets.high_watermark, lost.size_in_bytes) == (-1, -1)
+    assert "run `kbatch repair`" in lost.error
+    assert (sound.offsets.high_watermark, sound.error) == (1, "")
+    assert "repaired" in kbatch("repair", path).stdout
+    assert kbatch("topics", path).returncode == 0
+
+
+def test_a_topic_of_which_nothing_can_be_read_is_an_error(tmp_path: Path) -> None:
+    with spark_kbatch.open(tmp_path / "cluster", create=True) as cluster:
+        cluster.create_topic("events")
+        (tmp_path / "cluster/broker-0/events-0/kbatch.state").unlink()
+        with pytest.raises(KafkaStorageError, match="run `kbatch repair`"):
+            cluster.describe("events")
+
+
+def states(path: Path) -> list[tuple[int, str]]:
+    """Return the exit code and the state of each log dir, which the table and the JSON agree on."""
+    table, objects = kbatch("log-dirs", path), kbatch("log-dirs", path, "--json")
+    found = [json.loads(line) for line in objects.stdout.splitlines()]
+    for line, one in zip(table.stdout.splitlines()[1:], found, strict=True):
+        why = one["why_offline"]
+        assert line.endswith(one["state"] if why is None else f"{one['state']}: {why}"), table
+    assert table.returncode == objects.returncode, table
+    return [(table.returncode, one["state"]) for one in found]
+
+
+def one_disk(disk: Path) -> None:
+    path = disk / "cluster"
+    spark_kbatch.open(path, create=True).create_topic("events")
+    assert states(path) == [(0, "online")]
+    filler = fill(disk)
+    assert states(path) == [(1, "full")]
+    filler.unlink()
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    assert states(path) == [(1, "read-only")]
+
+
+def two_disks(disk: Path) -> None:
+    path, disks = disk.parent / "cluster", [disk, disk.parent / "disk-2"]
+    cluster = spark_kbatch.open(path, create=True, log_dirs=disks)
+    cluster.create_topic("events", replication_factor=2)
+    assert states(path) == [(0, "online"), (0, "online")]
+    filler = fill(disk)
+    assert states(path) == [(1, "full"), (1, "online")]
+    filler.unlink()
+    shutil.rmtree(disk / "broker-0")
+    assert states(path) == [(1, "offline"), (1, "online")]
+
+
+@pytest.mark.parametrize("work", [one_disk, two_disks])
+def test_log_dirs_tells_what_a_disk_can_do(work, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    on_small_disk(work, tmp_path, size="24m")
