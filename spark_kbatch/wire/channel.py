@@ -67,6 +67,15 @@ class Channel:
         sends = self.is_sending and not self._tls.write_waits_for_read
         return sends or self._tls.read_waits_for_write
 
+    @property
+    def has_decrypted(self) -> bool:
+        """Whether TLS has decrypted bytes that `read` has not taken yet."""
+        return self._tls is not None and self._tls.pending() > 0
+
+    def limit_frames(self, max_size: int) -> None:
+        """Set the size of the largest frame that is accepted from now on."""
+        self._receive.max_size = max_size
+
     def start(self, pieces: list[Buffer]) -> Send:
         """Start to send a message; `write` writes it.
 
@@ -101,7 +110,7 @@ class Channel:
         """Read the bytes that have arrived; return the complete frames, often none.
 
         It stops at the first frame and those that arrived with it, so that one busy peer does not keep
-        others waiting. With TLS it also takes what is decrypted already: no selector tells of that.
+        others waiting. With TLS, read again while `has_decrypted`: no selector tells of that.
 
         Raises:
             DisconnectedError: the connection is lost, or closed by the peer.
@@ -109,7 +118,7 @@ class Channel:
             ProtocolError: a frame's size is negative or too large.
         """
         frames: list[memoryview] = []
-        while not frames or (self._tls is not None and self._tls.pending()):
+        while not frames:
             buffer = self._receive.buffer()
             try:
                 count = self._socket.recv_into(buffer)

@@ -27,6 +27,7 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from spark_kbatch.model import INT_MAX
 from spark_kbatch.wire.channel import Channel
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.in_flight import InFlightRequest, InFlightRequests
@@ -49,6 +50,8 @@ OnComplete: TypeAlias = Callable[[Any, KBatchError | None], None]
 _SOFTWARE_NAME = "spark-kbatch"
 _NOT_IN_A_SOFTWARE_VERSION = re.compile(r"[^a-zA-Z0-9.-]")
 _MAX_CORRELATION_ID = 2**31 - 1
+_SETUP_FRAME_MAX = 2**20  # bytes of an answer before the server and the client know each other
+_SASL_STEPS_MAX = 20  # Kerberos, which has the most, needs four
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,11 @@ class Connection:
         self._throttled_until_ms = 0
         self._authenticator = authenticator
         self._is_authenticated = authenticator is None
+        self._sasl_steps = 0  # of the exchange that goes on
         self._authenticate_again_ms: int | None = None
         self.has_answered = False  # a request of the owner's
         self.last_active_ms = monotonic_ms()
+        channel.limit_frames(_SETUP_FRAME_MAX)
         self._ask_versions(SUPPORTED[ApiKey.API_VERSIONS].last)
 
     @property
@@ -219,19 +224,26 @@ class Connection:
             AuthenticationError: the server or the client was refused.
             KBatchError: the server refused the request for its versions.
         """
-        for frame in self._channel.read():
-            self.last_active_ms = self._monotonic_ms()
-            request = self._answered(frame)
-            body = decode_response(request.api_key, request.version, frame).body
-            self._in_flight.take_first()
-            self._note_throttling(body)
-            if self._versions is None:
-                self._learn_versions(request.version, body)
-            elif not self._is_authenticated:
-                self._authenticate(request.api_key, body)
-            else:
-                self.has_answered = True
-                self._completions.append(Completion(request.on_complete, body, None))
+        reads = True
+        while reads:
+            for frame in self._channel.read():
+                self._end(frame)
+            reads = self._channel.has_decrypted
+
+    def _end(self, frame: memoryview) -> None:
+        """End the request that the frame answers."""
+        self.last_active_ms = self._monotonic_ms()
+        request = self._answered(frame)
+        body = decode_response(request.api_key, request.version, frame).body
+        self._in_flight.take_first()
+        self._note_throttling(body)
+        if self._versions is None:
+            self._learn_versions(request.version, body)
+        elif not self._is_authenticated:
+            self._authenticate(request.api_key, body)
+        else:
+            self.has_answered = True
+            self._completions.append(Completion(request.on_complete, body, None))
 
     def has_expired(self) -> bool:
         """Return True if a request has timed out; close the connection then."""
@@ -322,7 +334,9 @@ class Connection:
             raise error_of(body.error_code, f"asked {self._server} for its versions")
         else:
             self._versions = theirs
-            if self._authenticator is not None:
+            if self._authenticator is None:
+                self._channel.limit_frames(INT_MAX)
+            else:
                 self._start_to_authenticate()
 
     def _is_session_over(self) -> bool:
@@ -333,9 +347,11 @@ class Connection:
         assert self._authenticator is not None
         self._is_authenticated = False
         self._authenticate_again_ms = None
+        self._sasl_steps = 0
         self._authenticator.start()
         try:
             version = self.version_of(ApiKey.SASL_HANDSHAKE)
+            self.version_of(ApiKey.SASL_AUTHENTICATE)
         except UnsupportedVersionError as error:
             raise self._authenticator.uses_no_sasl(error) from error
         body = SaslHandshakeRequest(mechanism=self._authenticator.name)
@@ -352,11 +368,15 @@ class Connection:
             authenticator.receive(body.auth_bytes)
             if authenticator.is_done:
                 self._is_authenticated = True
+                self._channel.limit_frames(INT_MAX)
                 lifetime_ms = getattr(body, "session_lifetime_ms", 0)
                 if lifetime_ms > 0:
                     pause_ms = authenticator.lifetime_ms(lifetime_ms)
                     self._authenticate_again_ms = self._monotonic_ms() + pause_ms
                 return
+        self._sasl_steps += 1
+        if self._sasl_steps > _SASL_STEPS_MAX:
+            raise authenticator.refused(f"it asks for more than {_SASL_STEPS_MAX} steps")
         version = self.version_of(ApiKey.SASL_AUTHENTICATE)
         step = SaslAuthenticateRequest(auth_bytes=authenticator.next_bytes())
         self._start(ApiKey.SASL_AUTHENTICATE, version, step, _ignore, None)

@@ -404,7 +404,8 @@ class Connections:
             return None
         from spark_kbatch.wire.sasl import Authenticator  # noqa: PLC0415  few use SASL
 
-        return Authenticator(self._security, node.host, str(node))
+        timeout_ms = self._config.request_timeout_ms
+        return Authenticator(self._security, node.host, str(node), timeout_ms=timeout_ms)
 
     def _maybe_authenticate_again(self, peer: _Peer) -> None:
         connection = peer.connection
@@ -473,10 +474,10 @@ class Connections:
             if was_connecting:
                 self._try_next_address(peer)
         except KBatchError as error:
-            self._disconnect(peer, str(error))
+            self._disconnect(peer, str(error) + self._hint(peer))
 
     def _hint(self, peer: _Peer) -> str:
-        """Return a hint for the error if a server closed the connection before it answered any request."""
+        """Return a hint for the error if a connection was lost before the server answered any request."""
         is_new = peer.connection is not None and not peer.connection.has_answered
         if not is_new and peer.tls is None:
             return ""

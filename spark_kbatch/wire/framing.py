@@ -88,7 +88,7 @@ class Receive:
     Take all complete frames before asking for the buffer again.
     """
 
-    __slots__ = ("_ahead", "_end", "_filled", "_frame", "_max_size", "_size", "_start")
+    __slots__ = ("_ahead", "_end", "_filled", "_frame", "_size", "_start", "max_size")
 
     def __init__(self, max_size: int = INT_MAX, *, read_ahead: int = _READ_AHEAD) -> None:
         """Start with an empty buffer, before the first frame.
@@ -98,7 +98,7 @@ class Receive:
                 whole, even if it is over the limit.
             read_ahead: number of bytes to read at the start of a frame; at least the size's four.
         """
-        self._max_size = max_size
+        self.max_size = max_size
         self._ahead = bytearray(max(read_ahead, SIZE.size))
         self._start = self._end = 0  # of the bytes read ahead; none while a frame is in progress
         self._frame: memoryview | None = None  # in progress
@@ -151,8 +151,8 @@ class Receive:
         if self._end - self._start < SIZE.size:
             return False
         size: int = SIZE.unpack_from(self._ahead, self._start)[0]
-        if not 0 <= size <= self._max_size:
-            raise ProtocolError("frame", "size", 0, f"0 to {self._max_size} bytes", size)
+        if not 0 <= size <= self.max_size:
+            raise ProtocolError("frame", "size", 0, f"0 to {self.max_size} bytes", size)
         body = self._start + SIZE.size
         there = min(size, self._end - body)
         self._frame = _uncleared(min(size, max(there, _FIRST_BUFFER)))

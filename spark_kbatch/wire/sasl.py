@@ -27,11 +27,14 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from spark_kbatch.errors import ConfigError, KBatchError, SaslAuthenticationError
 from spark_kbatch.options.security import HIDDEN, Security
+from spark_kbatch.terminal import visible
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.oauth import token_source_of
 
 # Of a session's lifetime, for the network and clocks that differ; Kafka's numbers.
 _LEAST_PART, _MORE_PART = 0.85, 0.10
+_SHORTEST_MS = 100
+_SHOWN_MAX = 500  # characters of what a server says
 
 _PACKAGES = {"GSSAPI": "gssapi", "AWS_MSK_IAM": "botocore"}
 _CREDENTIALS = {
@@ -47,17 +50,21 @@ _CREDENTIALS = {
 class Authenticator:
     """The client's side of the SASL exchange on one connection."""
 
-    def __init__(self, security: Security, host: str, server: str) -> None:
+    def __init__(
+        self, security: Security, host: str, server: str, *, timeout_ms: int = 30_000
+    ) -> None:
         """Store the security settings; `start` starts a SASL exchange.
 
         Args:
             security: whose mechanism and credentials are used.
             host: of the server.
             server: for errors.
+            timeout_ms: how long to wait for a token.
         """
         self._security = security
         self._host = host
         self._server = server
+        self._timeout_s = timeout_ms / 1000
         self._mechanism: Any = None
         self.name = security.sasl_mechanism
 
@@ -96,7 +103,7 @@ class Authenticator:
             SaslAuthenticationError: the server does not have the mechanism, or does not use SASL.
         """
         if error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(sorted(mechanisms)) or "none"
+            offered = _shown(", ".join(sorted(mechanisms))) or "none"
             raise SaslAuthenticationError(
                 self._server,
                 f"it does not have the mechanism {self.name}; it has: {offered}; look at 'sasl.mechanism'",
@@ -129,8 +136,12 @@ class Authenticator:
         return SaslAuthenticationError(self._server, f"{why} ({self.name}); look at {look_at}")
 
     def lifetime_ms(self, session_lifetime_ms: int) -> int:
-        """Return after how long to authenticate again, a random part of the session's lifetime."""
-        return int(session_lifetime_ms * (_LEAST_PART + _MORE_PART * random.random()))
+        """Return after how long to authenticate again, a random part of the session's lifetime.
+
+        However short that is, there is time to send the request that the session was opened for.
+        """
+        part = _LEAST_PART + _MORE_PART * random.random()
+        return max(_SHORTEST_MS, int(session_lifetime_ms * part))
 
     def _new_mechanism(self) -> Any:
         security = self._security
@@ -149,7 +160,7 @@ class Authenticator:
         if self.name == "GSSAPI":
             given["sasl_kerberos_service_name"] = _kerberos_service(security)
         if self.name == "OAUTHBEARER":
-            given["sasl_oauth_token_provider"] = _Tokens(security)
+            given["sasl_oauth_token_provider"] = _Tokens(security, self._timeout_s)
         return get_sasl_mechanism(self.name)(**given)
 
     def _guarded(self, step: Callable[[], Any]) -> Any:
@@ -176,18 +187,24 @@ class Authenticator:
         for secret in secrets:
             if secret:
                 text = text.replace(secret, HIDDEN)
-        return text
+        return _shown(text)
+
+
+def _shown(text: str) -> str:
+    """Return the start of a server's text, safe to print."""
+    return visible(text[:_SHOWN_MAX]) + ("..." if len(text) > _SHOWN_MAX else "")
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # the library has no types
     """The adapter that gives OAUTHBEARER tokens to kafka-python's mechanism."""
 
-    def __init__(self, security: Security) -> None:
+    def __init__(self, security: Security, timeout_s: float) -> None:
         super().__init__()
         self._source = token_source_of(security)
+        self._timeout_s = timeout_s
 
     def token(self) -> str:
-        return self._source.token()
+        return self._source.token(self._timeout_s)
 
     def extensions(self) -> dict[str, str]:
         return self._source.extensions

@@ -6,7 +6,8 @@ there is none through a file that only its owner can read, which is removed at o
 What fails in a handshake is final: a certificate of another name, an expired one, one of an unknown authority,
 a client certificate that the broker does not accept. The error says which option to look at. With TLS 1.3 a
 broker refuses a client's certificate only after the client's side of the handshake is over, so that the error
-may come from the first read or write.
+may come from the first read or write. Any other failure after the handshake, such as a damaged record, is a
+connection that is lost: a new one may do.
 
 Source: Kafka clients/.../common/network/SslTransportLayer.java, security/ssl/DefaultSslEngineFactory.java.
 """
@@ -66,6 +67,7 @@ _NOTHING_IN_COMMON = (
     "certificate ({alert}): look at 'ssl.enabled.protocols', 'ssl.cipher.suites' and "
     "'ssl.keystore.location'"
 )
+_NOT_TLS_REASONS = ("WRONG_VERSION_NUMBER", "UNEXPECTED", "HTTP", "LENGTH", "RECORD", "TOO_MANY")
 _NOT_TLS = "it does not speak TLS ({alert}): look at 'security.protocol' and at the port in 'bootstrap.servers'"
 
 
@@ -78,6 +80,7 @@ def tls_context(security: Security) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = bool(security.ssl_endpoint_identification_algorithm)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as Java: any certificate may be trusted
+    context.options |= ssl.OP_NO_RENEGOTIATION  # as Kafka
     versions = [_VERSIONS[one] for one in security.ssl_enabled_protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     if security.ssl_cipher_suites:
@@ -246,6 +249,8 @@ class TlsSocket:
         )
         self.write_waits_for_read = False
         self.read_waits_for_write = False
+        self._is_agreed = False  # the handshake is complete
+        self._has_received = False  # so that the server has accepted the client, too
         self._socket = context.wrap_socket(
             sock, server_hostname=self._host, do_handshake_on_connect=False
         )
@@ -269,6 +274,7 @@ class TlsSocket:
             self.read_waits_for_write = self._wants_write
             return False
         self.read_waits_for_write = False
+        self._is_agreed = True
         return True
 
     def sendmsg(self, buffers: list[memoryview], /) -> int:
@@ -293,7 +299,7 @@ class TlsSocket:
         while count < len(buffer):
             try:
                 read = self._read(buffer[count:])
-            except BlockingIOError:
+            except OSError:  # nothing more for now, or the connection is lost
                 if count:
                     break
                 raise
@@ -310,6 +316,7 @@ class TlsSocket:
             self.read_waits_for_write = self._wants_write
             raise
         self.read_waits_for_write = False
+        self._has_received |= count > 0
         return count
 
     def pending(self) -> int:
@@ -329,6 +336,9 @@ class TlsSocket:
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError):
             raise ConnectionResetError(0, "it closed the connection") from None
         except ssl.SSLError as error:
+            alert = error.reason or str(error)
+            if self._has_received or (self._is_agreed and "ALERT" not in alert):
+                raise ConnectionResetError(0, f"TLS failed ({alert})") from None
             raise SslAuthenticationError(self._server, self._reason(error)) from None
 
     def _raise_what_the_server_said(self) -> None:
@@ -352,8 +362,10 @@ class TlsSocket:
         alert = error.reason or str(error)
         if any(word in alert for word in _CLIENT_ALERTS):
             return _CLIENT_REFUSED.format(alert=alert)
-        if "WRONG_VERSION_NUMBER" in alert or "UNEXPECTED_MESSAGE" in alert or "HTTP" in alert:
+        if any(word in alert for word in _NOT_TLS_REASONS):
             return _NOT_TLS.format(alert=alert)
+        if "INTERNAL_ERROR" in alert:
+            return f"the broker failed ({alert}): look at its log"
         return _NOTHING_IN_COMMON.format(alert=alert)
 
 
