@@ -78,9 +78,9 @@ class Damage(NamedTuple):
     junk: bytes = b""
 
     @property
-    def is_an_end(self) -> bool:
-        """Whether it needs no byte that it is done to."""
-        return self.what in ("close", "reset", "stall")
+    def needs_no_byte(self) -> bool:
+        """Whether it may come after the last byte."""
+        return self.what in ("close", "reset", "stall", "insert")
 
 
 DAMAGES = ("close", "reset", "stall", "flip", "insert", "drop", "repeat", "trickle")
@@ -100,11 +100,11 @@ class Meddler(Peer):
         with socket.create_connection(self._server[1:]) as server:
             self._start(_pump, client, server)
             self._sockets.append(server)
-            damage, self.passed = self.damage, 0
+            self.passed = 0
             while data := server.recv(_CHUNK):
-                position = self.passed
+                damage, position = self.damage, self.passed
                 self.passed += len(data)
-                if damage is None or not position <= damage.at < self.passed + damage.is_an_end:
+                if damage is None or not position <= damage.at < self.passed + damage.needs_no_byte:
                     client.sendall(data)
                     continue
                 client.sendall(data[: damage.at - position])
