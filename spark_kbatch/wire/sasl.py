@@ -35,7 +35,6 @@ from spark_kbatch.wire.oauth import token_source_of
 _LEAST_PART, _MORE_PART = 0.85, 0.10
 _SHORTEST_MS = 100
 _SHOWN_MAX = 500  # characters of what a server says
-
 _ITERATIONS_MIN = 4096  # of SCRAM
 
 _PACKAGES = {"GSSAPI": "gssapi", "AWS_MSK_IAM": "botocore"}

@@ -21,9 +21,11 @@ _BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF)
 _NUMBERS = (-(2**31), -2, -1, 0, 1, 13, 49, 2**31 - 1)
 
 
-def for_each_round(name: str, run: Callable[[random.Random], None]) -> None:
+def for_each_round(
+    name: str, run: Callable[[random.Random], None], *, rounds: int = ROUNDS
+) -> None:
     """Call `run` once per round; tests with different names get different rounds."""
-    for number in range(FIRST, FIRST + ROUNDS):
+    for number in range(FIRST, FIRST + rounds):
         try:
             run(random.Random(f"{name}-{number}"))
         except BaseException as error:

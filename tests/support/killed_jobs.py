@@ -10,6 +10,8 @@ A round is a folder, with everything that outlives a program.
     FOLDER/input/*.txt     the stream's input, a file per micro-batch; FOLDER/checkpoint is Spark's
     FOLDER/acknowledged/   a file for each batch write that has returned, and one for each partition
                            of the producer with the last number that was acknowledged
+    FOLDER/clients.done    empty; made by others, for a driver that follows them until then
+    FOLDER/wrong           what a driver read that must not be
     FOLDER/driver.started  the id of the process that works on the round
     FOLDER/driver.done     empty; FOLDER/producer.done lists the producer's last number in each partition
 
@@ -26,6 +28,7 @@ import os
 import random
 import sys
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable
@@ -41,7 +44,8 @@ import spark_kbatch
 from tests.conftest import SHORT_LIVED_JVM
 from tests.support.frames import use_in_this_thread
 
-TOPIC, SOURCE = "t", "source"
+TOPIC, SOURCE, REPLACED, FOLLOWED = "t", "source", "replaced", "followed"
+CHECKPOINTS = {TOPIC: "checkpoint", FOLLOWED: "checkpoint-of-followed"}
 RUNS_MAX = 20  # of one job, in one life of a driver
 
 
@@ -57,6 +61,10 @@ class Work:
     rows: int  # of a task, and of a micro-batch
     partitions: int
     options: dict[str, Any]  # of every write
+    overwrites: int = 0  # of a topic of their own
+    follows: bool = (
+        False  # whether a stream copies the topic and a batch reads it until clients are done
+    )
 
     def save(self, folder: Path) -> None:
         (folder / "work.json").write_text(json.dumps(dataclasses.asdict(self)))
@@ -107,6 +115,9 @@ class Driver:
             self._write_batches: self._work.batches,
             self._stream: self._work.micro_batches,
             self._copy: self._work.copies,
+            self._overwrite: self._work.overwrites,
+            self._follow: self._work.follows,
+            self._read: self._work.follows,
         }
         threads = [
             threading.Thread(target=self._until_it_succeeds, args=[job])
@@ -141,7 +152,14 @@ class Driver:
                 self._write(run)
                 (acknowledged / run).touch()
 
-    def _write(self, job: str, **options: Any) -> None:
+    def _overwrite(self) -> None:
+        acknowledged = self._folder / "acknowledged"
+        for number in range(self._work.overwrites):
+            if not (acknowledged / f"over{number}").exists():
+                self._write(f"over{number}", mode="overwrite", topic=REPLACED)
+                (acknowledged / f"over{number}").touch()
+
+    def _write(self, job: str, mode: str = "append", **options: Any) -> None:
         tasks, rows = self._work.tasks, self._work.rows
         frame = self._spark.range(0, tasks * rows, 1, tasks)
         row = F.col("id") % rows
@@ -149,8 +167,8 @@ class Driver:
         (
             frame.select(self._flaky(value).alias("value"), self._partition(row))
             .write.format("kbatch")
-            .options(**self._options, **options)
-            .mode("append")
+            .options(**self._options | options)
+            .mode(mode)
             .save(self._path)
         )
 
@@ -163,20 +181,45 @@ class Driver:
 
     def _copy(self) -> None:
         """Copy every record to the partition with the same number."""
+        self._copy_of(SOURCE, maxOffsetsPerTrigger=self._work.rows)
+
+    def _copy_of(self, source: str, **options: Any) -> None:
         records = (
             self._spark.readStream.format("kbatch")
-            .options(subscribe=SOURCE, startingOffsets="earliest")
-            .option("maxOffsetsPerTrigger", self._work.rows)
+            .options(subscribe=source, startingOffsets="earliest", **options)
             .load(self._path)
         )
-        self._write_stream(records, F.col("value").cast("string"), F.col("partition"))
+        target = TOPIC if source == SOURCE else FOLLOWED
+        self._write_stream(records, F.col("value").cast("string"), F.col("partition"), target)
 
-    def _write_stream(self, rows: DataFrame, value: Column, partition: Column) -> None:
+    def _follow(self) -> None:
+        """Copy what others write until they are done, and then the rest."""
+        is_rest = False
+        while not is_rest:
+            is_rest = (self._folder / "clients.done").exists()
+            self._copy_of(TOPIC)
+
+    def _read(self) -> None:
+        """Read the topic again and again: each job is there with all its rows, or not at all."""
+        is_last = False
+        while not is_last:
+            is_last = (self._folder / "clients.done").exists()
+            records = self._spark.read.format("kbatch").option("subscribe", TOPIC).load(self._path)
+            job = F.split(F.col("value").cast("string"), "-")[0]
+            for name, count in records.groupBy(job).count().collect():
+                tasks = 1 if name.startswith("stream") else self._work.tasks
+                if name != "producer" and count != tasks * self._work.rows:
+                    write_whole(self._folder / "wrong", f"{name} has {count} rows")
+            time.sleep(1)
+
+    def _write_stream(
+        self, rows: DataFrame, value: Column, partition: Column, topic: str = TOPIC
+    ) -> None:
         query = (
             rows.select(self._flaky(value).alias("value"), partition)
             .writeStream.format("kbatch")
-            .options(**self._options)
-            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .options(**self._options | {"topic": topic})
+            .option("checkpointLocation", str(self._folder / CHECKPOINTS[topic]))
             .trigger(availableNow=True)
             .start(self._path)
         )
