@@ -569,6 +569,10 @@ def test_a_flipped_bit_is_reported_with_file_and_position_and_never_returned(
     assert found[2] == str(log)
     assert second_batch <= int(found[1]) <= second_batch + position_in_batch
     assert found[3].startswith((said, f"partition {said}"))
+    assert re.search(
+        r'offsets \d+ to \d+ of t-0 are damaged; go on with the option startingOffsets={"t": {"0": \d+}}',
+        found[3],
+    )
 
     # A read of offsets alone skips most of a batch: it gives the right offsets, or it is refused.
     offsets = load(spark, tmp_path, schema="offset long", subscribe="t")
