@@ -26,6 +26,7 @@ from spark_kbatch.options.option import (
     PATH,
     Given,
     Option,
+    options_of,
     parse_boolean,
     parse_number,
     refuse,
@@ -295,7 +296,8 @@ _BATCH_STARTING_OFFSETS = _offsets(
 
 # One row a line: the table reads as a table.
 # fmt: off
-READ_OPTIONS = (
+READ_OPTIONS = options_of(
+    "a read",
     PATH,
     BOOTSTRAP,
     Option("subscribe", _subscribe, "topic names, separated by commas", None, "Topics to read. Exactly one of `subscribe`, `subscribePattern` and `assign` is required."),
