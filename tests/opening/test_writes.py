@@ -48,3 +48,18 @@ def test_a_micro_batch_without_rows_creates_no_topic_and_the_first_with_rows_doe
 
     assert cluster.topic("sink").partitions == 2
     assert cluster.read("sink", columns=["value"]).read_all().num_rows == 4
+
+
+@pytest.mark.parametrize(("batch_size", "used"), [("1048576", 1), ("1", 8)])
+def test_few_rows_without_a_key_lie_in_one_partition_unless_batches_are_small(
+    tmp_path: Path, batch_size: str, used: int
+) -> None:
+    """Kafka's sticky rule: another partition is chosen when a batch is full. docs/options.md says so."""
+    given = {"path": str(tmp_path), "topic": "t", "num.partitions": "8", "batch.size": batch_size}
+    job = begin_job(parse_write_options(given))
+    values = [b"reading %d" % number for number in range(300)]
+    job.commit_batch([job.stage([pa.record_batch({"value": values})])])
+
+    found = [one.offsets.high_watermark for one in Cluster(str(tmp_path)).describe("t")]
+    assert sum(found) == 300
+    assert sum(count > 0 for count in found) == used
