@@ -120,7 +120,7 @@ KafkaMicroBatchSourceSuite: streams
             consumer/test_stream_starts::test_a_query_reads_each_record_from_its_start_on_once
             interop/test_stream_parity::test_a_stream_starts_where_the_options_say_and_reads_later_records
     M68     offsets by topic
-            not here: no release of Spark has them
+            consumer/test_stream_starts::test_a_query_starts_each_topic_where_its_word_says_and_new_topics_of_a_pattern_at_their_start
     M69-M72  no record that late at the start: an error, or the end by the strategy
             interop/test_stream_parity::test_a_start_later_than_all_records_fails_the_query
             interop/test_stream_parity::test_a_stream_starts_where_the_options_say_and_reads_later_records[no-later-one-is-the-end]
@@ -238,8 +238,11 @@ JsonUtilsSuite
             options/test_read::test_read_option_is_parsed[assign]
     J2      offsets
             options/test_read::test_read_option_is_parsed[starting offsets]
-    J3-J6   offsets by topic
-            not here: no release of Spark has them
+    J3-J6   offsets by topic, beside those by partition, but not for one topic both
+            options/test_read::test_read_option_is_parsed[a start of a topic]
+            options/test_read::test_stream_option_is_parsed[by topic]
+            options/test_read::test_an_offset_given_twice_for_one_partition_is_refused[for its topic as a whole too]
+            options/test_read::test_the_error_for_a_topic_as_a_whole_names_it_and_what_it_has
 
 KafkaSourceOffsetSuite, OffsetSuite
     F1      offsets are compared
@@ -265,8 +268,9 @@ ConsumerStrategySuite
             interop/test_batch_parity::test_a_pattern_is_searched_for_in_the_names
 
 Others
-    L1-L3   offsets by topic
-            not here: no release of Spark has them
+    L1-L3   offsets by topic are spread over the partitions; the topic must be one of those that are read
+            consumer/test_planning::test_a_word_for_a_topic_stands_for_each_of_its_partitions_that_is_read
+            consumer/test_planning::test_a_word_for_a_topic_that_is_not_read_is_refused
     E1      errors carry an SQL state
             not here: Spark wraps an error of a source in Python in one of its own
     G1      an error of data loss keeps its cause

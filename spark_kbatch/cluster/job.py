@@ -2,7 +2,8 @@
 
 Nothing here knows of Spark.
 
-job = Job.begin(options)                # driver: creates cluster and topic if they do not exist
+job = Job.begin(options)                # driver: creates cluster and topic if they do not exist; the
+                                        # topic of a micro-batch is created by its first rows
 staged = job.stage(rows)                # each task; the job may have been pickled on the way
 job.commit([staged, ...])               # driver: all of it becomes visible, or none
 job.abort([staged, ...])                # or, after a failure, the staged files are removed
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import itertools
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +64,8 @@ class Job:
         """Store what `begin` has checked and created for the job.
 
         Args:
-            topic_id: of the topic that the options name; empty if each row names its own.
+            topic_id: of the topic that the options name; empty if it is yet to be created, or each row
+                names its own.
         """
         self.options = options
         self._transaction = transaction
@@ -71,8 +74,13 @@ class Job:
         self._topic_id = topic_id
 
     @classmethod
-    def begin(cls, options: WriteOptions, *, overwrite: bool = False) -> Job:
+    def begin(
+        cls, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+    ) -> Job:
         """Create cluster and topic if they do not exist, and the job's staging directory.
+
+        A micro-batch leaves the topic to the first task that has rows: else a query that reads its own
+        topic would find a new one after each empty micro-batch, once the topic was deleted.
 
         Raises:
             ConfigError: an overwrite that does not name its topic, or options that do not fit the
@@ -89,9 +97,10 @@ class Job:
         replaced, topic_id = None, ""
         try:
             if options.topic is not None:
-                topic = find_or_create_topic(parts, options.topic, options)
-                topic_id = topic.topic_id
-                if overwrite:
+                find = find_topic if is_micro_batch else find_or_create_topic
+                topic = find(parts, options.topic, options)
+                topic_id = topic.topic_id if topic else ""
+                if topic and overwrite:
                     replaced = Overwrite(topic, options.overwrite_delete_delay_ms)
             probe = Probe.leave(parts.files, _staging_dir(parts) / transaction)
         except OSError as error:
@@ -114,11 +123,15 @@ class Job:
             query_id: of the streaming query, if there is one.
         """
         self._probe.ensure_seen(Files())
+        with_rows = (batch for batch in rows if batch.num_rows)
+        first = next(with_rows, None)
+        if first is None:
+            return Staged([], self._transaction, application_id, query_id)
         parts = ClusterParts(self.options.path)
         producer = task_producer(parts, self._transaction, self.options, self._topic_id)
         done = False
         try:
-            for batch in rows:
+            for batch in itertools.chain([first], with_rows):
                 with _explained():
                     producer.append(batch)
             with _explained():
@@ -197,23 +210,40 @@ class Job:
             extents = []
 
 
-def find_or_create_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic:
-    """Return the topic that a write goes to, created with its options if it does not exist.
+def find_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic | None:
+    """Return the topic that a write goes to; None if it does not exist.
 
     Raises:
         ConfigError: it exists with other settings than the options name, or it is internal.
     """
     ensure_not_internal(name)
-    topic = parts.metadata.topics.find(name) or parts.make_topic(
-        name,
-        TopicConfig(**options.topic_config),
-        given=map(topic_key, options.topic_config),
-        partitions=options.num_partitions or 1,
-        replication_factor=options.replication_factor or 1,
-    )
+    topic = parts.metadata.topics.find(name)
+    if topic is not None:
+        _ensure_fits(topic, options)
+    return topic
+
+
+def find_or_create_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic:
+    """Return the topic that a write goes to, created with its options if it does not exist.
+
+    Raises the errors of `find_topic`.
+    """
+    topic = find_topic(parts, name, options)
+    if topic is None:
+        topic = parts.make_topic(
+            name,
+            TopicConfig(**options.topic_config),
+            given=map(topic_key, options.topic_config),
+            partitions=options.num_partitions or 1,
+            replication_factor=options.replication_factor or 1,
+        )
+        _ensure_fits(topic, options)  # another job may have been faster
+    return topic
+
+
+def _ensure_fits(topic: Topic, options: WriteOptions) -> None:
     options.ensure_are_of(topic)
     ensure_codec_exists(topic, options.compression_type)
-    return topic
 
 
 def coordinator_for(parts: ClusterParts, options: WriteOptions) -> Coordinator:

@@ -2,8 +2,9 @@
 
     option                                what becomes of it             when
     subscribe, subscribePattern, assign   partitions that exist          when it is planned
-    offsets, by partition or for all      the same offsets; EARLIEST
-                                          and LATEST stay as they are
+    offsets, by partition, for topics     the same offsets, by partition;
+    or for all                            EARLIEST and LATEST stay as they
+                                          are
     times                                 offsets                        when it is planned
     EARLIEST, LATEST                      offsets                        when the range is read
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from spark_kbatch.consumer.data_loss import DataLoss
@@ -45,9 +47,12 @@ from spark_kbatch.options.read import (
     Selection,
     Subscribe,
     SubscribePattern,
+    Timestamps,
 )
 
 logger = logging.getLogger(__name__)
+
+_NUMBERS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class LogView(Protocol):
@@ -141,23 +146,23 @@ def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
         OffsetOutOfRangeError: an offset outside the log, unless data loss is accepted.
     """
     partitions = selected(options.selection, topics)
-    for side in (options.starting, options.ending):
-        _ensure_names_exactly(partitions, side)
-    match options.starting, options.ending:
+    starting = _by_partition(options.starting, partitions, "earliest")
+    ending = _by_partition(options.ending, partitions, "latest")
+    match starting, ending:
         case Offsets(offsets=int(start)), Offsets(offsets=int(end)):
             return [OffsetRange(tp, start, end) for tp in partitions]
     views = topics.views(partitions)
-    starts = _offsets_of(options.starting, partitions, views, options, no_match=options.no_match)
-    ends = _offsets_of(options.ending, partitions, views, options, no_match="latest")
+    starts = _offsets_of(starting, partitions, views, options, no_match=options.no_match)
+    ends = _offsets_of(ending, partitions, views, options, no_match="latest")
     found = []
     for tp in partitions:
         wanted = OffsetRange(tp, starts[tp], ends[tp])
-        _ensure_held(options.starting.option, tp, wanted.start, views[tp].offsets, options)
-        _ensure_held(options.ending.option, tp, wanted.end, views[tp].offsets, options)
+        _ensure_held(starting.option, tp, wanted.start, views[tp].offsets, options)
+        _ensure_held(ending.option, tp, wanted.end, views[tp].offsets, options)
         if 0 <= wanted.end < wanted.start:
             raise ConfigError(
-                f"option {options.starting.option!r}: the resolved start offset {wanted.start} is "
-                f"greater than the resolved end offset {wanted.end}, of {options.ending.option!r}, "
+                f"option {starting.option!r}: the resolved start offset {wanted.start} is "
+                f"greater than the resolved end offset {wanted.end}, of {ending.option!r}, "
                 f"for topic {tp.topic} partition {tp.partition}"
             )
         if wanted.start < 0 or wanted.end < 0 or wanted.start < wanted.end:
@@ -172,11 +177,11 @@ def initial_offsets(options: ReadOptions, topics: Topics) -> dict[TopicPartition
         UnknownTopicOrPartitionError, ConfigError, OffsetOutOfRangeError: as `ranges`.
     """
     partitions = selected(options.selection, topics)
-    _ensure_names_exactly(partitions, options.starting)
+    starting = _by_partition(options.starting, partitions, "earliest", "latest")
     views = topics.views(partitions)
-    starts = _offsets_of(options.starting, partitions, views, options, no_match=options.no_match)
+    starts = _offsets_of(starting, partitions, views, options, no_match=options.no_match)
     for tp, offset in starts.items():
-        _ensure_held(options.starting.option, tp, offset, views[tp].offsets, options)
+        _ensure_held(starting.option, tp, offset, views[tp].offsets, options)
     return {
         tp: number(offset, views[tp].offsets, options.isolation_level)
         for tp, offset in starts.items()
@@ -190,12 +195,31 @@ def number(offset: int, edges: LogOffsets, isolation: IsolationLevel) -> int:
     return edges.end_offset(isolation) if offset == LATEST else offset
 
 
-def _ensure_names_exactly(partitions: Sequence[TopicPartition], side: Bound) -> None:
-    named = side.offsets if isinstance(side, Offsets) else side.timestamps
-    if isinstance(named, int) or named.keys() == set(partitions):
-        return
-    specified, read = (", ".join(map(str, sorted(tps))) or "none" for tps in (named, partitions))
-    hint = f"; use {EARLIEST} for earliest and {LATEST} for latest" * isinstance(side, Offsets)
+def _by_partition(side: Bound, partitions: Sequence[TopicPartition], *words: str) -> Bound:
+    """Return a start or an end with the topics that it gives as a whole spread over their partitions.
+
+    Args:
+        words: those that this side of the read takes in place of an offset.
+
+    Raises:
+        ConfigError: it names other partitions than those that are read.
+    Source: KafkaOffsetRangeLimit.scala.
+    """
+    topics: Mapping[str, int] = {}
+    if isinstance(side, Timestamps):
+        named, hint = side.timestamps, ""
+    else:
+        named, topics = side.offsets, side.topics
+        hint = f"; use {' and '.join(f'{_NUMBERS[word]} for {word}' for word in words)}"
+    if isinstance(named, int):
+        return side
+    spread = {tp: topics[tp.topic] for tp in partitions if tp.topic in topics}
+    found = {**spread, **named}
+    unknown = topics.keys() - {tp.topic for tp in spread}
+    if found.keys() == set(partitions) and not unknown:
+        return replace(side, offsets=found) if isinstance(side, Offsets) else side
+    specified = ", ".join([*map(str, sorted(found)), *sorted(unknown)]) or "none"
+    read = ", ".join(map(str, partitions)) or "none"
     raise ConfigError(
         f"option {side.option!r} must name exactly the partitions that are read; it names: "
         f"{specified}; read are: {read}{hint}"

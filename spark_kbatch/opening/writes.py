@@ -33,14 +33,18 @@ class WriteJob(Protocol):
         """Clean up after a failed job, from the results of its finished tasks."""
 
 
-def begin_job(options: WriteOptions, *, overwrite: bool = False) -> WriteJob:
+def begin_job(
+    options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+) -> WriteJob:
     """Begin a write to an embedded or real cluster, as its options say, and return the job.
+
+    A topic that does not exist is created now, or by the first rows of a micro-batch.
 
     Raises the errors of the job's `begin`.
     """
     if options.cluster is None:
-        return Job.begin(options, overwrite=overwrite)
+        return Job.begin(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
     # The network's modules are loaded only for a real cluster.
     from spark_kbatch.remote.job import RemoteJob  # noqa: PLC0415
 
-    return RemoteJob.begin(options, overwrite=overwrite)
+    return RemoteJob.begin(options, overwrite=overwrite, is_micro_batch=is_micro_batch)

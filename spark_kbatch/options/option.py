@@ -2,7 +2,8 @@
 
 Keys are Kafka's, or those of Spark's Kafka connector, and match in any case. A key of Kafka's may
 have the prefix `kafka.`, as Spark's connector requires. Keys that only concern a remote broker are
-accepted with that prefix and ignored; unknown keys are refused, naming the nearest known one.
+accepted with that prefix and ignored; unknown keys are refused, naming the nearest known one, or what
+takes them.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
 """
@@ -138,7 +139,24 @@ _MEANT = {
     "bootstrap.servers": ("path",),
     "servers": ("path",),
 }
+# What else is to be said of a key where it is unknown.
+_INSTEAD = {
+    "num.partitions": "a topic gets its partitions when it is created, and more by `kbatch "
+    "create-partitions`",
+    "replication.factor": "a topic gets its replicas when it is created",
+}
 _NEAR_ENOUGH = 0.6  # of `difflib`; below that a suggestion misleads
+
+
+_takers: dict[str, str] = {}  # by key, in small letters: "a read" or "a write"
+
+
+def options_of(taker: str, *options: Option) -> tuple[Option, ...]:
+    """Return the options of a read or a write, noted for the error where another is given one of them."""
+    for option in options:
+        if option not in (PATH, BOOTSTRAP):
+            _takers[option.key.lower()] = taker
+    return options
 
 
 class Given:
@@ -208,14 +226,21 @@ class Given:
 
 
 def refuse_unknown(key: str, known: list[str]) -> NoReturn:
-    """Raise for an unknown key; name the key to use instead, or the nearest known one."""
+    """Raise for an unknown key; name the key to use instead, what takes it, or the nearest known one."""
+    bare = key.lower().removeprefix("kafka.")
     meant = [name for name in _MEANT.get(key.lower(), ()) if name in known]
     if meant:
-        hint = f"use {meant[0]!r} here; "
+        hints = [f"use {meant[0]!r} here"]
+    elif bare in _takers and bare not in map(str.lower, known):
+        hints = [f"it is an option of {_takers[bare]}"]
+        if bare in _KAFKA_KEYS_OF_ONE_SIDE and PATH.key in known:
+            hints[0] += f", which is ignored here as 'kafka.{bare}'"
+        hints += [_INSTEAD[bare]] if bare in _INSTEAD else []
     else:
         near = nearest(key, known)
-        hint = f"the nearest known one is {near!r}; " if near else ""
-    raise ConfigError(f"unknown option {key!r}; {hint}known options: {', '.join(known)}")
+        hints = [f"the nearest known one is {near!r}"] if near else []
+    shown = "; ".join([*hints, f"known options: {', '.join(known)}"])
+    raise ConfigError(f"unknown option {key!r}; {shown}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

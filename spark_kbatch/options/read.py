@@ -12,12 +12,11 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, JsonUtils.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from spark_kbatch.errors import ConfigError
@@ -27,6 +26,7 @@ from spark_kbatch.options.option import (
     PATH,
     Given,
     Option,
+    options_of,
     parse_boolean,
     parse_number,
     refuse,
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 ByPartition: TypeAlias = Mapping[TopicPartition, int]
 NoMatch: TypeAlias = Literal["error", "latest"]
 
+_BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp")
 _OURS = "@"  # starts a key beside the topics in a stream's offsets; no topic's name has it
 _TIME = re.compile(r"(-?[0-9]{1,19}) *(us|ms|s|m|min|h|d)?")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -78,10 +79,14 @@ Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True)
 class Offsets:
-    """The start or end of a read: an offset for each partition, or EARLIEST or LATEST for all."""
+    """The start or end of a read: an offset for each partition, or EARLIEST or LATEST for all.
+
+    Topics may also be given as a whole, beside partitions of others, with EARLIEST or LATEST.
+    """
 
     option: str
     offsets: int | ByPartition
+    topics: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -197,44 +202,55 @@ def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
 
 
 def _by_partition(
-    key: str, value: str, accepts: str, accepted: Callable[[int], bool]
-) -> dict[TopicPartition, int]:
-    """Parse JSON that has a number for each partition of each topic.
+    key: str, value: str, accepts: str, words: Mapping[str, int]
+) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+    """Parse JSON that has a number for each partition of a topic, or a word for all of them.
 
     The keys beside topics in a stream's offsets are ignored.
+
+    Args:
+        words: those that are accepted, with the numbers below 0 that mean the same.
+
+    Returns:
+        Numbers by partition, and by topic for those that have a word.
     """
     numbers: dict[TopicPartition, int] = {}
-    for topic, by_partition in _json_object(key, value, accepts).items():
+    topics: dict[str, int] = {}
+    for topic, found in _json_object(key, value, accepts).items():
         if topic.startswith(_OURS):
             continue
         ensure_valid_topic(topic)
-        if not isinstance(by_partition, dict):
-            refuse(key, value, accepts)
-        for partition, number in by_partition.items():
+        if isinstance(found, str) and found.lower() in words:
+            topics[topic] = words[found.lower()]
+            continue
+        if not isinstance(found, dict):
+            refuse(key, value, f"{accepts}; topic {topic!r} has {json.dumps(found)}")
+        for partition, number in found.items():
             topic_partition = TopicPartition(
                 topic, _partition_number(key, value, partition, accepts)
             )
             is_integer = isinstance(number, int) and not isinstance(number, bool)
-            if not is_integer or not (accepted(number) or 0 <= number <= LONG_MAX):
+            if not is_integer or not (number in words.values() or 0 <= number <= LONG_MAX):
                 refuse(key, value, f"{accepts}; {topic_partition} has {json.dumps(number)}")
             # "0" and "00" are one partition, as in Spark's connector.
             if topic_partition in numbers:
                 refuse(key, value, f"{accepts}; each partition only once")
             numbers[topic_partition] = number
-    return numbers
+    return numbers, topics
 
 
 def _offsets(*, hint: str = "", **words: int) -> Callable[[str, str], Offsets]:
-    """Return a parser of offsets: a word such as `latest` for all partitions, or JSON with one for each.
+    """Return a parser of offsets: a word such as `latest` for all partitions, or JSON by topic.
 
     Args:
         hint: added to the error for a value that is refused.
     """
     names = " or ".join(repr(word) for word in words)
     meaning = " and ".join(f"{number} is {word}" for word, number in words.items())
+    word, number = next(iter(words.items()))
     accepts = (
         f"{names}, or offsets by topic and partition as JSON, such as "
-        f'{{"events":{{"0":23,"1":{next(iter(words.values()))}}}}}, where {meaning}{hint}'
+        f'{{"events":{{"0":23,"1":{number}}},"clicks":"{word}"}}, where {meaning}{hint}'
     )
 
     def parse(key: str, value: str) -> Offsets:
@@ -242,7 +258,7 @@ def _offsets(*, hint: str = "", **words: int) -> Callable[[str, str], Offsets]:
         number = words.get(text.lower())
         if number is not None:
             return Offsets(key, number)
-        return Offsets(key, _by_partition(key, value, accepts, lambda n: n in words.values()))
+        return Offsets(key, *_by_partition(key, value, accepts, words))
 
     return parse
 
@@ -256,7 +272,7 @@ def _timestamps(key: str, value: str) -> Timestamps:
         "times in ms by topic and partition as JSON, such as "
         '{"events":{"0":1735689600000,"1":1735689600000}}'
     )
-    return Timestamps(key, _by_partition(key, value, accepts, lambda _: False))
+    return Timestamps(key, _by_partition(key, value, accepts, {})[0])
 
 
 def _time_ms(key: str, value: str) -> int:
@@ -280,17 +296,18 @@ _BATCH_STARTING_OFFSETS = _offsets(
 
 # One row a line: the table reads as a table.
 # fmt: off
-READ_OPTIONS = (
+READ_OPTIONS = options_of(
+    "a read",
     PATH,
     BOOTSTRAP,
     Option("subscribe", _subscribe, "topic names, separated by commas", None, "Topics to read. Exactly one of `subscribe`, `subscribePattern` and `assign` is required."),
     Option("subscribePattern", _subscribe_pattern, "a regular expression", None, "Pattern of the topics to read, in Python's syntax. It may match anywhere in the name: `orders` selects `orders-eu`, `^orders$` does not. Internal topics are never selected."),
     Option("assign", _assign, 'JSON: `{"events":[0,1]}`', None, "Partitions to read. Those that do not exist are left out."),
-    Option("startingOffsets", _BATCH_STARTING_OFFSETS, 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`; a stream also: latest, -1', None, "Where to start, inclusive; -2 means earliest, -1 latest. JSON must name every partition that is read. Used only when a stream starts for the first time: later it resumes from its checkpoint.", "earliest; for a stream: latest"),
+    Option("startingOffsets", _BATCH_STARTING_OFFSETS, 'earliest, or JSON: `{"events":{"0":23,"1":-2},"clicks":"earliest"}`; a stream also: latest, -1', None, "Where to start, inclusive; -2 means earliest, -1 latest, and a word in place of a topic's partitions stands for all of them. JSON must cover every partition that is read. Used only when a stream starts for the first time: later it resumes from its checkpoint.", "earliest; for a stream: latest"),
     Option("startingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735689600000}}`', None, "Where to start: in each partition, at the first record with the given time (in ms) or a later one. JSON must name every partition that is read. Takes precedence over startingOffsets."),
     Option("startingTimestamp", _timestamp, "a time in ms", None, "The same, with one time for all partitions. Takes precedence over startingOffsetsByTimestamp."),
     Option("startingOffsetsByTimestampStrategy", _no_match, "error, latest", "error", "What to do if a partition has no record with the given starting time or a later one: fail, or start at its end."),
-    Option("endingOffsets", _offsets(latest=LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', Offsets("endingOffsets", LATEST), "Where to end, exclusive; -1 means latest. JSON must name every partition that is read. Batch only.", "latest"),
+    Option("endingOffsets", _offsets(latest=LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1},"clicks":"latest"}`', Offsets("endingOffsets", LATEST), "Where to end, exclusive; -1 means latest. JSON must cover every partition that is read. Batch only.", "latest"),
     Option("endingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735776000000}}`', None, "Where to end: in each partition, before the first record with the given time (in ms) or a later one; at its end if it has none. Takes precedence over endingOffsets. Batch only."),
     Option("endingTimestamp", _timestamp, "a time in ms", None, "The same, with one time for all partitions. Takes precedence over endingOffsetsByTimestamp. Batch only."),
     Option("failOnDataLoss", parse_boolean, "true, false", True, "Whether to fail when requested offsets are gone, or do not exist yet. With false, the offsets that are left are read, and a warning is logged."),
@@ -310,7 +327,9 @@ READ_OPTIONS = (
 )
 # fmt: on
 
-_STREAM_STARTING_OFFSETS = _offsets(earliest=EARLIEST, latest=LATEST)
+_STREAM_STARTING_OFFSETS = _offsets(
+    earliest=EARLIEST, latest=LATEST, hint="; a batch starts at neither 'latest' nor -1"
+)
 
 
 def parse_read_options(options: Mapping[str, str], *, warn: bool = True) -> ReadOptions:
@@ -345,7 +364,7 @@ def parse_stream_read_options(options: Mapping[str, str], *, warn: bool = True) 
         ConfigError: as `parse_read_options`; also an option that says where a batch ends.
     """
     given = Given(options, READ_OPTIONS)
-    for key in ("endingOffsets", "endingOffsetsByTimestamp"):
+    for key in _BATCH_ONLY:
         if key in given:
             raise ConfigError(
                 f"option {key!r} is for batch reads: a stream has no end; leave it out"
@@ -367,14 +386,16 @@ def parse_batch_or_stream_options(options: Mapping[str, str]) -> tuple[ReadOptio
     """Parse the options of a read, batch or stream; return also whether they fit a batch only.
 
     Raises:
-        ConfigError: they fit neither; says why not a batch.
+        ConfigError: they fit neither; says why not a batch if they say where one ends, else why not a
+            stream, which takes every start that a batch takes.
     """
     try:
         parsed = parse_read_options(options, warn=False)
     except ConfigError:
-        with contextlib.suppress(ConfigError):
-            return parse_stream_read_options(options, warn=False), False
-        raise
+        with_an_end = Given(options, READ_OPTIONS)
+        if any(key in with_an_end for key in _BATCH_ONLY):
+            raise
+        return parse_stream_read_options(options, warn=False), False
     try:
         parse_stream_read_options(options, warn=False)
     except ConfigError:
@@ -450,23 +471,32 @@ def _selection(given: Given) -> Selection:
 
 
 def _ensure_ordered(starting: Bound, ending: Bound) -> None:
-    """Check that a start and an end by partition name the same partitions, no end before its start."""
+    """Check that a start and an end by partition name the same partitions, no end before its start.
+
+    A topic that one of them gives as a whole may be given either way by the other.
+    """
+    whole: set[str] = set()
     match starting, ending:
-        case Offsets(offsets=Mapping() as start), Offsets(offsets=Mapping() as end):
-            pass
+        case Offsets(_, Mapping() as start, first), Offsets(_, Mapping() as end, last):
+            whole = first.keys() | last.keys()
+            found = [
+                {tp.topic for tp in by_partition} | topics.keys()
+                for by_partition, topics in ((start, first), (end, last))
+            ]
+            one_sided = [topic for topic in sorted(whole) if any(topic not in one for one in found)]
         case Timestamps(timestamps=Mapping() as start), Timestamps(timestamps=Mapping() as end):
-            pass
+            one_sided = []
         case _:
             return
-    if start.keys() != end.keys():
-        one_sided = ", ".join(str(tp) for tp in sorted(start.keys() ^ end.keys()))
+    one_sided += [str(tp) for tp in sorted(start.keys() ^ end.keys()) if tp.topic not in whole]
+    if one_sided:
         raise ConfigError(
             f"options {starting.option!r} and {ending.option!r} should have the same "
-            f"topic-partitions; only one of them names {one_sided}"
+            f"topic-partitions; only one of them names {', '.join(one_sided)}"
         )
-    for topic_partition, number in start.items():
-        if 0 <= end[topic_partition] < number:
+    for topic_partition in start.keys() & end.keys():
+        if 0 <= end[topic_partition] < start[topic_partition]:
             raise ConfigError(
-                f"option {starting.option!r} of {topic_partition} is {number}, greater than "
-                f"{end[topic_partition]} in {ending.option!r}"
+                f"option {starting.option!r} of {topic_partition} is {start[topic_partition]}, greater "
+                f"than {end[topic_partition]} in {ending.option!r}"
             )

@@ -6,6 +6,7 @@ connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from spark_kbatch.options.option import (
     Given,
     MiB,
     Option,
+    options_of,
     parse_boolean,
     parse_number,
     refuse,
@@ -34,6 +36,8 @@ from spark_kbatch.options.topic import (
     topic_key,
 )
 
+logger = logging.getLogger(__name__)
+
 FOREIGN_ENDS = ("log", "checkpoint")
 GZIP_LEVEL_DEFAULT, LZ4_LEVEL_DEFAULT, ZSTD_LEVEL_DEFAULT = -1, 9, 3
 # A batch's length is an int32, but that bounds only the compressed bytes: 200 KB of zstd can expand to
@@ -42,6 +46,7 @@ GZIP_LEVEL_DEFAULT, LZ4_LEVEL_DEFAULT, ZSTD_LEVEL_DEFAULT = -1, 9, 3
 MAX_DECOMPRESSED_BATCH_BYTES = 1 << 30
 STAGING_RETENTION_MS = 7 * 24 * 3600 * 1000
 COMMITS_RETENTION_BYTES = 256 * MiB
+_BUFFER_MEMORY_MIN = 1 * MiB
 _TXN_APP_ID_LENGTH_MAX = 1000  # the length of its UTF-8 is a 16-bit number in the log
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -205,14 +210,15 @@ COMPRESSION_LEVELS = (
     Option("compression.zstd.level", parse_number(-131072, 22), "-131072 to 22", ZSTD_LEVEL_DEFAULT, "Compression level for zstd."),
 )
 
-WRITE_OPTIONS = (
+WRITE_OPTIONS = options_of(
+    "a write",
     PATH,
     BOOTSTRAP,
     Option("topic", _topic, "a topic name", None, "Topic that all rows are written to, whatever a `topic` column says. Created if it does not exist; on a real cluster only if `num.partitions` is given.", "the `topic` column"),
     Option("compression.type", parse_compression_type, ", ".join(CODECS), "none", "Compression codec of the record batches."),
     *COMPRESSION_LEVELS,
-    Option("batch.size", parse_number(1, 1 * GiB), "1 to 1073741824", 1 * MiB, "Size in bytes at which a partition's batch is full; with a codec, the expected size after compression. Kafka's 16384 suits single sends; a job that writes whole columns gets fewer and better compressed batches. Limited to a quarter of buffer.memory and, with the option `topic`, to what lets every partition of the topic have two open batches."),
-    Option("buffer.memory", parse_number(1 * MiB, 2**40), "1048576 to 2^40", 32 * MiB, "Bytes of memory that a task may use for open batches; when they are used up, the fullest batch is sent first."),
+    Option("batch.size", parse_number(0, 1 * GiB), "0 to 1073741824", 1 * MiB, "Size in bytes at which a partition's batch is full; with a codec, the expected size after compression. 0, like 1, makes each record a batch. Kafka's 16384 suits single sends; a job that writes whole columns gets fewer and better compressed batches. Limited to a quarter of buffer.memory and, with the option `topic`, to what lets every partition of the topic have two open batches."),
+    Option("buffer.memory", parse_number(0, 2**40), "0 to 2^40", 32 * MiB, "Bytes of memory that a task may use for open batches; when they are used up, the fullest batch is sent first. Less than 1 MiB is raised to that."),
     Option("linger.ms", parse_number(0), f"0 to {INT_MAX}", None, "How long a batch that is not full waits for more rows. Not set, a batch is sent when it is full, when memory is short, or at the end of the task: no one can read a job's data before its commit, so sending earlier (Kafka's 0) gains nothing. On a real cluster, whose readers see each batch, 0 shows rows of a long task earlier, in smaller batches."),
     Option("partitioner.class", parse_dotted_path, "`package.module.function`", None, "Function that chooses the partition of rows without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each row. Executors must be able to import it.", "Kafka's partitioner"),
     Option("partitioner.ignore.keys", parse_boolean, "true, false", False, "Whether to choose partitions without looking at keys, as for rows that have none."),
@@ -270,6 +276,17 @@ def _of_the_clusters_producer(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _enough_memory(buffer_memory: int) -> int:
+    if buffer_memory >= _BUFFER_MEMORY_MIN:
+        return buffer_memory
+    logger.info(
+        "option 'buffer.memory' is raised from %d to %d bytes, the least that a task needs",
+        buffer_memory,
+        _BUFFER_MEMORY_MIN,
+    )
+    return _BUFFER_MEMORY_MIN
+
+
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse and check every option of a write.
 
@@ -291,8 +308,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         producer={} if cluster is None else _of_the_clusters_producer(options),
         topic=given.get("topic"),
         compression_type=given.get("compression.type"),
-        batch_size=given.get("batch.size"),
-        buffer_memory=given.get("buffer.memory"),
+        batch_size=max(given.get("batch.size"), 1),
+        buffer_memory=_enough_memory(given.get("buffer.memory")),
         linger_ms=given.get("linger.ms"),
         compression_level=compression_level(given.get),
         partitioner_class=given.get("partitioner.class"),

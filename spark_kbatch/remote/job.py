@@ -17,8 +17,9 @@ Where it differs from Spark's sink:
 
     linger.ms, batch.size       not set and 1 MiB, not 0 and 16 KiB: a batch is sent when it is full, when memory is
                                 short, and at the end of the task
-    a missing topic             is never made by looking it up; created where `num.partitions` is given, else refused
-                                on the driver, with the names of those that exist
+    a missing topic             is never made by looking it up; created where `num.partitions` is given (for a
+                                micro-batch by its first rows), else refused on the driver, with the names of those
+                                that exist
     num.partitions, replication.factor, topic settings
                                 an existing topic must have them
     a column `timestamp`        becomes the records' times; Spark's sink ignores it
@@ -75,13 +76,23 @@ class Sent(NamedTuple):
 class RemoteJob:
     """A Spark job that writes to a real cluster: options, checked on the driver and copied to tasks."""
 
-    def __init__(self, options: WriteOptions, config: ProducerConfig) -> None:
-        """Store the options and the producer's configuration that `begin` has checked."""
-        self.options, self._config = options, config
+    def __init__(
+        self, options: WriteOptions, config: ProducerConfig, *, is_found: bool = False
+    ) -> None:
+        """Store the options and the producer's configuration that `begin` has checked.
+
+        Args:
+            is_found: whether the driver has seen to the topic, which the options then name.
+        """
+        self.options, self._config, self._is_found = options, config, is_found
 
     @classmethod
-    def begin(cls, options: WriteOptions, *, overwrite: bool = False) -> RemoteJob:
+    def begin(
+        cls, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+    ) -> RemoteJob:
         """Check a write's options on the driver; create a missing topic if `num.partitions` is given.
+
+        A micro-batch leaves that to its first rows.
 
         Raises:
             ConfigError: save mode "overwrite"; options that contradict each other, or the topic.
@@ -96,15 +107,18 @@ class RemoteJob:
                 "that is meant"
             )
         config = producer_config(options)
+        topic = None
         with leased(cluster) as client:
             if options.topic is None:
                 client.metadata(())
             else:
-                count = len(ensure_topic(options, client, options.topic).partitions)
+                find = find_topic if is_micro_batch else ensure_topic
+                topic = find(options, client, options.topic)
+                count = len(topic.partitions) if topic else options.num_partitions or 1
                 # So that each partition can have an open batch.
                 each = max(config.buffer_memory // (2 * count), _BATCH_SIZE_MIN)
                 config = replace(config, batch_size=min(config.batch_size, each))
-        return cls(options, config)
+        return cls(options, config, is_found=topic is not None)
 
     def stage(
         self,
@@ -121,10 +135,7 @@ class RemoteJob:
         producer = open_producer(
             _cluster_of(self.options),
             self._config,
-            # The driver has seen to a topic that the options name.
-            ensure_topic=None
-            if self.options.topic is not None
-            else partial(ensure_topic, self.options),
+            ensure_topic=None if self._is_found else partial(ensure_topic, self.options),
         )
         count, done, began_s = 0, False, time.monotonic()
         try:
@@ -202,8 +213,8 @@ def producer_config(options: WriteOptions) -> ProducerConfig:
     return replace(parse_producer_options(given), linger_ms=options.linger_ms)
 
 
-def ensure_topic(options: WriteOptions, client: Client, name: str) -> TopicMetadata:
-    """Return a write's topic, checked against the options, or create it if `num.partitions` is given.
+def find_topic(options: WriteOptions, client: Client, name: str) -> TopicMetadata | None:
+    """Return a write's topic, checked against the options; None if it does not exist, but may be created.
 
     Raises:
         ConfigError: it exists with other settings than the options name.
@@ -216,8 +227,25 @@ def ensure_topic(options: WriteOptions, client: Client, name: str) -> TopicMetad
             raise UnknownTopicOrPartitionError(
                 f"{error}. A topic is created only if the option 'num.partitions' is given"
             ) from None
-        topic = _create(options, client, name, options.num_partitions)
-    differs = options.ensure_equal
+        return None
+    _ensure_fits(options, client, topic)
+    return topic
+
+
+def ensure_topic(options: WriteOptions, client: Client, name: str) -> TopicMetadata:
+    """Return a write's topic, checked against the options, or create it if `num.partitions` is given.
+
+    Raises the errors of `find_topic`.
+    """
+    topic = find_topic(options, client, name)
+    if topic is None:
+        topic = _create(options, client, name, options.num_partitions or 1)
+        _ensure_fits(options, client, topic)
+    return topic
+
+
+def _ensure_fits(options: WriteOptions, client: Client, topic: TopicMetadata) -> None:
+    differs, name = options.ensure_equal, topic.name
     differs(name, "num.partitions", options.num_partitions, len(topic.partitions))
     replicas = len(topic.partitions[0].replicas)
     differs(name, "replication.factor", options.replication_factor, replicas)
@@ -226,7 +254,6 @@ def ensure_topic(options: WriteOptions, client: Client, name: str) -> TopicMetad
         for field, wanted in options.topic_config.items():
             key = topic_key(field)
             differs(name, key, str(wanted), found.get(key, "not set"))
-    return topic
 
 
 def _create(options: WriteOptions, client: Client, name: str, partitions: int) -> TopicMetadata:

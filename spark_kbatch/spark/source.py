@@ -37,7 +37,7 @@ from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.reader import KBatchReader
 from spark_kbatch.spark.shown import briefly
 from spark_kbatch.spark.stream_reader import FailedStreamReader, KBatchStreamReader
-from spark_kbatch.spark.workers import why_unknown_to_workers
+from spark_kbatch.spark.workers import found_by_planners, why_unknown_to_workers
 from spark_kbatch.spark.writer import (
     KBatchStreamWriter,
     KBatchWriter,
@@ -127,7 +127,7 @@ class KBatchDataSource(DataSource):
                 "option 'txnAppId' is for batch writes; leave it out: a streaming query has an id of its "
                 "own, under which each micro-batch is written exactly once"
             )
-        return KBatchStreamWriter(begin_job(options))
+        return KBatchStreamWriter(begin_job(options, is_micro_batch=True))
 
 
 def _without_query(options: Mapping[str, str]) -> dict[str, str]:
@@ -178,7 +178,8 @@ def register(spark: SparkSession) -> None:
     why_unknown = why_unknown_to_workers(spark)
     if why_unknown:
         warnings.warn(why_unknown, stacklevel=3)
-    spark.dataSource.register(KBatchDataSource)
+    with found_by_planners(spark):
+        spark.dataSource.register(KBatchDataSource)
     # Spark looks up a write's format in the session that is active in the thread. This call makes the
     # session active; PySpark has no call that does only that.
     spark.createDataFrame([], "value string")

@@ -2,14 +2,22 @@
 
 Spark runs `python3` from PATH unless PYSPARK_PYTHON is set. So a program in a virtual environment that is
 not activated (in an IDE, in Jupyter, from cron) has workers without its packages.
+
+A job may also bring the package along, as a zip. Then tasks find it, and so does the process that plans a
+batch; the one that plans a stream does not, because Spark has it look in a folder that is not there. So that
+process needs the zip on its PYTHONPATH, which `found_by_planners` sees to.
+
+Source: Spark sql/core/.../python/streaming/PythonStreamingSourceRunner.scala.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +37,34 @@ def why_unknown_to_workers(spark: SparkSession) -> str:
         python, brought_along = context.pythonExec, context._python_includes  # noqa: SLF001  not public
     except AttributeError:
         return ""
-    if brought_along or not Path(__file__).is_file():  # imported from a zip
+    if brought_along or _is_zipped():
         return ""
     return why_not_importable(python)
+
+
+def _is_zipped() -> bool:
+    return not Path(__file__).is_file()
+
+
+@contextlib.contextmanager
+def found_by_planners(spark: SparkSession) -> Iterator[None]:
+    """Let the processes of a source that is registered meanwhile find this package, if it is a job's zip.
+
+    Spark starts them with the environment that the context has at that moment.
+    """
+    if not _is_zipped():
+        yield
+        return
+    environment = spark.sparkContext.environment
+    before = environment.get("PYTHONPATH")
+    archive = str(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (archive, before)))
+    try:
+        yield
+    finally:
+        del environment["PYTHONPATH"]
+        if before is not None:
+            environment["PYTHONPATH"] = before
 
 
 def why_not_importable(python: str) -> str:

@@ -68,7 +68,8 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
             continue  # the column is ignored
         if name not in types:
             if name in _REQUIRED:
-                raise ConfigError(_REQUIRED[name].format(columns=", ".join(names) or "none"))
+                required = _REQUIRED[name].format(columns=", ".join(names) or "none")
+                raise ConfigError(required + _rename(name, names))
         elif names.count(name) > 1:
             raise ConfigError(
                 f"column {name!r} occurs {names.count(name)} times; rename or drop all but one"
@@ -79,6 +80,13 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
                 f"a(n) {wanted}: {_remedy(name, types[name])}"
             )
     _warn_of_misspelt(names)
+
+
+def _rename(wanted: str, names: Sequence[str]) -> str:
+    """Return a hint which column to rename to `wanted`, whose name is alike; empty if none is."""
+    others = [name for name in names if name not in _COLUMNS and name not in _OF_READS]
+    near = nearest(wanted, others)
+    return "" if near is None else f"; did you mean {near!r}? Write {near} AS {wanted}"
 
 
 def _remedy(name: str, given: DataType) -> str:

@@ -373,6 +373,7 @@ def test_alter_topic_prints_all_settings(old: Path) -> None:
         ),
         (["--set", "retention.mss=1"], 1, "the nearest known one is 'retention.ms'"),
         (["--reset", "retention.mss"], 1, "the nearest known one is 'retention.ms'"),
+        (["--set", "num.partitions=8"], 1, "and more by `kbatch create-partitions`"),
         (["--set", "message.format.version=0.9.0"], 1, "cannot be changed"),
     ],
     ids=[
@@ -382,6 +383,7 @@ def test_alter_topic_prints_all_settings(old: Path) -> None:
         "in two spellings",
         "unknown",
         "unknown, to reset",
+        "partitions",
         "the format",
     ],
 )

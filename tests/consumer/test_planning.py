@@ -155,11 +155,64 @@ def test_json_must_name_exactly_the_partitions_that_are_read(
     with pytest.raises(ConfigError) as error:
         ranges(**{option: named})
 
-    hint = "" if "Timestamp" in option else "; use -2 for earliest and -1 for latest"
+    hint = {
+        "startingOffsets": "; use -2 for earliest",  # a batch starts nowhere else
+        "endingOffsets": "; use -1 for latest",
+    }.get(option, "")
     assert str(error.value) == (
         f"option {option!r} must name exactly the partitions that are read; it names: {words}; "
         f"read are: a-0, a-1, a-2{hint}"
     )
+
+
+def test_a_stream_that_names_other_partitions_is_told_both_numbers_that_stand_for_words() -> None:
+    given = parse_stream_read_options(
+        _texts({"path": "/data", "subscribe": "a", "startingOffsets": {"a": {"0": 5}}})
+    )
+    with pytest.raises(ConfigError, match=r"; use -2 for earliest and -1 for latest$"):
+        planning.initial_offsets(given, some_topics())
+
+
+def test_a_word_for_a_topic_stands_for_each_of_its_partitions_that_is_read() -> None:
+    assert ranges(
+        subscribePattern="^[ab]$",
+        startingOffsets={"a": "earliest", "b": {"0": 3}},
+        endingOffsets={"a": {"0": 9, "1": 0, "2": -1}, "b": "latest"},
+    ) == [
+        OffsetRange(A0, EARLIEST, 9),
+        OffsetRange(A1, EARLIEST, 0),
+        OffsetRange(A2, EARLIEST, LATEST),
+        OffsetRange(B0, 3, LATEST),
+    ]
+    assert ranges(assign={"a": [2]}, startingOffsets={"a": "earliest"}) == [
+        OffsetRange(A2, EARLIEST, LATEST)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        pytest.param({"a": "earliest", "c": "earliest"}, "a-0, a-1, a-2, c", id="one too many"),
+        pytest.param({"b": "earliest"}, "b", id="another"),
+    ],
+)
+def test_a_word_for_a_topic_that_is_not_read_is_refused(named: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"it names: {words}; read are: a-0, a-1, a-2; use -2"):
+        ranges(startingOffsets=named)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "lonely"),
+    [
+        pytest.param({"a": "earliest"}, {"b": "latest"}, "a, b", id="words"),
+        pytest.param({"a": "earliest", "b": {"0": 3}}, {"a": "latest"}, "b-0", id="partitions"),
+    ],
+)
+def test_start_and_end_name_the_same_topics(
+    start: dict[str, Any], end: dict[str, Any], lonely: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"only one of them names {lonely}$"):
+        asked(startingOffsets=start, endingOffsets=end)
 
 
 @pytest.mark.parametrize("offset", [pytest.param(4, id="below"), pytest.param(21, id="above")])

@@ -64,3 +64,16 @@ def test_a_query_reads_each_record_from_its_start_on_once(
     assert query.batch() == {"a-0": (3, 4)} | ({} if "assign" in topics_wanted else new)
     query.restart()
     assert query.batch() is None
+
+
+def test_a_query_starts_each_topic_where_its_word_says_and_new_topics_of_a_pattern_at_their_start() -> (
+    None
+):
+    topics = FakeTopics(a=[log(3), log(3)], b=[log(3)], c=[log(3)])
+    starts = {"a": "earliest", "b": "latest", "c": {"0": 1}}
+    query = Query(topics, subscribe=None, subscribePattern=".", startingOffsets=json.dumps(starts))
+    assert query.batch() == {"a-0": (0, 3), "a-1": (0, 3), "c-0": (1, 3)}
+
+    topics.create("d", log(2))
+    topics.append("b-0", 1)
+    assert query.batch() == {"b-0": (3, 4), "d-0": (0, 2)}

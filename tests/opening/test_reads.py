@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ import spark_kbatch
 from spark_kbatch import Cluster, RecordDeserializationError
 from spark_kbatch.consumer.reading import ROW_SCHEMA
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.opening.readers import ensure_selection_exists, open_stream, open_topics
+from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
 from tests.support import builders
-from tests.support.broker_dirs import a_partition
+from tests.support.broker_dirs import a_partition, batches
 from tests.support.log_histories import History
 
 SOON = 20.0
@@ -197,3 +199,67 @@ def test_a_read_of_nothing_has_one_batch_which_has_the_columns(cluster: Cluster)
     for columns in (["value", "offset"], []):
         (batch,) = cluster.read("none", columns=columns)
         assert (batch.num_rows, batch.schema.names) == (0, columns)
+
+
+# As Spark's options say.
+
+
+@pytest.fixture(params=["a cluster's folder", "a broker's log dir", "a cluster's servers"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Make topics, eu-0 and eu-1 with two records each and us-0 with four; yield how to name them."""
+    if request.param == "a broker's log dir":
+        for name, count in (("eu-0", 2), ("eu-1", 2), ("us-0", 4)):
+            a_partition(tmp_path / name, {0: batches(0, count)})
+        yield {"path": str(tmp_path)}
+        return
+    cluster = builders.a_cluster(tmp_path, topics={"eu": 2, "us": 1})
+    with cluster.producer(flush=False) as producer:
+        producer.send_arrow("eu", {"value": ["a"] * 4, "partition": [0, 0, 1, 1]}).result(SOON)
+        producer.send_arrow("us", {"value": ["a"] * 4}).result(SOON)
+    if request.param == "a cluster's folder":
+        yield {"path": str(cluster.path)}
+        return
+    with cluster.serve() as server:
+        yield {"kafka.bootstrap.servers": server.bootstrap_servers}
+
+
+def test_a_word_for_a_topic_is_its_start_or_end_wherever_the_topic_lies(
+    place: dict[str, str],
+) -> None:
+    wanted = {"subscribePattern": "^(eu|us)$", "startingOffsets": '{"eu":"earliest","us":{"0":1}}'}
+    ends = {"endingOffsets": '{"eu":{"0":1,"1":2},"us":"latest"}'}
+    options = parse_read_options(place | wanted | ends)
+    reader = open_topics(options)
+    rows = [
+        (row["topic"], row["partition"], row["offset"])
+        for piece in reader.plan(options)
+        for batch in reader.read_piece(piece, ["topic", "partition", "offset"], options, "action")
+        for row in batch.to_pylist()
+    ]
+    assert rows == [
+        ("eu", 0, 0),
+        ("eu", 1, 0),
+        ("eu", 1, 1),
+        ("us", 0, 1),
+        ("us", 0, 2),
+        ("us", 0, 3),
+    ]
+
+    starts = {"startingOffsets": '{"eu":"latest","us":"earliest"}'}
+    initial = open_stream(parse_stream_read_options(place | wanted | starts)).initial()
+    assert {topic: initial[topic] for topic in ("eu", "us")} == {
+        "eu": {"0": 2, "1": 2},
+        "us": {"0": 0},
+    }
+
+
+def test_a_topic_that_is_not_there_yet_is_refused_at_once_and_waited_for_by_a_pattern(
+    place: dict[str, str],
+) -> None:
+    """`load()` asks this; docs/from-kafka.md says so."""
+    with pytest.raises(
+        UnknownTopicOrPartitionError, match="'subscribe': topic 'su' does not exist"
+    ):
+        ensure_selection_exists(parse_read_options(place | {"subscribe": "su"}), is_batch=False)
+    waits = parse_read_options(place | {"subscribePattern": "^su$"})
+    ensure_selection_exists(waits, is_batch=False)

@@ -21,6 +21,7 @@ from spark_kbatch.options.read import (
     Subscribe,
     SubscribePattern,
     Timestamps,
+    parse_batch_or_stream_options,
     parse_read_options,
     parse_stream_read_options,
 )
@@ -92,6 +93,14 @@ def test_a_read_needs_no_option_but_a_path_and_topics() -> None:
             "startingOffsets", '{"events":{"0":1},"@kbatch":{"ids":{"events":"x"}}}', "starting",
             Offsets("startingOffsets", {EVENTS_0: 1}), id="offsets of a stream",
         ),
+        pytest.param(
+            "startingOffsets", '{"events":{"0":1},"clicks":"EarliesT"}', "starting",
+            Offsets("startingOffsets", {EVENTS_0: 1}, {"clicks": EARLIEST}), id="a start of a topic",
+        ),
+        pytest.param(
+            "endingOffsets", '{"events":"latest"}', "ending",
+            Offsets("endingOffsets", {}, {"events": LATEST}), id="an end of a topic",
+        ),
         pytest.param("startingTimestamp", " 0 ", "starting", Timestamps("startingTimestamp", 0), id="a time"),
         pytest.param("endingTimestamp", str(2**63 - 1), "ending", Timestamps("endingTimestamp", 2**63 - 1), id="the last time"),
         pytest.param(
@@ -118,6 +127,7 @@ def test_read_option_is_parsed(key: str, value: str, field: str, parsed: object)
     [
         pytest.param("startingOffsets", "Latest", "starting", Offsets("startingOffsets", LATEST), id="latest"),
         pytest.param("startingOffsets", '{"events":{"0":-1,"1":-2}}', "starting", Offsets("startingOffsets", {EVENTS_0: LATEST, EVENTS_1: EARLIEST}), id="sentinels"),
+        pytest.param("startingOffsets", '{"b":"LATEST","a":"earliest","events":{"0":2}}', "starting", Offsets("startingOffsets", {EVENTS_0: 2}, {"a": EARLIEST, "b": LATEST}), id="by topic"),
         pytest.param("maxOffsetsPerTrigger", str(2**63 - 1), "max_offsets_per_trigger", 2**63 - 1, id="most"),
         pytest.param("MINOFFSETSPERTRIGGER", "0", "min_offsets_per_trigger", 0, id="least"),
         pytest.param("maxTriggerDelay", "5s", "max_trigger_delay_ms", 5000, id="seconds"),
@@ -252,7 +262,9 @@ def test_sides_that_do_not_fit_are_reported_last() -> None:
         pytest.param("startingOffsets", "", "'earliest', or offsets", id="empty start"),
         pytest.param("endingOffsets", '{"events":[0]}', "'latest', or offsets", id="end with a list"),
         pytest.param("endingOffsets", '{"events":{"0":1}', "'latest', or offsets", id="JSON cut off"),
-        pytest.param("startingOffsets", '{"events":"earliest"}', "'earliest', or offsets", id="a word for a topic"),
+        pytest.param("startingOffsets", '{"events":"first"}', "'earliest', or offsets", id="another word for a topic"),
+        pytest.param("startingOffsets", '{"events":{"0":"earliest"}}', "'earliest', or offsets", id="a word for a partition"),
+        pytest.param("startingOffsetsByTimestamp", '{"events":"earliest"}', "times in ms by topic", id="a word for times"),
         pytest.param("startingTimestamp", "now", "a whole number from 0", id="no time"),
         pytest.param("endingTimestamp", "-1", "a whole number from 0", id="a time below zero"),
         pytest.param("startingTimestamp", str(2**63), "a whole number from 0", id="a time past 63 bits"),
@@ -291,6 +303,34 @@ def test_refusal_names_the_option_what_came_and_what_is_accepted(
 def test_a_batch_that_begins_where_only_a_stream_may_is_told_so(value: str) -> None:
     with pytest.raises(ConfigError, match="; only a stream may start at 'latest', or -1"):
         read("startingOffsets", value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "wrong"),
+    [
+        pytest.param("startingOffsets", '{"a":{"0":23},"b":"LAST"}', "topic 'b' has \"LAST\"", id="a word"),
+        pytest.param("startingOffsets", '{"a":"earliest","b":"latest"}', "topic 'b' has \"latest\"", id="a start of a batch"),
+        pytest.param("endingOffsets", '{"a":"earliest"}', "topic 'a' has \"earliest\"", id="an end"),
+        pytest.param("endingOffsets", '{"a":[0]}', "topic 'a' has [0]", id="a list"),
+        pytest.param("startingOffsetsByTimestamp", '{"a":"latest"}', "topic 'a' has \"latest\"", id="times"),
+    ],
+)  # fmt: skip
+def test_the_error_for_a_topic_as_a_whole_names_it_and_what_it_has(
+    key: str, text: str, wrong: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(key, text)
+
+    assert str(error.value).endswith(f"; {wrong}")
+
+
+def test_the_error_before_it_is_known_whether_a_batch_or_a_stream_is_read_is_one_of_both() -> None:
+    """What a batch alone refuses is not what is wrong with the options."""
+    wrong = {"startingOffsets": '{"a":{"0":23,"1":-1},"b":"LAST"}'}
+    with pytest.raises(ConfigError, match="; topic 'b' has \"LAST\""):
+        parse_batch_or_stream_options(READ | wrong)
+    with pytest.raises(ConfigError, match="; a-1 has -1"):
+        parse_batch_or_stream_options(READ | wrong | {"endingOffsets": "latest"})
 
 
 @pytest.mark.parametrize("key", ["endingOffsets", "endingOffsetsByTimestamp"])
@@ -381,6 +421,7 @@ def test_zeros_in_front_of_a_partition_do_not_matter() -> None:
         pytest.param('{"events":{"0":1,"00":2}}', id="with a zero in front"),
         pytest.param('{"events":{"0":1,"0":2}}', id="by its number"),
         pytest.param('{"events":{"0":1},"events":{"0":2}}', id="by its topic"),
+        pytest.param('{"events":"earliest","events":{"0":2}}', id="for its topic as a whole too"),
     ],
 )
 def test_an_offset_given_twice_for_one_partition_is_refused(text: str) -> None:

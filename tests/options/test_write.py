@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from spark_kbatch.options.option import (
     IGNORED_KAFKA_KEYS,
     Option,
 )
+from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.read import READ_OPTIONS, ReadOptions, parse_read_options
+from spark_kbatch.options.remote import parse_client_options
+from spark_kbatch.options.server import parse_server_options
 from spark_kbatch.options.topic import (
     TOPIC_OPTIONS,
     TopicConfig,
@@ -33,6 +37,22 @@ def write(key: str, value: str) -> WriteOptions:
 def read(key: str, value: str) -> ReadOptions:
     base = {"path": "/data"} if key in ("subscribe", "assign") else READ
     return parse_read_options(base | {key: value})
+
+
+def _settings(key: str, value: str) -> object:
+    return parse_topic_options({key: value})
+
+
+def _producer(key: str, value: str) -> object:
+    return parse_producer_options({key: value})
+
+
+def _server(key: str, value: str) -> object:
+    return parse_server_options({key: value})
+
+
+def _client(key: str, value: str) -> object:
+    return parse_client_options("localhost:9092", {key: value})
 
 
 # Defaults, and values that are accepted.
@@ -104,6 +124,7 @@ def test_the_default_that_the_table_names_is_the_one_that_counts(option: Option)
         pytest.param("compression.type", " ZSTD ", "compression_type", "zstd", id="codec in capitals"),
         pytest.param("COMPRESSION.Type", "lz4", "compression_type", "lz4", id="key in capitals"),
         pytest.param("batch.size", "1", "batch_size", 1, id="smallest batch"),
+        pytest.param("kafka.batch.size", "0", "batch_size", 1, id="Kafka's smallest batch"),
         pytest.param("batch.size", "1073741824", "batch_size", 1 << 30, id="largest batch"),
         pytest.param("batch.size", " +16384 ", "batch_size", 16384, id="number with a sign"),
         pytest.param("buffer.memory", "1048576", "buffer_memory", 1 << 20, id="least memory"),
@@ -196,7 +217,8 @@ def test_topic_option_is_refused_wherever_it_is_given(key: str, value: str, acce
 
 def test_an_option_that_is_no_topics_is_refused_there() -> None:
     with pytest.raises(
-        ConfigError, match=r"unknown option 'batch\.size'; known options: max\.message"
+        ConfigError,
+        match=r"unknown option 'batch\.size'; it is an option of a write; known options: max",
     ):
         parse_topic_options({"batch.size": 1})
 
@@ -204,8 +226,8 @@ def test_an_option_that_is_no_topics_is_refused_there() -> None:
 # Values that are refused.
 
 NUMBERS = {
-    "batch.size": (1, 1 << 30),
-    "buffer.memory": (1 << 20, 1 << 40),
+    "batch.size": (0, 1 << 30),
+    "buffer.memory": (0, 1 << 40),
     "num.partitions": (1, 100_000),
     "max.message.bytes": (0, 2**31 - 1),
     "segment.bytes": (1 << 20, 2**31 - 1),
@@ -341,10 +363,49 @@ def test_keys_of_the_other_side_are_ignored_with_prefix_and_refused_without() ->
     """One set of options often goes to both the reader and the writer."""
     assert read("kafka.linger.ms", "x") == parse_read_options(READ)
     assert write("kafka.isolation.level", "x") == parse_write_options(WRITE)
-    with pytest.raises(ConfigError, match=r"unknown option 'linger\.ms'"):
+    said = "it is an option of a {}, which is ignored here as 'kafka.{}'; known options: "
+    with pytest.raises(ConfigError, match=said.format("write", "linger.ms")):
         read("linger.ms", "5")
-    with pytest.raises(ConfigError, match=r"unknown option 'isolation\.level'"):
+    with pytest.raises(ConfigError, match=said.format("read", "isolation.level")):
         write("isolation.level", "read_committed")
+
+
+@pytest.mark.parametrize(
+    ("use", "key", "taker"),
+    [
+        pytest.param(read, "num.partitions", "a write", id="partitions-for-a-read"),
+        pytest.param(read, "kafka.num.partitions", "a write", id="the-same-with-the-prefix"),
+        pytest.param(read, "TXNAPPID", "a write", id="an-id-for-a-read"),
+        pytest.param(write, "startingOffsets", "a read", id="offsets-for-a-write"),
+        pytest.param(_settings, "num.partitions", "a write", id="partitions-as-a-setting"),
+        pytest.param(_settings, "failOnDataLoss", "a read", id="loss-as-a-setting"),
+        pytest.param(_producer, "retention.ms", "a write", id="retention-for-a-producer"),
+        pytest.param(_server, "subscribe", "a read", id="topics-for-a-server"),
+        pytest.param(_client, "replication.factor", "a write", id="replicas-for-a-client"),
+    ],
+)
+def test_an_option_that_something_else_takes_is_refused_with_what_that_is(
+    use: Any, key: str, taker: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        use(key, "1")
+
+    said = str(error.value)
+    assert said.startswith(f"unknown option {key!r}; it is an option of {taker}; ")
+    assert ("`kbatch create-partitions`; known options: " in said) == ("num.partitions" in key)
+
+
+def test_less_memory_than_a_task_needs_is_raised_with_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Kafka's producer takes any number."""
+    with caplog.at_level(logging.INFO):
+        assert write("kafka.buffer.memory", "16384").buffer_memory == 1024 * 1024
+
+    (line,) = caplog.messages
+    assert line == (
+        "option 'buffer.memory' is raised from 16384 to 1048576 bytes, the least that a task needs"
+    )
 
 
 @pytest.mark.parametrize("key", FORBIDDEN_KAFKA_KEYS)

@@ -142,7 +142,7 @@ MORE_READS = [
     ),
     pytest.param(
         {"subscribe": "flights", "compression.type": "zstd"}, "ConfigError",
-        ["'compression.type'", "unknown option"], id="option-of-writes",
+        ["'compression.type'", "it is an option of a write"], id="option-of-writes",
     ),
     pytest.param(
         {"subscribe": "flights", "includeHeaders": "maybe"}, "ConfigError",
@@ -307,7 +307,7 @@ def test_the_first_action_refuses_a_schema_and_options_given_with_one(
         ),
         pytest.param(
             {"topic": "t", "batch.size": "64k"}, "ConfigError",
-            ["'batch.size'", "'64k'", "a whole number from 1 to"], id="not-a-number",
+            ["'batch.size'", "'64k'", "a whole number from 0 to"], id="not-a-number",
         ),
         pytest.param(
             {"topic": "t", "num.partitions": "0"}, "ConfigError",

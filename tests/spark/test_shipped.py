@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -11,21 +12,12 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.conftest import REPOSITORY
 from tests.support.distributions import build_wheel
 
 pytestmark = pytest.mark.spark
 
-WRITE_AND_READ = """
-from pyspark.sql import SparkSession
-import spark_kbatch
-
-spark = SparkSession.builder.getOrCreate()
-spark_kbatch.register(spark)
-rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
-rows.write.format("kbatch").option("topic", "t").mode("append").save("cluster")
-print("rows:", spark.read.format("kbatch").option("subscribe", "t").load("cluster").count())
-print("package:", spark_kbatch.__file__)
-"""
+_JOB = re.compile(r"^```python\n(# job\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # The driver has the package and its workers do not.
 FORGOTTEN = """
@@ -68,7 +60,7 @@ def run(words: list[object], script: str, folder: Path, worker: Path) -> str:
         [*map(str, words), "job.py"],
         cwd=folder,
         env=kept | {"PYSPARK_PYTHON": str(worker), "PYSPARK_DRIVER_PYTHON": str(worker)},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -78,13 +70,19 @@ def run(words: list[object], script: str, folder: Path, worker: Path) -> str:
 def test_a_job_needs_only_the_wheel_that_is_submitted_with_it(
     tmp_path: Path, bare_python: Path, wheel: Path
 ) -> None:
+    """The job is the one of docs/deploying.md, with a batch and a stream."""
+    (job,) = _JOB.findall((REPOSITORY / "docs" / "deploying.md").read_text())
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
     printed = run(
-        [submit, "--master", "local[1]", "--py-files", wheel], WRITE_AND_READ, tmp_path, bare_python
+        [submit, "--master", "local[2]", "--py-files", wheel],
+        f"{job}print('package:', spark_kbatch.__file__)\n",
+        tmp_path,
+        bare_python,
     )
 
-    assert "rows: 100\n" in printed
+    shown = [line.split("|")[2:4] for line in printed.splitlines() if "copies" in line]
+    assert shown == [["[6F 6E 65]", "copies"], ["[74 77 6F]", "copies"]]
     assert f"{wheel.name}/spark_kbatch/__init__.py\n" in printed
 
 

@@ -92,9 +92,18 @@ def test_with_the_option_topic_the_column_is_ignored() -> None:
     ("columns", "said"),
     [
         pytest.param("topic string", "required attribute 'value' not found", id="no value"),
-        pytest.param("Value string, topic string", "required attribute 'value' not found", id="case"),
+        pytest.param(
+            "Key string, Value string, topic string",
+            "required attribute 'value' not found; the columns are: Key, Value, topic; did you mean "
+            "'Value'? Write Value AS value",
+            id="case",
+        ),
+        pytest.param(
+            "value string, Topic string",
+            "give each row one in a column 'topic'; did you mean 'Topic'? Write Topic AS topic",
+            id="topic in capitals",
+        ),
         pytest.param("value string", "topic option required when no 'topic' attribute", id="no topic"),
-        pytest.param("value string, Topic string", "topic option required", id="topic in capitals"),
         pytest.param("id int", "topic option required", id="neither, and the topic is first"),
         pytest.param("key int, value int, topic int", "topic attribute", id="topic before key"),
         pytest.param("partition string, value int, key int, topic string", "key attribute", id="key before value"),

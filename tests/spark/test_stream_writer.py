@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
@@ -127,6 +127,37 @@ def test_complete_mode_appends_every_result(spark: SparkSession, tmp_path: Path)
         )  # fmt: skip
         query.awaitTermination()
     assert stream.values() == ["x=1", "x=2"]
+
+
+def test_rows_of_output_mode_update_which_spark_refuses_are_written_in_foreach_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """docs/from-kafka.md and docs/streams.md show this."""
+    stream = Stream(spark, tmp_path)
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        writer = rows.write.format("kbatch").option("topic", "events").mode("append")
+        writer.options(txnAppId="counts", txnVersion=batch_id).save(str(stream.path))
+
+    for lines in (["x", "z"], ["x", "y"]):
+        stream.add(*lines)
+        counts = (
+            spark.readStream.text(str(stream.input)).groupBy("value").count()
+            .select(functions.concat_ws("=", "value", "count").alias("value"))
+            .writeStream.outputMode("update").trigger(availableNow=True)
+            .option("checkpointLocation", str(stream.checkpoint))
+        )  # fmt: skip
+        counts.foreachBatch(write).start().awaitTermination()
+    assert stream.values() == ["x=1", "x=2", "y=1", "z=1"]
+
+    sink = counts.format("kbatch").option("topic", "events")
+    sink = sink.option("checkpointLocation", str(tmp_path / "other"))
+    with pytest.raises(Exception, match="does not support Update mode"):
+        sink.start(str(stream.path)).awaitTermination()
+    with pytest.raises(Exception, match="does not support async progress tracking"):
+        sink.outputMode("append").option("asyncProgressTrackingEnabled", "true").start(
+            str(stream.path)
+        )
 
 
 def test_a_name_and_version_belong_to_batch_writes(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import spark_kbatch
+from spark_kbatch.spark import workers
 from spark_kbatch.spark.workers import why_not_importable
 
 REPOSITORY = Path(spark_kbatch.__file__).parent.parent
@@ -74,6 +75,24 @@ def test_another_python_that_can_import_the_package_is_accepted(tmp_path: Path) 
     path.write_text(f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {sys.executable} "$@"\n')
     path.chmod(0o755)
     assert why_not_importable(str(path)) == ""
+
+
+@pytest.mark.parametrize("before", [{}, {"PYTHONPATH": "/mine"}], ids=["unset", "set"])
+def test_a_zip_that_a_job_brings_along_is_found_by_the_process_that_plans_its_streams(
+    monkeypatch: pytest.MonkeyPatch, before: dict[str, str]
+) -> None:
+    """Spark starts that process with the environment as of the registration."""
+    monkeypatch.setattr(workers, "__file__", "/job/kbatch.zip/spark_kbatch/spark/workers.py")
+    session = ASession(sys.executable, brought_along=["kbatch.zip"])
+    context = session.sparkContext
+    context.environment = dict(before)
+    session.dataSource.register = lambda _: session.registered.append(dict(context.environment))
+
+    spark_kbatch.register(session)  # type: ignore[arg-type]
+
+    (found,) = session.registered
+    assert found["PYTHONPATH"].split(os.pathsep) == ["/job/kbatch.zip", *before.values()]
+    assert context.environment == before
 
 
 # Windows
