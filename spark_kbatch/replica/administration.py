@@ -403,16 +403,21 @@ def replicate_all(
 
 def _in_sync(manager: ReplicaManager, topic_partition: TopicPartition, commits: Commits) -> bool:
     """Let a partition's replicas catch up with its leader; return True if all are in sync afterwards."""
-    ends: list[int] | None = None
+    furthest: dict[int, int] = {}
+    turns_left = 2  # A replica that is lost leaves the ISR in the first, and is recreated in the second.
     while True:
         # Each time, since others may change or delete the topic.
-        partition = manager.partition(topic_partition)
-        if len(partition.view.state().isr) >= len(partition.replicas):
+        replicas = manager.partition(topic_partition).view.describe()
+        if all(one.in_sync for one in replicas):
             return True
-        manager.replicate([topic_partition], commits, flush=True)
-        before, ends = ends, [one.log_end_offset for one in partition.view.describe()]
-        if ends == before:  # No replica has come any further.
+        ends = {one.node_id: one.log_end_offset for one in replicas if not one.in_sync}
+        if any(end > furthest.get(node, -1) for node, end in ends.items()):
+            turns_left = 2
+        if not turns_left:  # No replica has come any further.
             return False
+        turns_left -= 1
+        furthest |= {node: max(end, furthest.get(node, -1)) for node, end in ends.items()}
+        manager.replicate([topic_partition], commits, flush=True)
 
 
 def replace_log_dir(manager: ReplicaManager, node_id: int) -> None:

@@ -18,6 +18,8 @@ from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import ReadRange
+from spark_kbatch.record.header import walk
+from spark_kbatch.record.legacy import unwrap
 
 _COPY_BYTES = 8 << 20
 
@@ -42,20 +44,24 @@ class ReplicaFetcher:
         self._piece, self._piece_offset = memoryview(b""), -1  # what was read last
 
     def truncate(self, follower: PartitionLog) -> LogState:
-        """Truncate a follower's log to where it agrees with the leader's; return the follower's state."""
+        """Truncate a follower's log to where it agrees with the leader's; return the follower's state.
+
+        If it ends before the leader's log start then, it starts anew.
+        """
         state, leader = follower.state(), self._state
+        is_equal = (
+            state.leader_epoch == leader.leader_epoch
+            and state.log_end_offset <= leader.log_end_offset
+        )
+        if state.log_end_offset >= leader.log_start_offset and not is_equal:
+            state = self._truncated(follower, state)
         if state.log_end_offset < leader.log_start_offset:
-            return truncation.truncate_fully_and_start_at(
-                follower, state, leader.log_start_offset, now_ms=self._now_ms()
-            )
-        if state.leader_epoch == leader.leader_epoch:
-            if state.log_end_offset <= leader.log_end_offset:
-                return state
-        try:
-            theirs = LeaderEpochCache.read(self._log.files, self._log.directory)
-        except (OSError, KBatchError) as error:
-            raise LeaderError(error) from error
-        while True:
+            state = self._started_anew(follower, state)
+        return state
+
+    def _truncated(self, follower: PartitionLog, state: LogState) -> LogState:
+        leader, theirs = self._state, self._epochs()
+        while True:  # Each turn takes something away, or is the last.
             state = follower.discard_unrecorded(state)
             ours = LeaderEpochCache.read(follower.files, follower.directory)
             if ours.latest_epoch < 0:
@@ -83,12 +89,35 @@ class ReplicaFetcher:
         follower.create(topic_id)
         follower.files.flush([follower.directory.parent])
         follower.forget_batches()
-        state, start_offset = follower.state(), self._state.log_start_offset
-        if start_offset == 0:
-            return state
+        state = follower.state()
+        return self._started_anew(follower, state) if self._state.log_start_offset > 0 else state
+
+    def _started_anew(self, follower: PartitionLog, state: LogState) -> LogState:
+        """Empty a follower's log, for the batch that holds the leader's log start to be its first.
+
+        It gets the leader's epochs: its own, of batches that are gone, would say that it has to be
+        truncated below its start. Its log start follows once it has that batch (`catch_up`).
+        """
+        offset = self._first_base_offset()
+        epochs = [entry for entry in self._epochs().entries if entry.start_offset <= offset]
         return truncation.truncate_fully_and_start_at(
-            follower, state, start_offset, now_ms=self._now_ms()
+            follower, state, offset, now_ms=self._now_ms(), epochs=epochs
         )
+
+    def _first_base_offset(self) -> int:
+        """Return where the leader's batch starts that holds its log start, or its end if it is empty."""
+        start, end = self._state.log_start_offset, self._state.log_end_offset
+        if start == end:
+            return end
+        data = self._read(start)
+        _, header = next(walk(data))
+        return (unwrap(data, 0, header).header if header.is_wrapper else header).base_offset
+
+    def _epochs(self) -> LeaderEpochCache:
+        try:
+            return LeaderEpochCache.read(self._log.files, self._log.directory)
+        except (OSError, KBatchError) as error:
+            raise LeaderError(error) from error
 
     def lacks(self, state: LogState) -> bool:
         """Return True if a truncated follower's log ends or starts before the leader's."""
@@ -150,7 +179,11 @@ class ReplicaFetcher:
     def _read(self, offset: int) -> memoryview:
         """Return whole batches of the leader from `offset` on, read once for all followers that need them."""
         if self._piece_offset != offset:
-            seen = self._state._replace(high_watermark=self._state.log_end_offset)
+            # A batch may begin before the log start.
+            seen = self._state._replace(
+                high_watermark=self._state.log_end_offset,
+                log_start_offset=min(offset, self._state.log_start_offset),
+            )
             try:
                 self._piece = self._log.read(seen, ReadRange(offset, _COPY_BYTES)).data
             except (OSError, KBatchError) as error:

@@ -370,12 +370,16 @@ class Partition:
             are_plain: whether the batches above the high watermark have no producer ids.
             ahead: what the leader has to flush, which it does meanwhile.
         """
-        try:
-            led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
-        except LeaderError as error:
-            self.view.failed(led.state.leader, error.cause)
-            self._elect_locked(led.state)
-            return self._replicate_locked(self._lead_locked(), flush=flush)
+        for turn in range(1, len(self.replicas) + 1):
+            try:
+                led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
+                break
+            except LeaderError as error:
+                self.view.failed(led.state.leader, error.cause)
+                if turn == len(self.replicas):
+                    raise error.cause from None  # Each of them has led, and failed.
+                self._elect_locked(led.state)
+                led, ahead, are_plain = self._lead_locked(), None, False
         state, log, log_state = led
         if tuple(isr) != state.isr:
             state = self._change_isr_locked(state, isr, log_state.high_watermark)
@@ -545,15 +549,16 @@ class Partition:
             The leader, and the nodes whose logs are equal to its then, itself included.
 
         Raises:
-            LeaderError: the leader could not be read, or not flushed.
+            LeaderError: the leader could not be flushed, or not be read while another one can lead.
         """
         leader, isr = led.state.leader, led.state.isr
+        unless_it_fails = functools.partial(self._unless_it_fails, led.state)
         fetcher = ReplicaFetcher(led.log, led.log_state, self._now_ms)
         states: dict[int, LogState | None] = {leader: led.log_state}
         for node_id in self.replicas:
             if node_id != leader and self._dirs.is_online(node_id):
                 truncate = functools.partial(self._truncated_locked, node_id, fetcher, isr)
-                states[node_id] = self._unless_it_fails(node_id, truncate)
+                states[node_id] = unless_it_fails(node_id, truncate)
         with self._side_by_side(flush) as start:
             waits = {}
             if ahead is not None:
@@ -564,11 +569,9 @@ class Partition:
                         fetcher.catch_up, self._log_of(node_id), state, flush=flush,
                         bytes_max=None if node_id in isr else _CATCH_UP_BYTES,
                     )  # fmt: skip
-                    show = self._unless_it_fails(node_id, catch_up)
+                    show = unless_it_fails(node_id, catch_up)
                     if show is not None:
-                        waits[node_id] = start(
-                            functools.partial(self._unless_it_fails, node_id, show)
-                        )
+                        waits[node_id] = start(functools.partial(unless_it_fails, node_id, show))
             for node_id, wait in waits.items():
                 states[node_id] = wait()
         led = led._replace(log_state=states.pop(leader) or led.log_state)
@@ -591,13 +594,23 @@ class Partition:
             logger.warning("recreating %s: %s", follower.directory, error)
             return fetcher.recreate(follower, self.topic.topic_id)
 
-    def _unless_it_fails(self, node_id: int, step: Callable[[], T]) -> T | None:
-        """Run a step on a follower and return its result; if it fails, note the failure and return None."""
+    def _unless_it_fails(
+        self, state: PartitionState, node_id: int, step: Callable[[], T]
+    ) -> T | None:
+        """Run a step on a follower and return its result; if it fails, note the failure and return None.
+
+        A leader that cannot be read is the follower's failure, too, if no other one can lead: what the
+        follower lacks is damaged, and appends go on.
+        """
         try:
             return step()
+        except LeaderError as error:
+            if any(self.view.alive(state)):
+                raise
+            self.view.failed(node_id, error)
         except (OSError, KBatchError) as error:
             self.view.failed(node_id, error)
-            return None
+        return None
 
     @contextlib.contextmanager
     def _side_by_side(self, flush: bool) -> Iterator[Start]:
