@@ -404,7 +404,9 @@ def replicate_all(
 def _in_sync(manager: ReplicaManager, topic_partition: TopicPartition, commits: Commits) -> bool:
     """Let a partition's replicas catch up with its leader; return True if all are in sync afterwards."""
     furthest: dict[int, int] = {}
-    turns_left = 2  # A replica that is lost leaves the ISR in the first, and is recreated in the second.
+    turns_left = (
+        2  # A replica that is lost leaves the ISR in the first, and is recreated in the second.
+    )
     while True:
         # Each time, since others may change or delete the topic.
         replicas = manager.partition(topic_partition).view.describe()

@@ -162,19 +162,11 @@ class ReplicaFetcher:
         def finish() -> LogState:
             after = show()
             if after.log_start_offset < leader.log_start_offset:
-                self.delete(follower, after)
+                start, end = leader.log_start_offset, leader.high_watermark
+                delete_on_follower(follower, after, start, end, self._now_ms())
             return after
 
         return finish
-
-    def delete(self, follower: PartitionLog, state: LogState) -> None:
-        """Delete a follower's records below the leader's log start offset."""
-        leader, now_ms = self._state, self._now_ms()
-        if state.high_watermark < leader.log_start_offset:
-            state = follower.move_high_watermark(
-                state, leader.high_watermark, flush=True, now_ms=now_ms
-            )
-        retention.delete_records(follower, state, leader.log_start_offset, now_ms)
 
     def _read(self, offset: int) -> memoryview:
         """Return whole batches of the leader from `offset` on, read once for all followers that need them."""
@@ -190,3 +182,12 @@ class ReplicaFetcher:
                 raise LeaderError(error) from error
             self._piece_offset = offset
         return self._piece
+
+
+def delete_on_follower(
+    follower: PartitionLog, state: LogState, offset: int, high_watermark: int, now_ms: int
+) -> None:
+    """Delete a follower's records below `offset`, which is at most its leader's high watermark."""
+    if state.high_watermark < offset:
+        state = follower.move_high_watermark(state, high_watermark, flush=True, now_ms=now_ms)
+    retention.delete_records(follower, state, offset, now_ms)

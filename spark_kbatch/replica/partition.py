@@ -50,15 +50,16 @@ from spark_kbatch.errors import (
     KBatchError,
     NotEnoughReplicasError,
 )
+from spark_kbatch.log import retention
 from spark_kbatch.log.append import Ahead, append_ahead, append_as_leader
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.log.validator import Accepted
-from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.model import AppendOrigin, AppendResult, Deletion, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_PRODUCER_ID
-from spark_kbatch.replica.followers import LeaderError, ReplicaFetcher
+from spark_kbatch.replica.followers import LeaderError, ReplicaFetcher, delete_on_follower
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
 from spark_kbatch.replica.view import PartitionView, Replica
@@ -397,11 +398,8 @@ class Partition:
         origin: AppendOrigin,
         required_acks: int,
         flush: bool,
-    ) -> tuple[Appended, PartitionLog]:
+    ) -> Appended:
         """Append one batch, or a run of them, to the leader, and with acks=all to its followers.
-
-        Returns:
-            The outcome, and the leader's log.
 
         Raises:
             NotEnoughReplicasError: with acks=all too few replicas are in sync.
@@ -413,7 +411,7 @@ class Partition:
                 log, log.state(), *batch[:2],
                 batch_headers=batch.batch_headers, origin=origin, flush=flush, now_ms=self._now_ms(),
             )  # fmt: skip
-            return Appended(result), log
+            return Appended(result)
         led = self._lead_and_replicate_locked(flush=flush)
         for _ in self.replicas:
             if required_acks == -1:
@@ -436,7 +434,7 @@ class Partition:
             result, epoch = ahead.result, led.state.leader_epoch
             required = result.base_offset + batch.header.last_offset_delta + 1
             if not waits:
-                return Appended(result, False, required, epoch, self.topic.topic_id), led.log
+                return Appended(result, False, required, epoch, self.topic.topic_id)
             self._led = led = self._replicate_locked(
                 led,
                 flush=flush,
@@ -449,7 +447,7 @@ class Partition:
             if led.state.leader_epoch == epoch or survives:
                 is_decided = led.log_state.high_watermark >= required
                 epoch, topic_id = led.state.leader_epoch, self.topic.topic_id
-                return Appended(result, is_decided, required, epoch, topic_id), led.log
+                return Appended(result, is_decided, required, epoch, topic_id)
         raise self.view.no_usable_replica(led.state)
 
     # Elections.
@@ -559,6 +557,12 @@ class Partition:
             if node_id != leader and self._dirs.is_online(node_id):
                 truncate = functools.partial(self._truncated_locked, node_id, fetcher, isr)
                 states[node_id] = unless_it_fails(node_id, truncate)
+        deleted_to = max(
+            state.log_start_offset for n, state in states.items() if state and n in isr
+        )
+        if deleted_to > led.log_state.log_start_offset:
+            led = self._deleted_on_leader_locked(led, deleted_to)
+            states[leader] = led.log_state
         with self._side_by_side(flush) as start:
             waits = {}
             if ahead is not None:
@@ -624,22 +628,63 @@ class Partition:
         else:
             yield _done
 
-    def delete_on_followers_locked(self) -> None:
-        """Delete the records below the leader's log start on in-sync followers.
+    # Deletion. Followers come first: the next leader may be any of them.
+
+    def delete_records_locked(self, offset: int) -> Deletion:
+        """Move the log start to `offset` and delete the segments below it, on the in-sync replicas.
+
+        The partition is ready, and `offset` at most the high watermark.
+        """
+        self._delete_on_followers_locked(offset)
+        log, now_ms = self._leading_log(), self._now_ms()
+        return retention.delete_records(log, log.state(), offset, now_ms)
+
+    def delete_old_segments_locked(self) -> Deletion:
+        """Delete the leader's expired segments, on the in-sync replicas.
 
         The partition is ready.
         """
+        log, now_ms = self._leading_log(), self._now_ms()
+        state = log.state()
+        if self.only_log is None:
+            planned = retention.plan(log, state, now_ms)
+            self._delete_on_followers_locked(planned.log_start_offset)
+        return retention.delete_old_segments(log, state, now_ms)
+
+    def _deleted_on_leader_locked(self, led: Leadership, offset: int) -> Leadership:
+        """Finish a deletion whose process died before it came to the leader."""
+        try:
+            offset = min(offset, led.log_state.high_watermark)
+            retention.delete_records(led.log, led.log_state, offset, self._now_ms())
+            return led._replace(log_state=led.log.state())
+        except (OSError, KBatchError) as error:
+            raise LeaderError(error) from error
+
+    def _leading_log(self) -> PartitionLog:
+        return self.only_log or self._ready().log
+
+    def _delete_on_followers_locked(self, offset: int) -> None:
+        """Move the log start of in-sync followers; one for which that fails leaves the ISR, on disk on return."""
         if self.only_log is not None:
             return
-        led = self._ready()
-        fetcher = ReplicaFetcher(led.log, led.log.state(), self._now_ms)
-        for node_id in led.state.isr:
-            if node_id != led.state.leader:
-                try:
-                    follower = self._log_of(node_id)
-                    fetcher.delete(follower, follower.state())
-                except (OSError, KBatchError) as error:
-                    self.view.failed(node_id, error)
+        state, _, log_state = led = self._ready()
+        told = [
+            node
+            for node in state.isr
+            if node == state.leader or self._deleted_locked(node, offset, log_state.high_watermark)
+        ]
+        if tuple(told) != state.isr:
+            state = self._change_isr_locked(state, told, log_state.high_watermark)
+            self._led = led._replace(state=state)
+
+    def _deleted_locked(self, node_id: int, offset: int, high_watermark: int) -> bool:
+        log = self._log_of(node_id)
+        try:
+            delete_on_follower(log, log.state(), offset, high_watermark, self._now_ms())
+        except (OSError, KBatchError) as error:
+            self.view.failed(node_id, error)
+            return False
+        return True
 
 
 def _done(step: Step) -> Step:
