@@ -216,15 +216,15 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
         if view.only_log is not None:
             return report
         topic_id = manager.metadata.topics.topic(tp.topic).topic_id
-        leader, state = view.readable(), view.state()
+        leader, isr, replicas = view.readable(), view.state().isr, view.describe()
     except (OSError, KBatchError):
         return report  # which says why
     found, damaged = list(report.found), list(report.damaged)
-    for node_id in view.replicas:
+    for node_id, *_, in_sync, _, _, why_offline in replicas:
         if node_id == leader.node_id:
             continue
         name = f"replica on node {node_id}"
-        if node_id not in state.isr:
+        if not in_sync and (node_id not in isr or why_offline is None):
             found.append(
                 f"{name} is not in sync: `kbatch log-dirs --replicate` brings it up to date"
             )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
+from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.log import retention, truncation
 from spark_kbatch.log.append import append_as_follower
 from spark_kbatch.log.epochs import LeaderEpochCache
@@ -61,28 +61,16 @@ class ReplicaFetcher:
 
     def _truncated(self, follower: PartitionLog, state: LogState) -> LogState:
         leader, theirs = self._state, self._epochs()
-        while True:  # Each turn takes something away, or is the last.
-            state = follower.discard_unrecorded(state)
-            ours = LeaderEpochCache.read(follower.files, follower.directory)
-            if ours.latest_epoch < 0:
-                # It never had a batch with an epoch: what was committed is the same in all logs.
-                end = min(state.high_watermark, leader.log_end_offset)
-                if end < state.log_end_offset:
-                    state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
-                return state
-            epoch, end = theirs.end_offset_for(ours.latest_epoch, leader.log_end_offset)
-            if epoch < 0:
-                raise KafkaStorageError(
-                    f"{follower.directory} has leader epoch {ours.latest_epoch}, which its leader does "
-                    "not know"
-                )
-            if epoch < ours.latest_epoch:
-                end = min(end, ours.end_offset_for(epoch, state.log_end_offset).start_offset)
-            if end >= state.log_end_offset:
-                # An epoch that started at its end, without a batch, may be in no other log.
-                ours.truncate_from_end(state.log_end_offset)
-                return state
-            state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
+        state = follower.discard_unrecorded(state)
+        ours = LeaderEpochCache.read(follower.files, follower.directory)
+        start = max(state.log_start_offset, leader.log_start_offset)
+        end = ours.agree_until(theirs, start, min(state.log_end_offset, leader.log_end_offset))
+        state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
+        # Its own may have one more that started at its end, without a batch, and is in no other log.
+        LeaderEpochCache.read(follower.files, follower.directory).take_over(
+            theirs, state.log_end_offset
+        )
+        return state
 
     def recreate(self, follower: PartitionLog, topic_id: str) -> LogState:
         """Recreate a follower's log, empty and starting at the leader's log start; return its state."""

@@ -510,6 +510,25 @@ class Partition:
     def _write_state(self, state: PartitionState) -> None:
         self._states.write(self.topic_partition, state, self.topic.topic_id)
 
+    def look_locked(self) -> None:
+        """Take replicas out of the ISR that a look shows not to be in sync: they catch up as others do.
+
+        The partition is ready.
+        """
+        if self.only_log is None:
+            state, _, log_state = led = self._ready()
+            isr = [one.node_id for one in self.view.describe() if one.in_sync or one.is_leader]
+            if tuple(isr) != state.isr:
+                state = self._change_isr_locked(state, isr, log_state.high_watermark)
+                self._led = led._replace(state=state)
+
+    def give_up_locked(self) -> None:
+        """Recreate an only replica, whose disk was replaced, as an empty log."""
+        logger.warning("%s: records on a disk that was replaced are given up", self.topic_partition)
+        if self.only_log is not None:
+            self.only_log.create(self.topic.topic_id)
+            self.only_log.forget_batches()
+
     def settle_high_watermark_locked(self, min_isr: int) -> None:
         """Write the high watermark to all in-sync replicas, if they are fewer than `min_isr`.
 
@@ -591,6 +610,10 @@ class Partition:
     ) -> LogState:
         follower = self._log_of(node_id)
         try:
+            if node_id not in isr and not self.view.is_of_topic(follower):
+                raise KafkaStorageError(
+                    f"{follower.directory} is of another topic of the same name"
+                )
             return fetcher.truncate(follower)
         except KBatchError as error:
             if node_id in isr or not self._dirs.is_online(node_id):
