@@ -41,7 +41,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -155,7 +155,8 @@ class Partition:
 
         Args:
             place: writes them there, and returns the state that would show them. Of the given state it
-                uses the leader epoch and the end offsets. An OSError that it raises is the replica's.
+                uses the leader epoch and the end offsets. An OSError that it raises is the replica's, and
+                so is any error of one whose disk is gone.
 
         Returns:
             Those states, by node; `flip_locked` writes them.
@@ -187,12 +188,13 @@ class Partition:
         self, led: Leadership, place: Callable[[Replica], LogState]
     ) -> dict[int, LogState]:
         placed: dict[int, LogState] = {}
-        failed: OSError | None = None
+        failed: OSError | KBatchError | None = None
         for node_id in led.state.isr:
             try:
                 placed[node_id] = place(self._in_epoch_locked(node_id, led))
-            except OSError as error:
-                if isinstance(error, KBatchError):
+            except (OSError, KBatchError) as error:
+                # What is wrong with the staged batches is not the replica's, unless its disk is gone.
+                if isinstance(error, KBatchError) and self._dirs.is_online(node_id):
                     raise
                 self.view.failed(node_id, error)
                 failed = error
@@ -521,6 +523,35 @@ class Partition:
             if tuple(isr) != state.isr:
                 state = self._change_isr_locked(state, isr, log_state.high_watermark)
                 self._led = led._replace(state=state)
+
+    def write_kept_locked(self) -> None:
+        """Write the states of decided commits that were kept because a disk had failed.
+
+        Raises:
+            KafkaStorageError: no in-sync replica has its state.
+        """
+        state = self._without_unwritten_locked(self.view.state())
+        kept = state.unwritten
+        if set(state.isr) <= set(kept):
+            raise KafkaStorageError(
+                f"{self.topic_partition}: the state of a committed job is kept until it can be written to "
+                f"node {', '.join(map(str, kept))}, whose disk failed; what it names must stay as it is"
+            )
+
+    def lead_among_locked(self, whole: Collection[int]) -> None:
+        """Leave only these of the in-sync replicas in the ISR, one of which leads; on disk on return."""
+        state = self.view.state()
+        if state.leader not in whole:
+            self._elect_locked(state._replace(isr=tuple(n for n in state.isr if n in whole)))
+        elif set(whole) < set(state.isr):
+            leader = self._log_of(state.leader).state()
+            self._change_isr_locked(state, [*whole], leader.high_watermark)
+
+    def lead_alone_locked(self, node_id: int) -> None:
+        """Let this replica lead in a new epoch, with no other in sync; on disk on return."""
+        state = self.view.state()
+        after = state._replace(leader=node_id, leader_epoch=state.leader_epoch + 1)
+        self._change_isr_locked(after, [node_id], 0)
 
     def give_up_locked(self) -> None:
         """Recreate an only replica, whose disk was replaced, as an empty log."""
