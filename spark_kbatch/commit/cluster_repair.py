@@ -142,6 +142,8 @@ class ClusterRepair:
         with self._locked(tp):
             if partition.only_log is not None:  # whose state may be what is to be repaired
                 log, said = partition.only_log, list[str]()
+                if not self._dry_run:
+                    partition.write_kept_locked()
             elif self._dry_run:
                 log, said = partition.view.readable().log, []
             else:

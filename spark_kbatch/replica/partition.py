@@ -143,6 +143,7 @@ class Partition:
     def ready_locked(self, *, flush: bool) -> Replica:
         """Elect a leader if needed and let its followers catch up; return the leader's replica."""
         if self.only_log is not None:
+            self.write_kept_locked()
             return Replica(self.replicas[0], self.only_log, self.only_log.state())
         led = self._lead_and_replicate_locked(flush=flush)
         return Replica(led.state.leader, led.log, led.log_state)
@@ -234,12 +235,17 @@ class Partition:
         unwritten, and written before the replica is used again.
 
         Raises:
-            OSError, KBatchError: the state of the only replica cannot be written.
+            OSError, KBatchError: the state of the only replica cannot be written, in the only log dir.
         """
         if self.only_log is not None:
-            (state,) = states.values()
-            _write_if_newer(self.only_log, state, flush=flush)
-            return
+            ((node_id, state),) = states.items()
+            try:
+                _write_if_newer(self.only_log, state, flush=flush)
+                return
+            except (OSError, KBatchError) as error:
+                if len(self._dirs.all) == 1:
+                    raise
+                self.view.failed(node_id, error)
         known = self.view.state()
         flipped = [node for node in states if self._flipped_locked(node, states[node], flush=flush)]
         isr = [node for node in known.isr if node in flipped]
@@ -409,6 +415,7 @@ class Partition:
         """
         log = self.only_log
         if log is not None:
+            self.write_kept_locked()
             result = append_as_leader(
                 log, log.state(), *batch[:2],
                 batch_headers=batch.batch_headers, origin=origin, flush=flush, now_ms=self._now_ms(),
@@ -530,12 +537,16 @@ class Partition:
         Raises:
             KafkaStorageError: no in-sync replica has its state.
         """
+        if self.only_log is not None and not self.view.kept():
+            return
         state = self._without_unwritten_locked(self.view.state())
         kept = state.unwritten
         if set(state.isr) <= set(kept):
             raise KafkaStorageError(
-                f"{self.topic_partition}: the state of a committed job is kept until it can be written to "
-                f"node {', '.join(map(str, kept))}, whose disk failed; what it names must stay as it is"
+                f"{self.topic_partition} waits for the disk of node {', '.join(map(str, kept))}, which failed "
+                "when a job was committed: the job's records are there, and shown once the disk is back; "
+                "`kbatch log-dirs` says what is wrong with it. Without it delete the topic, or give the "
+                "records up with `kbatch log-dirs --replace NODE --unclean`"
             )
 
     def lead_among_locked(self, whole: Collection[int]) -> None:
@@ -559,6 +570,8 @@ class Partition:
         if self.only_log is not None:
             self.only_log.create(self.topic.topic_id)
             self.only_log.forget_batches()
+            if self.view.kept():
+                self._write_state(self.view.state()._replace(unwritten={}))
 
     def settle_high_watermark_locked(self, min_isr: int) -> None:
         """Write the high watermark to all in-sync replicas, if they are fewer than `min_isr`.

@@ -141,6 +141,15 @@ class PartitionView:
             )
         return known
 
+    def kept(self) -> Mapping[int, LogState]:
+        """Return the state of a decided commit that is kept for an only replica, whose disk failed.
+
+        With one log dir nothing is kept. With more of them this is one look at a file that is not there.
+        """
+        if len(self._dirs.all) == 1 or not self._states.exists(self.topic_partition):
+            return NOTHING_NEWER
+        return self.state().unwritten
+
     def readable(self) -> Replica:
         """Return the replica to read, without commits that are decided but not yet written to its state.
 
@@ -157,7 +166,8 @@ class PartitionView:
         """
         if self.only_log is not None:
             node_id = self.replicas[0]
-            return Look(PartitionState(node_id, self.replicas), {node_id: self.only_log.state()})
+            state = PartitionState(node_id, self.replicas, unwritten=self.kept())
+            return Look(state, {node_id: self.only_log.state()})
         state = self.state()
         if state.leader not in avoid:
             leader = self.log_state(state.leader, to_write=False)
