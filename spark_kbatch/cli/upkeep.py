@@ -285,16 +285,19 @@ def _partitions_named(cluster: Cluster | BrokerLogs, name: str) -> list[TopicPar
 @folder_argument
 @click.option("--replicate", is_flag=True, help="First bring replicas that lag back in sync.")
 @click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Replace the lost log dir of this node by the empty directory at its path.")  # fmt: skip
+@click.option("--unclean", is_flag=True, help="With --replace: give up records of which the lost log dir may have had the only copy.")  # fmt: skip
 @click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, by the names of a broker's.")  # fmt: skip
 @json_option
-def log_dirs(path: str, replicate: bool, replace: int | None, metrics: bool, as_json: bool) -> None:
+def log_dirs(
+    path: str, replicate: bool, replace: int | None, unclean: bool, metrics: bool, as_json: bool
+) -> None:
     """Show log dirs: which are online, full, read-only or offline, and what they hold.
 
     Each is looked at and written to. The exit code is 1 if one is not online, or a replica is not in sync.
     """
     cluster = Cluster(path)
     if replace is not None:
-        cluster.replace_log_dir(replace)
+        cluster.replace_log_dir(replace, unclean=unclean)
     if replicate or replace is not None:
         cluster.replicate()
     found = cluster.log_dirs()

@@ -25,11 +25,7 @@ def metrics_of(parts: ClusterParts, topics: Sequence[str]) -> dict[str, Any]:
     manager = parts.manager
     manager.dirs.look_again()
     replicas = administration.replicas_of(manager, topics)
-    # One that is lost counts at once; others drop it from those in sync at the next append.
-    in_sync = {
-        tp: sum(one.in_sync and one.why_offline is None for one in found)
-        for tp, found in replicas.items()
-    }
+    in_sync = {tp: sum(one.in_sync for one in found) for tp, found in replicas.items()}
     every = [one for found in replicas.values() for one in found]
     return {
         "ReplicaManager": {

@@ -1,5 +1,9 @@
 """Check of everything that a cluster stores; repair of its logs, in an order that loses no commit.
 
+With several replicas all members of the ISR are looked at before anything is written. One that is whole
+leads, and those that are not are made again from it. So a log is cut only where none is whole, which the
+report says, and not while a member is away. States that were kept for a failed disk are written first.
+
 As everywhere, a decided commit is rolled forward before anything is discarded. But that needs the
 states of its partitions, and that of __transaction_state. Hence the order:
 
@@ -30,6 +34,7 @@ from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import transactions
 from spark_kbatch.commit.state_records import PREPARE_COMMIT
 from spark_kbatch.errors import KafkaStorageError, KBatchError, LogDirLockedError
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.log.truncation import state_before
@@ -37,6 +42,7 @@ from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.record.header import BatchHeader
 from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
 
 logger = logging.getLogger(__name__)
@@ -112,7 +118,9 @@ class ClusterRepair:
 
     def _is_lost(self, tp: TopicPartition) -> bool:
         try:
-            return is_lost(self._manager.log(tp))
+            view = self._manager.partition(tp).view
+            nodes = view.replicas if view.only_log is not None else view.state().isr
+            return all(is_lost(view.log_of(node)) for node in nodes)
         except (OSError, KBatchError):
             return False  # its repair says why
 
@@ -131,13 +139,80 @@ class ClusterRepair:
     def _repair(self, tp: TopicPartition, known: Mapping[int, LogState]) -> RepairReport:
         topic_id = self._manager.metadata.topics.topic(tp.topic).topic_id
         partition = self._manager.partition(tp)
-        if partition.only_log is not None:  # whose state may be what is to be repaired
-            node_id, log = partition.replicas[0], partition.only_log
-        else:
-            node_id, log, _ = partition.view.readable()
-        repair = LogRepair(log, dry_run=self._dry_run)
         with self._locked(tp):
-            return repair.run(topic_id, known.get(node_id))
+            if partition.only_log is not None:  # whose state may be what is to be repaired
+                log, said = partition.only_log, list[str]()
+                if not self._dry_run:
+                    partition.write_kept_locked()
+            elif self._dry_run:
+                log, said = partition.view.readable().log, []
+            else:
+                log, said = self._leading_locked(partition, topic_id, known)
+            node_id = next(n for n in partition.replicas if partition.view.log_of(n) is log)
+            report = LogRepair(log, dry_run=self._dry_run).run(topic_id, known.get(node_id))
+        return report._replace(found=(*said, *report.found))
+
+    def _leading_locked(
+        self, partition: Partition, topic_id: str, known: Mapping[int, LogState]
+    ) -> tuple[PartitionLog, list[str]]:
+        """Let a replica lead that is whole; return its log, and what was done about those that are not.
+
+        All members of the ISR are looked at before anything is written. If none is whole, the one that has
+        most leads, to be cut, and all others will be made equal to it.
+
+        Raises:
+            KafkaStorageError: a member that is away may be whole; or a commit's state cannot be written.
+        """
+        view, manager = partition.view, self._manager
+        state = view.state()
+        looked: dict[int, LogRepair] = {}
+        reports: dict[int, RepairReport] = {}
+        for node_id in sorted(state.isr, key=lambda node: node != state.leader):
+            if manager.dirs.is_online(node_id):
+                repair = LogRepair(view.log_of(node_id), dry_run=True)
+                with contextlib.suppress(OSError, KBatchError):
+                    reports[node_id] = repair.run(topic_id, known.get(node_id))
+                    looked[node_id] = repair
+        whole = [n for n, repair in looked.items() if not repair.loses and not reports[n].damaged]
+        if whole:
+            partition.write_kept_locked()
+            partition.lead_among_locked(whole)
+            broken = [n for n in state.isr if n not in whole and manager.dirs.is_online(n)]
+            for node_id in broken:  # It is recreated.
+                manager.files.remove_dir(view.log_of(node_id).directory)
+            leader, log, _ = partition.ready_locked(flush=True)
+            return log, [
+                f"the replica on node {node_id} is not whole: it is made again from that on node {leader}"
+                for node_id in broken
+            ]
+        if not looked:
+            raise view.no_usable_replica(state)
+        most = max(looked, key=lambda node: reports[node].log_end_offset)
+        if not looked[most].loses:
+            partition.write_kept_locked()
+            return view.log_of(most), []
+        files = manager.files
+        away = [
+            n
+            for n in state.isr
+            if not (
+                manager.dirs.is_online(n)
+                and (n in looked or not files.exists(view.log_of(n).directory))
+            )
+        ]
+        if away:
+            raise KafkaStorageError(
+                f"no replica of {partition.topic_partition} that can be read is whole, but that on node "
+                f"{', '.join(map(str, away))} may be: mount its disk, or replace it "
+                "(`kbatch log-dirs --replace`), then repair"
+            )
+        if not is_lost(view.log_of(most)):
+            partition.write_kept_locked()
+        partition.lead_alone_locked(most)
+        return view.log_of(most), [
+            f"none of its replicas is whole: node {most}, which has most, leads, and the others are made "
+            "equal to it"
+        ]
 
     @contextlib.contextmanager
     def _locked(self, tp: TopicPartition) -> Iterator[None]:
@@ -216,15 +291,15 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
         if view.only_log is not None:
             return report
         topic_id = manager.metadata.topics.topic(tp.topic).topic_id
-        leader, state = view.readable(), view.state()
+        leader, isr, replicas = view.readable(), view.state().isr, view.describe()
     except (OSError, KBatchError):
         return report  # which says why
     found, damaged = list(report.found), list(report.damaged)
-    for node_id in view.replicas:
+    for node_id, *_, in_sync, _, _, why_offline in replicas:
         if node_id == leader.node_id:
             continue
         name = f"replica on node {node_id}"
-        if node_id not in state.isr:
+        if not in_sync and (node_id not in isr or why_offline is None):
             found.append(
                 f"{name} is not in sync: `kbatch log-dirs --replicate` brings it up to date"
             )

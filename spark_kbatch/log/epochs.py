@@ -77,6 +77,18 @@ class LeaderEpochCache:
         floor = self.entries[above - 1].epoch if above else epoch
         return EpochEntry(floor, self.entries[above].start_offset)
 
+    def agree_until(self, other: LeaderEpochCache, start: int, end: int) -> int:
+        """Return the first offset from `start` on whose leader epoch is another one in `other`; or `end`."""
+        starts = {entry.start_offset for entry in (*self.entries, *other.entries)}
+        for offset in sorted({start, *(one for one in starts if start < one)}):
+            if offset < end and self.epoch_for(offset) != other.epoch_for(offset):
+                return offset
+        return end
+
+    def take_over(self, leader: LeaderEpochCache, end_offset: int) -> None:
+        """Replace the epochs, on disk, by those of a leader with which the log agrees up to its end."""
+        self._replace([entry for entry in leader.entries if entry.start_offset <= end_offset])
+
     def assign(self, epoch: int, start_offset: int) -> None:
         """Record on disk that leader epoch `epoch` starts at `start_offset`; drop entries that contradict it.
 

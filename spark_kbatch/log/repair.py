@@ -89,6 +89,7 @@ class LogRepair:
         self._dry_run = dry_run
         self._found: list[str] = []
         self._damaged: list[str] = []
+        self.loses = False  # whether less is left than the log's state says, or the state was lost
 
     def run(self, topic_id: str, known: LogState | None) -> RepairReport:
         """Repair the log's files, or report in a dry run what would be done.
@@ -164,6 +165,7 @@ class LogRepair:
         try:
             found = self._log.verified(state)
             if found.log_end_offset < state.log_end_offset:
+                self.loses = True
                 self._found.append(
                     f"{self._directory}: offsets {found.log_end_offset} to {state.log_end_offset}, which "
                     "were not flushed, are lost"
@@ -180,6 +182,7 @@ class LogRepair:
         damage = first_damage(files, directory, views, trusting, first)
         if damage is None:
             return state
+        self.loses = True
         after = state_ending_at(log.segments, state, *damage[:3])
         after = after._replace(
             sequence=state.sequence + 1,
@@ -196,6 +199,7 @@ class LogRepair:
     # A state that is lost.
 
     def _rebuilt(self, known: LogState | None) -> LogState:
+        self.loses = True
         files, directory = self._files, self._directory
         names = files.list(directory)
         bases = [base for base in map(base_offset_of, names) if base is not None]
@@ -344,7 +348,8 @@ class LogRepair:
         try:
             entries = read_leader_epochs(files, directory)
             # An epoch that starts at the end was written before its first batch and the state.
-            if entries and all(
+            is_empty = state.log_start_offset == state.log_end_offset
+            if (entries or is_empty) and all(
                 epoch <= state.leader_epoch or start >= state.log_end_offset
                 for epoch, start in entries
             ):

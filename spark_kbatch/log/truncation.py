@@ -10,7 +10,10 @@ truncateTo.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spark_kbatch.log.batch_headers import indexed_batch, walk_batch_headers
+from spark_kbatch.log.checkpoints import write_leader_epochs
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.recovery import readable_epochs, state_ending_at
 from spark_kbatch.log.retention import delete_segments
@@ -43,9 +46,26 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
 
 
 def truncate_fully_and_start_at(
-    log: PartitionLog, state: LogState, offset: int, *, now_ms: int
+    log: PartitionLog,
+    state: LogState,
+    offset: int,
+    *,
+    now_ms: int,
+    epochs: Sequence[tuple[int, int]] = (),
 ) -> LogState:
-    """Remove all batches of a log, whose next batch then gets `offset`; return the new state."""
+    """Remove all batches of a log, whose next batch then gets `offset`; return the new state.
+
+    Args:
+        log: the log.
+        state: its state.
+        offset: where it starts anew.
+        now_ms: the time.
+        epochs: the leader epochs, with their start offsets, that it has from then on; by default those
+            of its own that start by `offset`. They are written first: a crash before the state is written
+            leaves a log that still ends elsewhere, and is truncated again.
+    """
+    if epochs:
+        write_leader_epochs(log.files, log.directory, epochs)
     emptied = state._replace(
         sequence=state.sequence + 1,
         log_start_offset=offset,

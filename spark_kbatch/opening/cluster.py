@@ -354,16 +354,25 @@ class Cluster(TopicsAtPath):
             skip_deleted=topics is None,
         )
 
-    def replace_log_dir(self, node_id: int) -> None:
+    def replace_log_dir(self, node_id: int, *, unclean: bool = False) -> None:
         """Replace the lost log dir of a node by the empty directory at its path.
 
         What it held is copied there from other replicas by `replicate`, or by appends.
 
+        Args:
+            node_id: the node.
+            unclean: whether to give up records of which the lost log dir may have had the only copy.
+
         Raises:
-            ConfigError: no such node, it is online, or the directory is not empty.
+            ConfigError: no such node, it is online, the directory is not empty, or without `unclean`
+                it may have had the only copy of some records.
         """
-        node_id = arguments.whole_number("node_id", node_id, 0)
-        administration.replace_log_dir(self._parts.manager, node_id)
+        administration.replace_log_dir(
+            self._parts.manager,
+            arguments.whole_number("node_id", node_id, 0),
+            self._parts.coordinator(flush=True),
+            unclean=unclean,
+        )
 
     def export(self, topic: str, *, to: StrPath) -> list[ExportedPartition]:
         """Copy a topic's committed records into the log dir of a stopped Kafka broker.

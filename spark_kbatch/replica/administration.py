@@ -44,15 +44,23 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.topic import Topic, TopicConfig, altered, ensure_valid_topic
+from spark_kbatch.options.topic import (
+    TRANSACTION_STATE_TOPIC,
+    Topic,
+    TopicConfig,
+    altered,
+    ensure_valid_topic,
+)
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.paths import partition_of
 from spark_kbatch.replica.view import ReplicaInfo
 
 logger = logging.getLogger(__name__)
 
 _FEW, _FLUSHES_AT_ONCE = 64, 16
+_NAMED = 5  # partitions in an error
 
 
 class LogDirInfo(NamedTuple):
@@ -419,30 +427,102 @@ def replicate_all(
 
 def _in_sync(manager: ReplicaManager, topic_partition: TopicPartition, commits: Commits) -> bool:
     """Let a partition's replicas catch up with its leader; return True if all are in sync afterwards."""
-    ends: list[int] | None = None
+    furthest: dict[int, int] = {}
+    turns_left = (
+        2  # A replica that is lost leaves the ISR in the first, and is recreated in the second.
+    )
     while True:
         # Each time, since others may change or delete the topic.
-        partition = manager.partition(topic_partition)
-        if len(partition.view.state().isr) >= len(partition.replicas):
+        replicas = manager.partition(topic_partition).view.describe()
+        if all(one.in_sync for one in replicas):
             return True
-        manager.replicate([topic_partition], commits, flush=True)
-        before, ends = ends, [one.log_end_offset for one in partition.view.describe()]
-        if ends == before:  # No replica has come any further.
+        ends = {one.node_id: one.log_end_offset for one in replicas if not one.in_sync}
+        if any(end > furthest.get(node, -1) for node, end in ends.items()):
+            turns_left = 2
+        if not turns_left:  # No replica has come any further.
             return False
+        turns_left -= 1
+        furthest |= {node: max(end, furthest.get(node, -1)) for node, end in ends.items()}
+        try:
+            with _ready(manager, topic_partition, commits) as partition:
+                partition.look_locked()
+        except (OSError, KBatchError) as error:
+            logger.warning("cannot replicate %s for now: %s", topic_partition, error)
 
 
-def replace_log_dir(manager: ReplicaManager, node_id: int) -> None:
+@contextlib.contextmanager
+def _ready(
+    manager: ReplicaManager, topic_partition: TopicPartition, commits: Commits
+) -> Iterator[Partition]:
+    """Hold the lock of a partition, and yield it, ready."""
+    with contextlib.ExitStack() as held:
+        if topic_partition.topic == TRANSACTION_STATE_TOPIC:  # whose lock is the commit lock
+            held.enter_context(commits.settled())
+        else:
+            held.enter_context(manager.writing())
+            held.enter_context(manager.locked([topic_partition], commits))
+        yield manager.partition(topic_partition)
+
+
+def replace_log_dir(
+    manager: ReplicaManager, node_id: int, commits: Commits, *, unclean: bool
+) -> None:
     """Accept an empty directory as the log dir of a node whose disk was lost.
 
-    The node's replicas are recreated there.
+    Before that the node leaves the ISR of all its partitions, so that no one counts on what it had. Its
+    replicas are recreated there.
+
+    Args:
+        manager: the cluster's.
+        node_id: the node.
+        commits: the cluster's.
+        unclean: whether to go on if the lost disk may have had the only copy of some records.
 
     Raises:
-        ConfigError: no such node, it is online, or the directory is not empty.
+        ConfigError: no such node, it is online, the directory is not empty, or it may have had the only copy.
     """
-    with manager.locks.metadata():
-        if 0 <= node_id < len(manager.dirs.all) and manager.dirs.is_online(node_id):
-            raise ConfigError(
-                f"the log dir of node {node_id} is online; only one that is lost can be replaced"
-            )
-        manager.metadata.cluster_file.replace_log_dir(node_id)
+    _ensure_lost(manager, node_id)
     manager.dirs.look_again()
+    only = []
+    for topic in manager.metadata.topics.names(internal=True):
+        with contextlib.suppress(UnknownTopicOrPartitionError):
+            for tp in manager.partitions(topic):
+                if node_id in manager.partition(tp).replicas and not _left(
+                    manager, tp, node_id, commits
+                ):
+                    only.append(tp)
+    names = ", ".join(map(str, only[:_NAMED])) + (", ..." if only[_NAMED:] else "")
+    if only and not unclean:
+        raise ConfigError(
+            f"no other replica that is in sync can be used of {names}: the lost log dir of node {node_id} "
+            "may have had the only copy. Mount what is missing (`kbatch log-dirs` shows it), or give up "
+            "these records with `--unclean` (unclean=True)"
+        )
+    with manager.locks.commit(), manager.locks.metadata(), manager.writing():
+        _ensure_lost(manager, node_id)
+        manager.metadata.cluster_file.replace_log_dir(node_id)
+        manager.dirs.look_again()
+        for tp in only:
+            with manager.locks.partitions([tp]):
+                manager.partition(tp).give_up_locked()
+
+
+def _ensure_lost(manager: ReplicaManager, node_id: int) -> None:
+    if 0 <= node_id < len(manager.dirs.all) and manager.dirs.is_online(node_id):
+        raise ConfigError(
+            f"the log dir of node {node_id} is online; only one that is lost can be replaced"
+        )
+
+
+def _left(
+    manager: ReplicaManager, topic_partition: TopicPartition, node_id: int, commits: Commits
+) -> bool:
+    """Let a lost node leave a partition's ISR; return False if no other replica can lead."""
+    if manager.partition(topic_partition).only_log is not None:
+        return False
+    try:
+        with _ready(manager, topic_partition, commits) as partition:
+            return node_id not in partition.view.state().isr
+    except (OSError, KafkaStorageError) as error:
+        logger.warning("%s: %s", topic_partition, error)
+        return False

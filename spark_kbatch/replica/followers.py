@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
+from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.log import retention, truncation
 from spark_kbatch.log.append import append_as_follower
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import ReadRange
+from spark_kbatch.record.header import walk
+from spark_kbatch.record.legacy import unwrap
 
 _COPY_BYTES = 8 << 20
 
@@ -42,53 +44,68 @@ class ReplicaFetcher:
         self._piece, self._piece_offset = memoryview(b""), -1  # what was read last
 
     def truncate(self, follower: PartitionLog) -> LogState:
-        """Truncate a follower's log to where it agrees with the leader's; return the follower's state."""
+        """Truncate a follower's log to where it agrees with the leader's; return the follower's state.
+
+        If it ends before the leader's log start then, it starts anew.
+        """
         state, leader = follower.state(), self._state
+        is_equal = (
+            state.leader_epoch == leader.leader_epoch
+            and state.log_end_offset <= leader.log_end_offset
+        )
+        if state.log_end_offset >= leader.log_start_offset and not is_equal:
+            state = self._truncated(follower, state)
         if state.log_end_offset < leader.log_start_offset:
-            return truncation.truncate_fully_and_start_at(
-                follower, state, leader.log_start_offset, now_ms=self._now_ms()
-            )
-        if state.leader_epoch == leader.leader_epoch:
-            if state.log_end_offset <= leader.log_end_offset:
-                return state
-        try:
-            theirs = LeaderEpochCache.read(self._log.files, self._log.directory)
-        except (OSError, KBatchError) as error:
-            raise LeaderError(error) from error
-        while True:
-            state = follower.discard_unrecorded(state)
-            ours = LeaderEpochCache.read(follower.files, follower.directory)
-            if ours.latest_epoch < 0:
-                # It never had a batch with an epoch: what was committed is the same in all logs.
-                end = min(state.high_watermark, leader.log_end_offset)
-                if end < state.log_end_offset:
-                    state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
-                return state
-            epoch, end = theirs.end_offset_for(ours.latest_epoch, leader.log_end_offset)
-            if epoch < 0:
-                raise KafkaStorageError(
-                    f"{follower.directory} has leader epoch {ours.latest_epoch}, which its leader does "
-                    "not know"
-                )
-            if epoch < ours.latest_epoch:
-                end = min(end, ours.end_offset_for(epoch, state.log_end_offset).start_offset)
-            if end >= state.log_end_offset:
-                # An epoch that started at its end, without a batch, may be in no other log.
-                ours.truncate_from_end(state.log_end_offset)
-                return state
-            state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
+            state = self._started_anew(follower, state)
+        return state
+
+    def _truncated(self, follower: PartitionLog, state: LogState) -> LogState:
+        leader, theirs = self._state, self._epochs()
+        state = follower.discard_unrecorded(state)
+        ours = LeaderEpochCache.read(follower.files, follower.directory)
+        start = max(state.log_start_offset, leader.log_start_offset)
+        end = ours.agree_until(theirs, start, min(state.log_end_offset, leader.log_end_offset))
+        state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
+        # Its own may have one more that started at its end, without a batch, and is in no other log.
+        LeaderEpochCache.read(follower.files, follower.directory).take_over(
+            theirs, state.log_end_offset
+        )
+        return state
 
     def recreate(self, follower: PartitionLog, topic_id: str) -> LogState:
         """Recreate a follower's log, empty and starting at the leader's log start; return its state."""
         follower.create(topic_id)
         follower.files.flush([follower.directory.parent])
         follower.forget_batches()
-        state, start_offset = follower.state(), self._state.log_start_offset
-        if start_offset == 0:
-            return state
+        state = follower.state()
+        return self._started_anew(follower, state) if self._state.log_start_offset > 0 else state
+
+    def _started_anew(self, follower: PartitionLog, state: LogState) -> LogState:
+        """Empty a follower's log, for the batch that holds the leader's log start to be its first.
+
+        It gets the leader's epochs: its own, of batches that are gone, would say that it has to be
+        truncated below its start. Its log start follows once it has that batch (`catch_up`).
+        """
+        offset = self._first_base_offset()
+        epochs = [entry for entry in self._epochs().entries if entry.start_offset <= offset]
         return truncation.truncate_fully_and_start_at(
-            follower, state, start_offset, now_ms=self._now_ms()
+            follower, state, offset, now_ms=self._now_ms(), epochs=epochs
         )
+
+    def _first_base_offset(self) -> int:
+        """Return where the leader's batch starts that holds its log start, or its end if it is empty."""
+        start, end = self._state.log_start_offset, self._state.log_end_offset
+        if start == end:
+            return end
+        data = self._read(start)
+        _, header = next(walk(data))
+        return (unwrap(data, 0, header).header if header.is_wrapper else header).base_offset
+
+    def _epochs(self) -> LeaderEpochCache:
+        try:
+            return LeaderEpochCache.read(self._log.files, self._log.directory)
+        except (OSError, KBatchError) as error:
+            raise LeaderError(error) from error
 
     def lacks(self, state: LogState) -> bool:
         """Return True if a truncated follower's log ends or starts before the leader's."""
@@ -133,27 +150,32 @@ class ReplicaFetcher:
         def finish() -> LogState:
             after = show()
             if after.log_start_offset < leader.log_start_offset:
-                self.delete(follower, after)
+                start, end = leader.log_start_offset, leader.high_watermark
+                delete_on_follower(follower, after, start, end, self._now_ms())
             return after
 
         return finish
 
-    def delete(self, follower: PartitionLog, state: LogState) -> None:
-        """Delete a follower's records below the leader's log start offset."""
-        leader, now_ms = self._state, self._now_ms()
-        if state.high_watermark < leader.log_start_offset:
-            state = follower.move_high_watermark(
-                state, leader.high_watermark, flush=True, now_ms=now_ms
-            )
-        retention.delete_records(follower, state, leader.log_start_offset, now_ms)
-
     def _read(self, offset: int) -> memoryview:
         """Return whole batches of the leader from `offset` on, read once for all followers that need them."""
         if self._piece_offset != offset:
-            seen = self._state._replace(high_watermark=self._state.log_end_offset)
+            # A batch may begin before the log start.
+            seen = self._state._replace(
+                high_watermark=self._state.log_end_offset,
+                log_start_offset=min(offset, self._state.log_start_offset),
+            )
             try:
                 self._piece = self._log.read(seen, ReadRange(offset, _COPY_BYTES)).data
             except (OSError, KBatchError) as error:
                 raise LeaderError(error) from error
             self._piece_offset = offset
         return self._piece
+
+
+def delete_on_follower(
+    follower: PartitionLog, state: LogState, offset: int, high_watermark: int, now_ms: int
+) -> None:
+    """Delete a follower's records below `offset`, which is at most its leader's high watermark."""
+    if state.high_watermark < offset:
+        state = follower.move_high_watermark(state, high_watermark, flush=True, now_ms=now_ms)
+    retention.delete_records(follower, state, offset, now_ms)

@@ -524,15 +524,15 @@ class ReplicaManager:
                 wanted_id = topic_ids.get(topic_partition, partition.topic.topic_id)
                 ensure_same_topic(topic_partition, wanted_id, partition.topic.topic_id)
                 try:
-                    appended, log = partition.append_locked(
+                    appended = partition.append_locked(
                         batch, origin=origin, required_acks=required_acks, flush=flush
                     )
                 except KafkaStorageError as error:
                     if partition.only_log is not None:
                         _damaged(error)
                     raise
-                if log.config.has_retention:
-                    self._maybe_delete_old_segments(log, self.now_ms())
+                if partition.config.has_retention:
+                    self._maybe_delete_old_segments(partition)
                 return appended
         except CorruptRecordError as error:  # in the log; the batch given is sound
             damaged = KafkaStorageError(f"{topic_partition} cannot be appended to: {error}")
@@ -560,11 +560,9 @@ class ReplicaManager:
         with self.writing():
             for topic_partition in sorted(topic_partitions):
                 try:
-                    with self.locked([topic_partition], commits) as leaders:
-                        _, log, state = leaders[topic_partition]
-                        deletion = retention.delete_old_segments(log, state, self.now_ms())
-                        done[topic_partition] = deletion
-                        self.partition(topic_partition).delete_on_followers_locked()
+                    with self.locked([topic_partition], commits):
+                        partition = self.partition(topic_partition)
+                        done[topic_partition] = partition.delete_old_segments_locked()
                 except UnknownTopicOrPartitionError:
                     if not skip_deleted:
                         raise
@@ -601,16 +599,16 @@ class ReplicaManager:
             with self.locks.metadata():
                 return self.deletions.forget_locked(done)
 
-    def _maybe_delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
+    def _maybe_delete_old_segments(self, partition: Partition) -> None:
         """Delete old segments from time to time. An error is only logged: it is not the append's."""
-        topic_partition = log.topic_partition
+        topic_partition = partition.topic_partition
         checked_ms = self._retention_checked_ms.get(topic_partition)
         elapsed_ms = self.monotonic_ms()
         if checked_ms is not None and elapsed_ms - checked_ms < RETENTION_CHECK_INTERVAL_MS:
             return
         self._retention_checked_ms[topic_partition] = elapsed_ms
         try:
-            retention.delete_old_segments(log, log.state(), now_ms)
+            partition.delete_old_segments_locked()
         except (OSError, KBatchError) as error:
             logger.warning("cannot delete old segments of %s for now: %s", topic_partition, error)
 
@@ -653,11 +651,7 @@ class ReplicaManager:
             }
             for tp, (_, log, state) in leaders.items():
                 retention.ensure_deletable(log, state, wanted[tp])
-            now_ms = self.now_ms()
-            return {
-                tp: retention.delete_records(log, state, wanted[tp], now_ms)
-                for tp, (_, log, state) in leaders.items()
-            }
+            return {tp: self.partition(tp).delete_records_locked(wanted[tp]) for tp in leaders}
 
     # Fetches.
 

@@ -41,7 +41,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -50,15 +50,16 @@ from spark_kbatch.errors import (
     KBatchError,
     NotEnoughReplicasError,
 )
+from spark_kbatch.log import retention
 from spark_kbatch.log.append import Ahead, append_ahead, append_as_leader
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.log.validator import Accepted
-from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.model import AppendOrigin, AppendResult, Deletion, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_PRODUCER_ID
-from spark_kbatch.replica.followers import LeaderError, ReplicaFetcher
+from spark_kbatch.replica.followers import LeaderError, ReplicaFetcher, delete_on_follower
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
 from spark_kbatch.replica.view import PartitionView, Replica
@@ -142,6 +143,7 @@ class Partition:
     def ready_locked(self, *, flush: bool) -> Replica:
         """Elect a leader if needed and let its followers catch up; return the leader's replica."""
         if self.only_log is not None:
+            self.write_kept_locked()
             return Replica(self.replicas[0], self.only_log, self.only_log.state())
         led = self._lead_and_replicate_locked(flush=flush)
         return Replica(led.state.leader, led.log, led.log_state)
@@ -154,7 +156,8 @@ class Partition:
 
         Args:
             place: writes them there, and returns the state that would show them. Of the given state it
-                uses the leader epoch and the end offsets. An OSError that it raises is the replica's.
+                uses the leader epoch and the end offsets. An OSError that it raises is the replica's, and
+                so is any error of one whose disk is gone.
 
         Returns:
             Those states, by node; `flip_locked` writes them.
@@ -186,12 +189,13 @@ class Partition:
         self, led: Leadership, place: Callable[[Replica], LogState]
     ) -> dict[int, LogState]:
         placed: dict[int, LogState] = {}
-        failed: OSError | None = None
+        failed: OSError | KBatchError | None = None
         for node_id in led.state.isr:
             try:
                 placed[node_id] = place(self._in_epoch_locked(node_id, led))
-            except OSError as error:
-                if isinstance(error, KBatchError):
+            except (OSError, KBatchError) as error:
+                # What is wrong with the staged batches is not the replica's, unless its disk is gone.
+                if isinstance(error, KBatchError) and self._dirs.is_online(node_id):
                     raise
                 self.view.failed(node_id, error)
                 failed = error
@@ -231,12 +235,17 @@ class Partition:
         unwritten, and written before the replica is used again.
 
         Raises:
-            OSError, KBatchError: the state of the only replica cannot be written.
+            OSError, KBatchError: the state of the only replica cannot be written, in the only log dir.
         """
         if self.only_log is not None:
-            (state,) = states.values()
-            _write_if_newer(self.only_log, state, flush=flush)
-            return
+            ((node_id, state),) = states.items()
+            try:
+                _write_if_newer(self.only_log, state, flush=flush)
+                return
+            except (OSError, KBatchError) as error:
+                if len(self._dirs.all) == 1:
+                    raise
+                self.view.failed(node_id, error)
         known = self.view.state()
         flipped = [node for node in states if self._flipped_locked(node, states[node], flush=flush)]
         isr = [node for node in known.isr if node in flipped]
@@ -370,12 +379,16 @@ class Partition:
             are_plain: whether the batches above the high watermark have no producer ids.
             ahead: what the leader has to flush, which it does meanwhile.
         """
-        try:
-            led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
-        except LeaderError as error:
-            self.view.failed(led.state.leader, error.cause)
-            self._elect_locked(led.state)
-            return self._replicate_locked(self._lead_locked(), flush=flush)
+        for turn in range(1, len(self.replicas) + 1):
+            try:
+                led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
+                break
+            except LeaderError as error:
+                self.view.failed(led.state.leader, error.cause)
+                if turn == len(self.replicas):
+                    raise error.cause from None  # Each of them has led, and failed.
+                self._elect_locked(led.state)
+                led, ahead, are_plain = self._lead_locked(), None, False
         state, log, log_state = led
         if tuple(isr) != state.isr:
             state = self._change_isr_locked(state, isr, log_state.high_watermark)
@@ -393,11 +406,8 @@ class Partition:
         origin: AppendOrigin,
         required_acks: int,
         flush: bool,
-    ) -> tuple[Appended, PartitionLog]:
+    ) -> Appended:
         """Append one batch, or a run of them, to the leader, and with acks=all to its followers.
-
-        Returns:
-            The outcome, and the leader's log.
 
         Raises:
             NotEnoughReplicasError: with acks=all too few replicas are in sync.
@@ -405,11 +415,12 @@ class Partition:
         """
         log = self.only_log
         if log is not None:
+            self.write_kept_locked()
             result = append_as_leader(
                 log, log.state(), *batch[:2],
                 batch_headers=batch.batch_headers, origin=origin, flush=flush, now_ms=self._now_ms(),
             )  # fmt: skip
-            return Appended(result), log
+            return Appended(result)
         led = self._lead_and_replicate_locked(flush=flush)
         for _ in self.replicas:
             if required_acks == -1:
@@ -432,7 +443,7 @@ class Partition:
             result, epoch = ahead.result, led.state.leader_epoch
             required = result.base_offset + batch.header.last_offset_delta + 1
             if not waits:
-                return Appended(result, False, required, epoch, self.topic.topic_id), led.log
+                return Appended(result, False, required, epoch, self.topic.topic_id)
             self._led = led = self._replicate_locked(
                 led,
                 flush=flush,
@@ -445,7 +456,7 @@ class Partition:
             if led.state.leader_epoch == epoch or survives:
                 is_decided = led.log_state.high_watermark >= required
                 epoch, topic_id = led.state.leader_epoch, self.topic.topic_id
-                return Appended(result, is_decided, required, epoch, topic_id), led.log
+                return Appended(result, is_decided, required, epoch, topic_id)
         raise self.view.no_usable_replica(led.state)
 
     # Elections.
@@ -508,6 +519,60 @@ class Partition:
     def _write_state(self, state: PartitionState) -> None:
         self._states.write(self.topic_partition, state, self.topic.topic_id)
 
+    def look_locked(self) -> None:
+        """Take replicas out of the ISR that a look shows not to be in sync: they catch up as others do.
+
+        The partition is ready.
+        """
+        if self.only_log is None:
+            state, _, log_state = led = self._ready()
+            isr = [one.node_id for one in self.view.describe() if one.in_sync or one.is_leader]
+            if tuple(isr) != state.isr:
+                state = self._change_isr_locked(state, isr, log_state.high_watermark)
+                self._led = led._replace(state=state)
+
+    def write_kept_locked(self) -> None:
+        """Write the states of decided commits that were kept because a disk had failed.
+
+        Raises:
+            KafkaStorageError: no in-sync replica has its state.
+        """
+        if self.only_log is not None and not self.view.kept():
+            return
+        state = self._without_unwritten_locked(self.view.state())
+        kept = state.unwritten
+        if set(state.isr) <= set(kept):
+            raise KafkaStorageError(
+                f"{self.topic_partition} waits for the disk of node {', '.join(map(str, kept))}, which failed "
+                "when a job was committed: the job's records are there, and shown once the disk is back; "
+                "`kbatch log-dirs` says what is wrong with it. Without it delete the topic, or give the "
+                "records up with `kbatch log-dirs --replace NODE --unclean`"
+            )
+
+    def lead_among_locked(self, whole: Collection[int]) -> None:
+        """Leave only these of the in-sync replicas in the ISR, one of which leads; on disk on return."""
+        state = self.view.state()
+        if state.leader not in whole:
+            self._elect_locked(state._replace(isr=tuple(n for n in state.isr if n in whole)))
+        elif set(whole) < set(state.isr):
+            leader = self._log_of(state.leader).state()
+            self._change_isr_locked(state, [*whole], leader.high_watermark)
+
+    def lead_alone_locked(self, node_id: int) -> None:
+        """Let this replica lead in a new epoch, with no other in sync; on disk on return."""
+        state = self.view.state()
+        after = state._replace(leader=node_id, leader_epoch=state.leader_epoch + 1)
+        self._change_isr_locked(after, [node_id], 0)
+
+    def give_up_locked(self) -> None:
+        """Recreate an only replica, whose disk was replaced, as an empty log."""
+        logger.warning("%s: records on a disk that was replaced are given up", self.topic_partition)
+        if self.only_log is not None:
+            self.only_log.create(self.topic.topic_id)
+            self.only_log.forget_batches()
+            if self.view.kept():
+                self._write_state(self.view.state()._replace(unwritten={}))
+
     def settle_high_watermark_locked(self, min_isr: int) -> None:
         """Write the high watermark to all in-sync replicas, if they are fewer than `min_isr`.
 
@@ -545,15 +610,22 @@ class Partition:
             The leader, and the nodes whose logs are equal to its then, itself included.
 
         Raises:
-            LeaderError: the leader could not be read, or not flushed.
+            LeaderError: the leader could not be flushed, or not be read while another one can lead.
         """
         leader, isr = led.state.leader, led.state.isr
+        unless_it_fails = functools.partial(self._unless_it_fails, led.state)
         fetcher = ReplicaFetcher(led.log, led.log_state, self._now_ms)
         states: dict[int, LogState | None] = {leader: led.log_state}
         for node_id in self.replicas:
             if node_id != leader and self._dirs.is_online(node_id):
                 truncate = functools.partial(self._truncated_locked, node_id, fetcher, isr)
-                states[node_id] = self._unless_it_fails(node_id, truncate)
+                states[node_id] = unless_it_fails(node_id, truncate)
+        deleted_to = max(
+            state.log_start_offset for n, state in states.items() if state and n in isr
+        )
+        if deleted_to > led.log_state.log_start_offset:
+            led = self._deleted_on_leader_locked(led, deleted_to)
+            states[leader] = led.log_state
         with self._side_by_side(flush) as start:
             waits = {}
             if ahead is not None:
@@ -564,11 +636,9 @@ class Partition:
                         fetcher.catch_up, self._log_of(node_id), state, flush=flush,
                         bytes_max=None if node_id in isr else _CATCH_UP_BYTES,
                     )  # fmt: skip
-                    show = self._unless_it_fails(node_id, catch_up)
+                    show = unless_it_fails(node_id, catch_up)
                     if show is not None:
-                        waits[node_id] = start(
-                            functools.partial(self._unless_it_fails, node_id, show)
-                        )
+                        waits[node_id] = start(functools.partial(unless_it_fails, node_id, show))
             for node_id, wait in waits.items():
                 states[node_id] = wait()
         led = led._replace(log_state=states.pop(leader) or led.log_state)
@@ -584,6 +654,10 @@ class Partition:
     ) -> LogState:
         follower = self._log_of(node_id)
         try:
+            if node_id not in isr and not self.view.is_of_topic(follower):
+                raise KafkaStorageError(
+                    f"{follower.directory} is of another topic of the same name"
+                )
             return fetcher.truncate(follower)
         except KBatchError as error:
             if node_id in isr or not self._dirs.is_online(node_id):
@@ -591,13 +665,23 @@ class Partition:
             logger.warning("recreating %s: %s", follower.directory, error)
             return fetcher.recreate(follower, self.topic.topic_id)
 
-    def _unless_it_fails(self, node_id: int, step: Callable[[], T]) -> T | None:
-        """Run a step on a follower and return its result; if it fails, note the failure and return None."""
+    def _unless_it_fails(
+        self, state: PartitionState, node_id: int, step: Callable[[], T]
+    ) -> T | None:
+        """Run a step on a follower and return its result; if it fails, note the failure and return None.
+
+        A leader that cannot be read is the follower's failure, too, if no other one can lead: what the
+        follower lacks is damaged, and appends go on.
+        """
         try:
             return step()
+        except LeaderError as error:
+            if any(self.view.alive(state)):
+                raise
+            self.view.failed(node_id, error)
         except (OSError, KBatchError) as error:
             self.view.failed(node_id, error)
-            return None
+        return None
 
     @contextlib.contextmanager
     def _side_by_side(self, flush: bool) -> Iterator[Start]:
@@ -611,22 +695,63 @@ class Partition:
         else:
             yield _done
 
-    def delete_on_followers_locked(self) -> None:
-        """Delete the records below the leader's log start on in-sync followers.
+    # Deletion. Followers come first: the next leader may be any of them.
+
+    def delete_records_locked(self, offset: int) -> Deletion:
+        """Move the log start to `offset` and delete the segments below it, on the in-sync replicas.
+
+        The partition is ready, and `offset` at most the high watermark.
+        """
+        self._delete_on_followers_locked(offset)
+        log, now_ms = self._leading_log(), self._now_ms()
+        return retention.delete_records(log, log.state(), offset, now_ms)
+
+    def delete_old_segments_locked(self) -> Deletion:
+        """Delete the leader's expired segments, on the in-sync replicas.
 
         The partition is ready.
         """
+        log, now_ms = self._leading_log(), self._now_ms()
+        state = log.state()
+        if self.only_log is None:
+            planned = retention.plan(log, state, now_ms)
+            self._delete_on_followers_locked(planned.log_start_offset)
+        return retention.delete_old_segments(log, state, now_ms)
+
+    def _deleted_on_leader_locked(self, led: Leadership, offset: int) -> Leadership:
+        """Finish a deletion whose process died before it came to the leader."""
+        try:
+            offset = min(offset, led.log_state.high_watermark)
+            retention.delete_records(led.log, led.log_state, offset, self._now_ms())
+            return led._replace(log_state=led.log.state())
+        except (OSError, KBatchError) as error:
+            raise LeaderError(error) from error
+
+    def _leading_log(self) -> PartitionLog:
+        return self.only_log or self._ready().log
+
+    def _delete_on_followers_locked(self, offset: int) -> None:
+        """Move the log start of in-sync followers; one for which that fails leaves the ISR, on disk on return."""
         if self.only_log is not None:
             return
-        led = self._ready()
-        fetcher = ReplicaFetcher(led.log, led.log.state(), self._now_ms)
-        for node_id in led.state.isr:
-            if node_id != led.state.leader:
-                try:
-                    follower = self._log_of(node_id)
-                    fetcher.delete(follower, follower.state())
-                except (OSError, KBatchError) as error:
-                    self.view.failed(node_id, error)
+        state, _, log_state = led = self._ready()
+        told = [
+            node
+            for node in state.isr
+            if node == state.leader or self._deleted_locked(node, offset, log_state.high_watermark)
+        ]
+        if tuple(told) != state.isr:
+            state = self._change_isr_locked(state, told, log_state.high_watermark)
+            self._led = led._replace(state=state)
+
+    def _deleted_locked(self, node_id: int, offset: int, high_watermark: int) -> bool:
+        log = self._log_of(node_id)
+        try:
+            delete_on_follower(log, log.state(), offset, high_watermark, self._now_ms())
+        except (OSError, KBatchError) as error:
+            self.view.failed(node_id, error)
+            return False
+        return True
 
 
 def _done(step: Step) -> Step:

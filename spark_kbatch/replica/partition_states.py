@@ -43,6 +43,10 @@ class PartitionStates:
     def __init__(self, json_files: JsonFiles, paths: ClusterPaths, deleted: DeletedTopics) -> None:
         self._json_files, self.paths, self._deleted = json_files, paths, deleted
 
+    def exists(self, topic_partition: TopicPartition) -> bool:
+        """Return True if PATH has a partition's file."""
+        return self._json_files.files.exists(self.paths.partition_file(topic_partition))
+
     def read(self, topic_partition: TopicPartition, topic_id: str) -> PartitionState | None:
         """Return a partition's stored leader and ISR; None if they have never changed.
 

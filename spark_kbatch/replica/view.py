@@ -19,6 +19,8 @@ from spark_kbatch.errors import (
     NotEnoughReplicasAfterAppendError,
     NotLeaderOrFollowerError,
 )
+from spark_kbatch.log.checkpoints import read_partition_metadata
+from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
@@ -34,7 +36,8 @@ NOTHING_NEWER: Mapping[int, LogState] = {}
 class ReplicaInfo(NamedTuple):
     """A replica's status at one moment: its role, log end and lag, or why it is offline.
 
-    If it cannot be read, numbers are -1.
+    If it cannot be read, numbers are -1. It is in sync if the ISR on disk names it and a look at its log
+    agrees: that is there, the topic's own, has the leader's epochs, and reaches the high watermark.
     """
 
     node_id: int
@@ -138,6 +141,15 @@ class PartitionView:
             )
         return known
 
+    def kept(self) -> Mapping[int, LogState]:
+        """Return the state of a decided commit that is kept for an only replica, whose disk failed.
+
+        With one log dir nothing is kept. With more of them this is one look at a file that is not there.
+        """
+        if len(self._dirs.all) == 1 or not self._states.exists(self.topic_partition):
+            return NOTHING_NEWER
+        return self.state().unwritten
+
     def readable(self) -> Replica:
         """Return the replica to read, without commits that are decided but not yet written to its state.
 
@@ -154,7 +166,8 @@ class PartitionView:
         """
         if self.only_log is not None:
             node_id = self.replicas[0]
-            return Look(PartitionState(node_id, self.replicas), {node_id: self.only_log.state()})
+            state = PartitionState(node_id, self.replicas, unwritten=self.kept())
+            return Look(state, {node_id: self.only_log.state()})
         state = self.state()
         if state.leader not in avoid:
             leader = self.log_state(state.leader, to_write=False)
@@ -195,22 +208,52 @@ class PartitionView:
     def describe(self) -> list[ReplicaInfo]:
         """Return the status of all replicas of the partition, in order of preference."""
         state = self.state()
-        found = {node_id: self.log_state(node_id, to_write=False) for node_id in self.replicas}
-        leader = found[state.leader]
+        # The leader comes first: what is below its high watermark then is in all logs that are in sync.
+        leader = self.log_state(state.leader, to_write=False)
         end = -1 if leader is None else leader.log_end_offset
         rows = []
-        for node_id, log_state in found.items():
+        for node_id in self.replicas:
+            is_leader = node_id == state.leader
+            log_state = leader if is_leader else self.log_state(node_id, to_write=False)
             own_end = -1 if log_state is None else log_state.log_end_offset
             why = self._dirs.why_offline(node_id)
             if why is None and log_state is None:
                 why = "its log cannot be read"
+            is_in_sync = node_id in state.isr and why is None
+            if is_in_sync and not is_leader and leader is not None and log_state is not None:
+                followed = Replica(state.leader, self.log_of(state.leader), leader)
+                is_in_sync = self._follows(
+                    Replica(node_id, self.log_of(node_id), log_state), followed
+                )
             rows.append(
                 ReplicaInfo(
-                    node_id, node_id == state.leader, node_id in state.isr, own_end,
+                    node_id, is_leader, is_in_sync, own_end,
                     max(end - own_end, 0) if own_end >= 0 and end >= 0 else -1, why,
                 )
             )  # fmt: skip
         return rows
+
+    def _follows(self, follower: Replica, leader: Replica) -> bool:
+        """Return True if a follower has the leader's committed batches, as far as their epochs tell."""
+        end = leader.state.high_watermark
+        if follower.state.log_end_offset < end or not self.is_of_topic(follower.log):
+            return False
+        start = max(follower.state.log_start_offset, leader.state.log_start_offset)
+        try:
+            theirs, ours = (
+                LeaderEpochCache.read(log.files, log.directory)
+                for log in (leader.log, follower.log)
+            )
+        except (OSError, KafkaStorageError):
+            return True  # A lost file is rebuilt from the batches.
+        return ours.agree_until(theirs, start, end) == end
+
+    def is_of_topic(self, log: PartitionLog) -> bool:
+        """Return False if a log is another topic's of the same name; a lost partition.metadata tells nothing."""
+        try:
+            return read_partition_metadata(log.files, log.directory) == self._topic_id
+        except (OSError, KafkaStorageError):
+            return True
 
     def reaches(
         self, required_offset: int, leader_epoch: int

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import COMMITS
 from spark_kbatch.errors import CommitError, CorruptRecordError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.model import TopicPartition
 from tests.support import builders
 from tests.support.builders import a_cluster, commit, contents, staged, write
+from tests.support.failing_disks import READ_ONLY, Disks, a_replicated_cluster, bytes_of
 from tests.support.faults import DiesAtTheCommitPoint, ReadOnlyFiles, StopsInTheFlip, died
 
 FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
@@ -168,3 +174,127 @@ def test_repair_keeps_the_files_of_a_commit_that_cannot_be_finished(cluster: Clu
     away.rename(directory)
     list(cluster.repair())
     assert counts(Cluster(str(cluster.path))) == COUNTS
+
+
+# Several replicas.
+
+
+EVENTS = TopicPartition("events", 0)
+BATCHES = [builders.batch(n=n + 1, seed=n) for n in range(4)]
+
+
+@pytest.fixture
+def replicated(tmp_path: Path) -> Cluster:
+    cluster = a_replicated_cluster(tmp_path, Disks())
+    for batch in BATCHES[:3]:
+        builders.append_records(cluster, {EVENTS: batch}, flush=True)
+    return cluster
+
+
+def directory(cluster: Cluster, node_id: int) -> Path:
+    return cluster._parts.metadata.cluster_file.log_directory(EVENTS, node_id)
+
+
+def cut(cluster: Cluster, node_id: int, size: int) -> None:
+    path = directory(cluster, node_id) / f"{0:020d}.log"
+    os.truncate(path, path.stat().st_size - size)
+
+
+def flip_a_bit(cluster: Cluster, node_id: int) -> None:
+    path = directory(cluster, node_id) / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+def lose_state(cluster: Cluster, node_id: int) -> None:
+    (directory(cluster, node_id) / "kbatch.state").write_bytes(bytes(8192))
+
+
+def ensure_goes_on(cluster: Cluster, count: int) -> None:
+    """Check that the first `count` batches are there, that appends go on, and that all replicas are equal."""
+    cluster = Cluster(str(cluster.path))
+    records = builders.records_of(BATCHES[:count])
+    assert contents(cluster)[EVENTS] == records
+    (result,) = builders.append_records(cluster, {EVENTS: BATCHES[3]}).values()
+    assert (result.error, result.base_offset) == (None, len(records))
+    assert cluster.replicate() == []
+    assert contents(cluster)[EVENTS] == builders.records_of([*BATCHES[:count], BATCHES[3]])
+    assert len({bytes_of(cluster, node_id) for node_id in range(3)}) == 1
+    assert all(not report.found + report.damaged for report in cluster.verify())
+
+
+@pytest.mark.parametrize("damage", [lambda *to: cut(*to, 10), flip_a_bit, lose_state])
+@pytest.mark.parametrize("node_ids", [[0], [1], [0, 2]])
+def test_a_replica_that_is_whole_leads_and_the_others_are_made_again_from_it(
+    replicated: Cluster, damage: Callable[[Cluster, int], None], node_ids: list[int]
+) -> None:
+    for node_id in node_ids:
+        damage(replicated, node_id)
+    reports = {one.topic_partition: one for one in Cluster(str(replicated.path)).repair()}
+
+    leader = 1 if 0 in node_ids else 0
+    assert reports[EVENTS].damaged == ()
+    assert reports[EVENTS].found == tuple(
+        f"the replica on node {node_id} is not whole: it is made again from that on node {leader}"
+        for node_id in node_ids
+    )
+    ensure_goes_on(replicated, 3)
+
+
+def test_where_none_is_whole_the_one_that_has_most_leads_and_that_is_said(
+    replicated: Cluster,
+) -> None:
+    for node_id, size in enumerate([700, 10, 700]):
+        cut(replicated, node_id, size)
+    found = {one.topic_partition: one.found for one in Cluster(str(replicated.path)).repair()}
+
+    assert "none of its replicas is whole: node 1, which has most, leads" in found[EVENTS][0]
+    ensure_goes_on(replicated, 2)
+
+
+def test_nothing_is_cut_while_a_replica_is_away_that_may_be_whole(replicated: Cluster) -> None:
+    for node_id in (0, 1):
+        cut(replicated, node_id, 10)
+    disk = replicated.path.parent / "disk-2"
+    disk.rename(disk.with_name("away"))
+    reports = {one.topic_partition: one for one in Cluster(str(replicated.path)).repair()}
+    assert "that on node 2 may be: mount its disk" in reports[EVENTS].damaged[0]
+    disk.with_name("away").rename(disk)
+    assert not [one for one in Cluster(str(replicated.path)).repair() if one.damaged]
+
+    ensure_goes_on(replicated, 3)
+
+
+def test_a_replicas_states_that_are_all_lost_are_rebuilt_from_the_batches(
+    replicated: Cluster,
+) -> None:
+    for node_id in range(3):
+        lose_state(replicated, node_id)
+    assert not [one for one in Cluster(str(replicated.path)).repair() if one.damaged]
+
+    ensure_goes_on(replicated, 3)
+
+
+def test_a_commit_whose_state_was_kept_for_a_failed_disk_is_there_after_a_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = Disks()
+    cluster = a_replicated_cluster(tmp_path, disks, replicas=2)
+    shutil.rmtree(tmp_path / "disk-1")
+    flip = Coordinator._flip
+
+    def fails(self: Coordinator, *args: Any, **named: Any) -> None:
+        disks.fail(tmp_path / "disk-0" / "broker-0" / str(EVENTS), READ_ONLY)
+        flip(self, *args, **named)
+        disks.mend(tmp_path / "disk-0" / "broker-0" / str(EVENTS))
+
+    monkeypatch.setattr(Coordinator, "_flip", fails)
+    write(cluster, {tuple(EVENTS): [BATCHES[2]]})
+    again = Cluster(str(cluster.path))
+    assert again._parts.manager.partition(EVENTS).view.state().unwritten
+    assert not [one for one in again.repair() if one.damaged]
+
+    assert contents(Cluster(str(cluster.path)))[EVENTS] == builders.records_of([BATCHES[2]])
+    (result,) = builders.append_records(Cluster(str(cluster.path)), {EVENTS: BATCHES[0]}).values()
+    assert (result.error, result.base_offset) == (None, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,8 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER
-from tests.support.builders import JOB, append_records, batch, records_of, staged
+from spark_kbatch.replica.partition import Partition
+from tests.support.builders import JOB, append_records, batch, contents, records_of, staged
 from tests.support.failing_disks import (
     BROKEN,
     READ_ONLY,
@@ -35,6 +37,7 @@ from tests.support.failing_disks import (
     bytes_of,
     with_clock,
 )
+from tests.support.faults import ReadOnlyFiles
 
 PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
 OLD, NEW, LATER = batch(n=3, seed=1), batch(n=4, seed=2), batch(n=2, seed=3)
@@ -125,6 +128,94 @@ def test_a_commit_leaves_out_a_disk_that_failed_after_staging(
     assert values(cluster) == of(OLD, NEW)
     others = [n for n in NODES if n != node]
     assert [isr(cluster, tp) for tp in (*PARTITIONS, COMMITS)] == [others] * 3
+
+
+@pytest.mark.parametrize("node", [0, 1], ids=["leader", "follower"])
+@pytest.mark.parametrize("placed", [PARTITIONS[0], PARTITIONS[1], COMMITS], ids=str)
+def test_a_commit_leaves_out_a_disk_that_is_unmounted_while_it_is_placed(
+    cluster: Cluster,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    placed: TopicPartition,
+    node: int,
+) -> None:
+    write(cluster, OLD, clock)
+    extents = job(cluster, NEW)
+    disk, place = cluster.path.parent / f"disk-{node}", Partition.place_locked
+
+    def unmounted_first(self: Partition, *args: Any) -> Any:
+        if self.topic_partition == placed and disk.exists():
+            disk.rename(disk.with_name("away"))
+        return place(self, *args)
+
+    monkeypatch.setattr(Partition, "place_locked", unmounted_first)
+    commit(cluster, extents, clock)
+    assert values(cluster) == of(OLD, NEW)
+    disk.with_name("away").rename(disk)
+    monkeypatch.undo()
+    clock.now_ms += 5_000
+    write(cluster, LATER, clock)
+    assert values(cluster) == of(OLD, NEW, LATER)
+    ensure_equal_replicas(cluster)
+
+
+def test_a_decided_commit_keeps_aside_what_is_for_a_lost_disk_and_all_else_goes_on(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = TopicPartition("single", 1)  # on node 1 alone
+    cluster.create_topic("single", partitions=2)
+    disk, flip = cluster.path.parent / "disk-1", Coordinator._flip
+
+    def unmounted_first(self: Coordinator, *args: Any, **named: Any) -> None:
+        disk.rename(disk.with_name("away"))
+        flip(self, *args, **named)
+
+    extents = staged(cluster, {tuple(tp): [OLD] for tp in [*PARTITIONS, lost]})
+    monkeypatch.setattr(Coordinator, "_flip", unmounted_first)
+    commit(cluster, extents, clock)
+    monkeypatch.undo()
+    write(cluster, NEW, clock)
+    assert values(cluster) == of(OLD, NEW)
+    cluster.create_partitions("single", 3)
+    (result,) = append_records(cluster, {lost: LATER}).values()
+    assert isinstance(result.error, KafkaStorageError)
+    assert [one.topic_partition for one in cluster.repair() if one.damaged] == [lost]
+
+    (disk.with_name("away")).rename(disk)
+    clock.now_ms += 5_000
+    reader = Cluster(str(cluster.path), files=ReadOnlyFiles())
+    assert contents(reader)[lost] == records_of([OLD])
+    (result,) = append_records(cluster, {lost: LATER}).values()
+    assert (result.error, result.base_offset) == (None, 3)
+    assert contents(cluster)[lost] == records_of([OLD, LATER])
+
+
+@pytest.mark.parametrize("ended_by", ["delete", "unclean"])
+def test_what_is_kept_for_a_lost_disk_can_be_given_up(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, ended_by: str
+) -> None:
+    lost = TopicPartition("single", 1)  # on node 1 alone
+    cluster.create_topic("single", partitions=2)
+    flip = Coordinator._flip
+
+    def dies_first(self: Coordinator, *args: Any, **named: Any) -> None:
+        shutil.rmtree(cluster.path.parent / "disk-1")
+        flip(self, *args, **named)
+
+    extents = staged(cluster, {tuple(lost): [OLD]})
+    monkeypatch.setattr(Coordinator, "_flip", dies_first)
+    commit(cluster, extents, clock)
+    monkeypatch.undo()
+    if ended_by == "delete":
+        cluster.delete_topic("single")
+        cluster.replace_log_dir(1)
+        cluster.create_topic("single", partitions=2)
+    else:
+        cluster.replace_log_dir(1, unclean=True)
+    (result,) = append_records(cluster, {lost: NEW}).values()
+
+    assert (result.error, result.base_offset) == (None, 0)
+    assert contents(cluster)[lost] == records_of([NEW])
 
 
 def test_staged_files_that_a_disk_lacks_come_from_another_disk(

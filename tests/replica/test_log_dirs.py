@@ -59,7 +59,7 @@ def test_one_that_is_lost_is_shown_and_replaced(cluster: Cluster) -> None:
     code, rows = run("log-dirs", str(cluster.path))
     assert code == 1
     assert "No such file or directory" in rows[0]["why_offline"]
-    assert [row["not_in_sync"] for row in rows] == [2, 0, 0]
+    assert [row["not_in_sync"] for row in rows] == [3, 0, 0]
     code, (*same, told) = run("log-dirs", str(cluster.path), "--metrics")
     assert (code, same) == (1, rows)
     assert told["metrics"]["ReplicaManager"]["UnderReplicatedPartitions"] == 3
@@ -110,6 +110,60 @@ def test_only_a_log_dir_that_is_lost_is_replaced_and_by_an_empty_one(
     (cluster.path.parent / "disk-1/broker-1/something").mkdir(parents=True)
     with pytest.raises(ConfigError, match=reason):
         cluster.replace_log_dir(node_id)
+
+
+def test_a_replaced_disk_is_filled_though_nothing_was_appended_since_it_was_lost(
+    cluster: Cluster,
+) -> None:
+    append_records(cluster, {EVENTS: batch()})
+    shutil.rmtree(cluster.path.parent / "disk-1")
+    assert [row["not_in_sync"] for row in run("log-dirs", str(cluster.path))[1]] == [0, 3, 0]
+    again = Cluster(str(cluster.path))
+    again.replace_log_dir(1)
+    assert again._parts.manager.partition(EVENTS).view.state().isr == (0, 2)
+    assert again.replicate() == []
+
+    assert all(one.not_in_sync == 0 for one in again.log_dirs())
+    assert all(not report.damaged + report.found for report in again.verify())
+    for node_id in (0, 2):
+        shutil.rmtree(cluster.path.parent / f"disk-{node_id}")
+    assert builders.contents(Cluster(str(cluster.path)))[EVENTS] == builders.records_of([batch()])
+
+
+def test_a_replica_that_is_back_from_an_older_image_is_not_in_sync_until_it_has_caught_up(
+    cluster: Cluster,
+) -> None:
+    append_records(cluster, {EVENTS: batch(n=2)})
+    disk = cluster.path.parent / "disk-2"
+    shutil.copytree(disk, disk.with_name("image"))
+    append_records(cluster, {EVENTS: batch(n=3)})
+    shutil.rmtree(disk)
+    disk.with_name("image").rename(disk)
+    again = Cluster(str(cluster.path))
+
+    assert [one.in_sync for one in again.replicas("events")[EVENTS]] == [True, True, False]
+    assert again.metrics()["ReplicaManager"]["UnderReplicatedPartitions"] == 1
+    assert any("node 2 is not in sync" in what for one in again.verify() for what in one.found)
+    assert again.replicate() == []
+    assert [one.in_sync for one in again.replicas("events")[EVENTS]] == [True] * 3
+    assert all(not report.damaged + report.found for report in again.verify())
+
+
+def test_the_only_copy_is_replaced_only_by_name(cluster: Cluster) -> None:
+    cluster.create_topic("single", partitions=2)
+    append_records(cluster, {("single", 1): batch()})
+    shutil.rmtree(cluster.path.parent / "disk-1")
+    path = str(cluster.path)
+    done = CliRunner().invoke(cli, ["log-dirs", path, "--replace", "1"])
+    assert done.exit_code == 1
+    assert "can be used of single-1" in str(done.exception)
+    assert not (cluster.path.parent / "disk-1").exists()
+
+    assert run("log-dirs", path, "--replace", "1", "--unclean")[0] == 0
+    again = Cluster(path)
+    (result,) = append_records(again, {("single", 1): batch(n=2)}).values()
+    assert (result.error, result.base_offset) == (None, 0)
+    assert len(builders.contents(again)[TopicPartition("single", 1)]) == 2
 
 
 def test_replicate_names_what_cannot_be_in_sync(cluster: Cluster) -> None:

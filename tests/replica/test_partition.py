@@ -20,7 +20,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Buffer
-from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.model import LATEST, AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders
@@ -94,6 +94,17 @@ def ensure_holds(cluster: Cluster, *numbers: int) -> None:
     assert builders.contents(cluster)[EVENTS] == records_of([BATCHES[n] for n in numbers])
     copies = {bytes_of(cluster, node_id) for node_id in isr(cluster)}
     assert len(copies) == 1
+
+
+def ensure_holds_from(cluster: Cluster, offset: int, *numbers: int) -> None:
+    """Check that the topic has these batches and no others, the first record at an offset."""
+    found = builders.contents(cluster)[EVENTS]
+    wanted = records_of([BATCHES[n] for n in numbers])
+    assert found == [one._replace(offset=one.offset + offset) for one in wanted]
+
+
+def log_directory(cluster: Cluster, node_id: int) -> Path:
+    return cluster._parts.metadata.cluster_file.log_directory(EVENTS, node_id)
 
 
 def high_watermark(cluster: Cluster) -> int:
@@ -554,6 +565,65 @@ def test_followers_begin_where_their_leader_does(
     found = partition(cluster)
     starts = {found._log_of(node).state().log_start_offset for node in range(3)}
     assert (isr(cluster), starts) == ((0, 1, 2), {6})
+
+
+@pytest.mark.parametrize("lags_from", [0, 1], ids=["nothing", "some records"])
+@pytest.mark.parametrize("lags", [0, 1], ids=["leader", "follower"])
+def test_a_replica_that_ends_below_a_log_start_within_a_batch_gets_in_sync(
+    cluster: Cluster, disks: Disks, clock: Clock, lags: int, lags_from: int
+) -> None:
+    write(cluster, *range(lags_from))
+    disks.fail(disk(cluster, lags), BROKEN)
+    write(cluster, *range(lags_from, 4))
+    cluster.delete_records({EVENTS: 8})  # of the batch from 6 to 9
+    disks.mend(disk(cluster, lags))
+    clock.now_ms += RETRY_MS
+    epoch = partition(cluster).view.state().leader_epoch
+    write(cluster, 4)
+    write(cluster, 5)
+
+    found = partition(cluster)
+    assert (isr(cluster), found.view.state().leader_epoch) == ((0, 1, 2), epoch)
+    states = [found._log_of(node).state() for node in range(3)]
+    assert {(one.log_start_offset, one.log_end_offset) for one in states} == {(8, 21)}
+    assert bytes_of(cluster, 2).endswith(bytes_of(cluster, lags))
+    assert builders.contents(cluster)[EVENTS] == records_of(BATCHES[:6])[8:]
+    assert cluster.replicate() == []
+
+
+def test_a_replica_that_ends_below_an_emptied_log_goes_on_where_its_leader_does(
+    cluster: Cluster, disks: Disks, clock: Clock
+) -> None:
+    """It has epochs from before, which end below the log start."""
+    write(cluster, 0, 1)
+    disks.fail(disk(cluster, 0), BROKEN)
+    write(cluster, 2)
+    cluster.delete_records({EVENTS: LATEST})
+    disks.mend(disk(cluster, 0))
+    clock.now_ms += RETRY_MS
+    assert cluster.replicate() == []
+    leader = partition(cluster).view.state().leader
+    write(cluster, 3)
+
+    assert partition(cluster).view.state().leader == leader
+    assert (isr(cluster), high_watermark(cluster)) == ((0, 1, 2), 10)
+    ensure_holds_from(cluster, 6, 3)
+    assert all(not report.damaged for report in cluster.verify())
+
+
+def test_a_damaged_batch_that_only_a_new_replica_lacks_stops_no_append(cluster: Cluster) -> None:
+    write(cluster, 0, 1, 2)
+    for node_id in (0, 1):
+        (path,) = log_directory(cluster, node_id).glob("*.log")
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1
+        path.write_bytes(data)
+    shutil.rmtree(log_directory(cluster, 2))
+    write(cluster, 3)
+    write(cluster, 4)
+
+    assert isr(cluster) == (0, 1)
+    assert cluster.replicate() == [EVENTS]
 
 
 def test_segments_roll_in_every_replica(tmp_path: Path, disks: Disks, clock: Clock) -> None:
