@@ -379,6 +379,7 @@ class Partition:
             are_plain: whether the batches above the high watermark have no producer ids.
             ahead: what the leader has to flush, which it does meanwhile.
         """
+        isr = [*led.state.isr]
         for turn in range(1, len(self.replicas) + 1):
             try:
                 led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
