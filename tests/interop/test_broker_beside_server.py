@@ -58,6 +58,10 @@ def _server_says(*codes: int) -> Callable[[Difference], bool]:
     return lambda found: found.server in codes
 
 
+def _both(found: Difference) -> set[object]:
+    return {found.broker, found.server}
+
+
 def _asks(key: str, *values: object) -> Callable[[Difference], bool]:
     return lambda found: found.fields.get(key, values[0]) not in values
 
@@ -231,11 +235,11 @@ ACCEPTED = [
         _codes((3, 0)),
     ),
     Accepted(
-        "a batch that a request's version cannot have is refused before its partition is looked at",
+        "a batch is bad, and so is its partition: either error is named",
         "",
         "PRODUCE",
         ERROR,
-        _codes((3, 76), (17, 76)),
+        lambda found: 0 not in _both(found) and bool(_both(found) & {3, 17}),
     ),
     Accepted(
         "the log start offset beside an error",
