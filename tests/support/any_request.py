@@ -516,13 +516,17 @@ class _Making:
         return int(self.pick((1,), (0, 2)))
 
     def of_validate_only(self) -> bool:
-        return self.random.random() < 0.3
+        # A broker would keep its new settings, and with some of them it does not start again.
+        return self.random.random() < 0.3 or bool(self.last.get("names_a_broker"))
 
     def of_resource_type(self) -> int:
-        return int(self.pick((2, 2, 4), (0, 1, 8, 16, 32, 99)))
+        kind = int(self.pick((2, 2, 4), (0, 1, 8, 16, 32, 99)))
+        if kind == _BROKER:
+            self.last["names_a_broker"] = True
+        return kind
 
     def of_resource_name(self) -> str:
-        if self.last["resource_type"] == 4:
+        if self.last["resource_type"] == _BROKER:
             return str(self.pick(("1", ""), ("2", "x")))
         return self._a_deletable()
 
@@ -561,7 +565,7 @@ def _name_of(element: Any) -> Any:
     return next(iter(element.values())), element.get("name")
 
 
-_OF_CONFIGS = (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
+_BROKER = 4  # a type of resources
 # Without null: the broker does not answer a request with a partition that exists and has no records.
 _FAULTS = (
     "empty", "crc", "magic 1", "magic 3", "two batches", "cut", "tail", "base offset",

@@ -249,8 +249,10 @@ class Judge:
 
     def before_restart(self) -> None:
         """Give up groups in a rebalance, of which each server stores something else."""
-        for name in [*self.world.groups]:
-            if any(side.state_of(name) not in ("Stable", "Empty", "Dead") for side in self.sides):
+        for name, group in [*self.world.groups.items()]:
+            if group.joining or any(
+                side.state_of(name) not in ("Stable", "Empty", "Dead") for side in self.sides
+            ):
                 self.world.give_up_group(name)
         self.disconnect()
 
@@ -653,7 +655,7 @@ def differences(
 
 
 def _named(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: one[key] for key in _KEYS[:-1] if key in one}
+    return {key: one[key] for key in _KEYS if key in one and key not in ("topic_id", "node_id")}
 
 
 def _are_structures(*lists: list[Any]) -> bool:
