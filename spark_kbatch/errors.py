@@ -742,10 +742,16 @@ class BufferExhaustedError(RequestTimedOutError):
     size_in_bytes: int
     max_block_ms: int
     total_memory: int
+    why: str = ""  # records could not be written meanwhile
 
     def __str__(self) -> str:
-        return (
+        missing = (
             f"no {self.size_in_bytes} bytes of buffer.memory={self.total_memory} became free within "
-            f"max.block.ms={self.max_block_ms}: records arrive faster than they are written; raise either "
+            f"max.block.ms={self.max_block_ms}"
+        )
+        if self.why:
+            return f"{missing}; the last attempt to write failed: {self.why}"
+        return (
+            f"{missing}: records arrive faster than they are written; raise either "
             "option, or send less at once"
         )

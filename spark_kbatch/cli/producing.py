@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 import numpy as np
@@ -25,15 +25,19 @@ from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option, settings_given
 from spark_kbatch.cli.paths import client_options, open_cluster, path_argument, topic_argument
 from spark_kbatch.cli.progress import OnProgress, progress_bar
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import KBatchError, RequestTimedOutError
 from spark_kbatch.model import CODECS, INT_MAX
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.record.columns import HEADERS_TYPE
 from spark_kbatch.terminal import visible
 
+if TYPE_CHECKING:
+    from spark_kbatch.producer.producer import Producer
+
 _STDIN = "-"
 _COLUMN_TOPIC = "-"
 _INTERRUPTED = 130
+_PATIENCE_S = 2.0  # with a producer that is to stop, and writes nothing
 _OPTION_OF_KEY = {"compression.type": "--compression-type", "acks": "--acks"}
 _DEFAULTS = {
     "batch.size": "1000000"
@@ -141,50 +145,51 @@ def produce(
         for name in files or [_STDIN]
     ]
     started = time.monotonic()
-    written, why = _Written(), None
+    why: BaseException | None = None
     with open_cluster(path, client, create=create) as cluster:
         if create:
             cluster.create_topic(topic, exist_ok=True)
         with cluster.producer(**options) as producer:
             try:
-                for rows in _rows_of(readings, topic, lambda: written.records_count):
+                for rows in _rows_of(readings, topic, lambda: _written(producer)):
                     rows = _completed(rows, headers, partition)
-                    to = None if topic == _COLUMN_TOPIC else topic
-                    producer.send_arrow(to, rows, callback=written)
-                    written.ensure_no_error()
+                    producer.send_arrow(None if topic == _COLUMN_TOPIC else topic, rows)
+                    producer.ensure_delivered()
+                producer.flush()
+                producer.ensure_delivered()
             except (KBatchError, OSError, KeyboardInterrupt) as error:
                 why = error
-            producer.flush()
+                _send_rest(producer)
             metrics = producer.metrics()
-    if written.records_count or why is None:
+            waiting, count = producer.why_waiting(), _written(producer)
+    if count or why is None:
         seconds = time.monotonic() - started
-        _print_outcome(topic, written.records_count, seconds, metrics if as_json else None)
+        _print_outcome(topic, count, seconds, metrics if as_json else None)
     if isinstance(why, KeyboardInterrupt):
-        click.echo("kbatch: interrupted", err=True)
+        cause = "" if waiting is None else f"; the last attempt to write failed: {waiting}"
+        click.echo(visible(f"kbatch: interrupted{cause}"), err=True)
         sys.exit(_INTERRUPTED)
     if why is not None:
         raise why
-    written.ensure_no_error()
 
 
-class _Written:
-    """A producer's callback that counts written records and keeps the first error.
+def _send_rest(producer: Producer) -> None:
+    """Send what a producer has, for as long as records are written; then close it."""
+    before, count = -1, _written(producer)
+    try:
+        while count > before:
+            with contextlib.suppress(RequestTimedOutError):
+                producer.flush(_PATIENCE_S)
+                break
+            before, count = count, _written(producer)
+    except KeyboardInterrupt:
+        pass  # The user has asked twice.
+    producer.close(0)
 
-    Called in the producer's thread.
-    """
 
-    def __init__(self) -> None:
-        self.records_count = 0
-        self._error: Exception | None = None
-
-    def __call__(self, rows: pa.RecordBatch | None, error: Exception | None) -> None:
-        self.records_count += 0 if rows is None else rows.num_rows
-        self._error = self._error or error
-
-    def ensure_no_error(self) -> None:
-        """Raise the first error that the producer has reported, if there is one."""
-        if self._error is not None:
-            raise self._error
+def _written(producer: Producer) -> int:
+    """Return how many records are in the log so far."""
+    return sum(one.records_count for one in producer.written().values())
 
 
 def _producer_options(

@@ -15,6 +15,7 @@ import operator
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -359,6 +360,10 @@ class Producer:
         """Return what was written so far, by partition."""
         return self._sender.metrics.by_partition()
 
+    def why_waiting(self) -> Exception | None:
+        """Return the error for which records wait to be sent again, such as a full disk; None if none do."""
+        return self._sender.why_waiting
+
     def __repr__(self) -> str:
         acks = "all" if self._config.acks == -1 else self._config.acks
         return f"<Producer with acks={acks}, {'closed' if self._is_closed else 'open'}>"
@@ -420,7 +425,11 @@ class Producer:
         self._accumulator.append(rows.columns, rows.routing, self._monotonic_ms(), told)
 
     def _wait_for_memory(self, size: int) -> int:
-        return self.pool.allocate(size, self._config.max_block_ms)
+        try:
+            return self.pool.allocate(size, self._config.max_block_ms)
+        except BufferExhaustedError as error:
+            why = self._sender.why_waiting
+            raise error if why is None else replace(error, why=str(why)) from why
 
     def _make_room(self, size: int) -> int:
         start = self.pool.try_allocate(size)

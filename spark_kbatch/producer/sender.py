@@ -41,8 +41,10 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from spark_kbatch.errors import (
+    KafkaStorageError,
     KBatchError,
     LockTimeoutError,
+    NotEnoughReplicasError,
     ProducerClosedError,
     RecordTooLargeError,
     RequestTimedOutError,
@@ -59,6 +61,7 @@ from spark_kbatch.producer.nodes import NEVER_MS, Node, Nodes, OneNode
 logger = logging.getLogger(__name__)
 
 
+_SAID_AGAIN_AFTER_MS = 10_000  # why batches of any partition are retried
 _PAUSE_MS = 100  # after an error in the sender itself; also the longest that `close` sleeps
 
 
@@ -177,6 +180,8 @@ class Sender:
         self._thread: threading.Thread | None = None
         self._is_closing = self._is_forced = False
         self._why_unsent: Exception | None = None  # what keeps all batches from being sent
+        self._why_retried: Exception | None = None  # until the next batch is written
+        self._said_ms = -_SAID_AGAIN_AFTER_MS
         self.first_error: Exception | None = None  # of a batch that failed
 
     def send_ready(self) -> None:
@@ -263,6 +268,11 @@ class Sender:
         return delay
 
     @property
+    def why_waiting(self) -> Exception | None:
+        """The error for which batches wait, and are tried again; None if there is none."""
+        return self._why_unsent or self._why_retried
+
+    @property
     def requests_in_flight(self) -> int:
         """The number of requests that are not yet answered."""
         return len(self._in_flight)
@@ -292,6 +302,9 @@ class Sender:
         elif self._thread is not threading.current_thread():
             # If it is inside a transport it is not waited for; the memory it holds is not reused.
             self._thread.join(1)
+        if self._thread is None or not self._thread.is_alive():
+            # What was written counts, even if the thread had no time left to see it.
+            self._take_answers(self._monotonic_ms())
         self._accumulator.abort_incomplete(
             ProducerClosedError("the producer was closed before the record was delivered")
         )
@@ -442,7 +455,7 @@ class Sender:
             logger.info("splitting a batch of %s into %d: %s", batch.topic_partition, count, error)
             self._accumulator.complete(batch)
         elif self._can_retry(batch, result, now_ms):
-            logger.info("retrying a batch of %s: %s", batch.topic_partition, error)
+            self._say_retried(batch, error, now_ms)
             batch.error = error
             self.metrics.retried(batch.records_count, now_ms)
             is_attempt = not isinstance(
@@ -452,7 +465,18 @@ class Sender:
         else:
             self._fail(batch, error)
 
+    def _say_retried(self, batch: ProducerBatch, error: Exception, now_ms: int) -> None:
+        """Log a retry; of a disk or replicas that may be missing for long, as a warning now and then."""
+        level = logging.INFO
+        if not isinstance(error, LockTimeoutError):
+            self._why_retried = error
+        if isinstance(error, (KafkaStorageError, NotEnoughReplicasError)):
+            if now_ms - self._said_ms >= _SAID_AGAIN_AFTER_MS:
+                self._said_ms, level = now_ms, logging.WARNING
+        logger.log(level, "retrying a batch of %s: %s", batch.topic_partition, error)
+
     def _succeed(self, batch: ProducerBatch, result: AppendResult) -> None:
+        self._why_retried = None
         if self._sequences is not None and batch.has_sequence:
             self._sequences.completed(batch)
         self.metrics.written(batch, result.base_offset)
