@@ -5,7 +5,7 @@
     jobs                     a process that stages and commits one job after the other
     readers of the folder    in this process
 
-A few kills by default, 60 with `make soak`; `tests.support.killed_children` says how to repeat a run.
+One kill by default, 60 with `make soak`; `tests.support.killed_children` says how to repeat a run.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def goes_on(load: Load, jobs: Jobs, count: Any, what: str) -> None:
 
 
 def test_no_part_of_a_job_is_seen_beside_clients(tmp_path: Path) -> None:
-    with kills(2) as count:
+    with kills(1) as count:
         ensure_kills_show_no_part_of_a_job(tmp_path, count)
 
 

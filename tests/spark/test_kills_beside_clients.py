@@ -128,7 +128,7 @@ class Beside:
                     self._drivers.current().give(self._folder)
                     with Load() as load:
                         for producer in producers:
-                            load.start(producer.send, 0.05)
+                            load.start(producer.send, 0.1)
                         load.start(commits.commit, 0.02)
                         load.start(watermarks.ask, 0.02)
                         load.start(FolderReader(self.path, self._work).read, 1)

@@ -235,6 +235,7 @@ def driver() -> None:
         .config("spark.driver.memory", "1g")
         .config("spark.driver.extraJavaOptions", SHORT_LIVED_JVM)
         .config("spark.log.level", "ERROR")
+        .config("spark.python.authenticate.socketTimeout", "120s")  # the machine may be busy
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
