@@ -154,10 +154,14 @@ def test_rows_of_output_mode_update_which_spark_refuses_are_written_in_foreach_b
     sink = sink.option("checkpointLocation", str(tmp_path / "other"))
     with pytest.raises(Exception, match="does not support Update mode"):
         sink.start(str(stream.path)).awaitTermination()
+
+
+def test_spark_refuses_asynchronous_progress_tracking(spark: SparkSession, tmp_path: Path) -> None:
+    """docs/from-kafka.md says so."""
+    stream = Stream(spark, tmp_path)
+    stream.add("a")
     with pytest.raises(Exception, match="does not support async progress tracking"):
-        sink.outputMode("append").option("asyncProgressTrackingEnabled", "true").start(
-            str(stream.path)
-        )
+        stream.start(asyncProgressTrackingEnabled="true").awaitTermination()
 
 
 def test_a_name_and_version_belong_to_batch_writes(spark: SparkSession, tmp_path: Path) -> None:
