@@ -322,7 +322,13 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
 def _differences(leader: Replica, follower: Replica) -> Iterator[str]:
     """Yield how an in-sync follower's log first differs from the leader's."""
     start = max(leader.state.log_start_offset, follower.state.log_start_offset)
-    end = leader.state.high_watermark
+    end, now = leader.state.high_watermark, leader.log.state().log_end_offset
+    if follower.state.log_end_offset > now:
+        yield (
+            f"it ends at offset {follower.state.log_end_offset}, node {leader.node_id}, which leads, at "
+            f"{now}: what that lacks was lost there; the next append or `kbatch log-dirs --replicate` "
+            "lets another replica lead"
+        )
     if follower.state.log_end_offset < end:
         yield f"it ends at offset {follower.state.log_end_offset}, the partition at {end}"
         end = follower.state.log_end_offset

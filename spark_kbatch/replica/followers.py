@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from spark_kbatch.errors import CorruptRecordError, KBatchError
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
 from spark_kbatch.log import retention, truncation
 from spark_kbatch.log.append import append_as_follower
 from spark_kbatch.log.epochs import LeaderEpochCache
@@ -43,12 +43,21 @@ class ReplicaFetcher:
         self._log, self._state, self._now_ms = log, state, now_ms
         self._piece, self._piece_offset = memoryview(b""), -1  # what was read last
 
-    def truncate(self, follower: PartitionLog) -> LogState:
+    def truncate(self, follower: PartitionLog, *, is_in_sync: bool) -> LogState:
         """Truncate a follower's log to where it agrees with the leader's; return the follower's state.
 
-        If it ends before the leader's log start then, it starts anew.
+        If it ends before the leader's log start then, it starts anew. One that is in sync and has more than
+        the leader is left alone: the leader lost records, and has to follow.
         """
         state, leader = follower.state(), self._state
+        if is_in_sync and has_more(state, leader):
+            raise LeaderError(
+                KafkaStorageError(
+                    f"{self._log.directory} leads and ends at offset {leader.log_end_offset}, but "
+                    f"{follower.directory} is in sync and ends at {state.log_end_offset}: what the leader "
+                    "lacks was lost there, as from an older image of its disk"
+                )
+            )
         is_equal = (
             state.leader_epoch == leader.leader_epoch
             and state.log_end_offset <= leader.log_end_offset
@@ -170,6 +179,11 @@ class ReplicaFetcher:
                 raise LeaderError(error) from error
             self._piece_offset = offset
         return self._piece
+
+
+def has_more(state: LogState, other: LogState) -> bool:
+    """Return True if a log was written further than another one: in a later epoch, or to a higher end."""
+    return (state.leader_epoch, state.log_end_offset) > (other.leader_epoch, other.log_end_offset)
 
 
 def delete_on_follower(

@@ -562,7 +562,7 @@ class ReplicaManager:
                 try:
                     with self.locked([topic_partition], commits):
                         partition = self.partition(topic_partition)
-                        done[topic_partition] = partition.delete_old_segments_locked()
+                        done[topic_partition] = partition.delete_old_segments_locked(self.now_ms())
                 except UnknownTopicOrPartitionError:
                     if not skip_deleted:
                         raise
@@ -608,7 +608,7 @@ class ReplicaManager:
             return
         self._retention_checked_ms[topic_partition] = elapsed_ms
         try:
-            partition.delete_old_segments_locked()
+            partition.delete_old_segments_locked(self.now_ms())
         except (OSError, KBatchError) as error:
             logger.warning("cannot delete old segments of %s for now: %s", topic_partition, error)
 
@@ -651,7 +651,10 @@ class ReplicaManager:
             }
             for tp, (_, log, state) in leaders.items():
                 retention.ensure_deletable(log, state, wanted[tp])
-            return {tp: self.partition(tp).delete_records_locked(wanted[tp]) for tp in leaders}
+            now_ms = self.now_ms()
+            return {
+                tp: self.partition(tp).delete_records_locked(wanted[tp], now_ms) for tp in leaders
+            }
 
     # Fetches.
 

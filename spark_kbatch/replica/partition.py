@@ -54,12 +54,17 @@ from spark_kbatch.log import retention
 from spark_kbatch.log.append import Ahead, append_ahead, append_as_leader
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState, read_state
+from spark_kbatch.log.state import LogState, boot_id, read_state
 from spark_kbatch.log.validator import Accepted
 from spark_kbatch.model import AppendOrigin, AppendResult, Deletion, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_PRODUCER_ID
-from spark_kbatch.replica.followers import LeaderError, ReplicaFetcher, delete_on_follower
+from spark_kbatch.replica.followers import (
+    LeaderError,
+    ReplicaFetcher,
+    delete_on_follower,
+    has_more,
+)
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
 from spark_kbatch.replica.view import PartitionView, Replica
@@ -339,12 +344,23 @@ class Partition:
                 try:
                     log = self._log_of(state.leader)
                     if not log.segments.is_as_recorded(log_state):
+                        if log_state.boot_id != boot_id():
+                            # A replica that is away may have what was not flushed here. What comes in its
+                            # place has another epoch, by which that replica is truncated.
+                            after = state._replace(leader_epoch=state.leader_epoch + 1)
+                            hw = log_state.high_watermark
+                            state = self._change_isr_locked(after, state.isr, hw)
                         recorded = read_state(log.files, log.directory).log_end_offset
                         log_state = log.discard_unrecorded(log_state)
                         if log_state.log_end_offset < recorded and any(self.view.alive(state)):
                             # What was not flushed is gone here, and others may have it.
                             state = self._elect_locked(state)
                             continue
+                    if log_state.leader_epoch < state.leader_epoch and any(
+                        has_more(other, log_state) for _, other in self.view.alive(state)
+                    ):
+                        state = self._elect_locked(state)
+                        continue
                     return self._become_leader_locked(state, log_state)
                 except (OSError, KBatchError) as error:
                     self.view.failed(state.leader, error)
@@ -379,14 +395,15 @@ class Partition:
             are_plain: whether the batches above the high watermark have no producer ids.
             ahead: what the leader has to flush, which it does meanwhile.
         """
-        isr = [*led.state.isr]
-        for turn in range(1, len(self.replicas) + 1):
+        failures = 0
+        while True:
             try:
                 led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
                 break
             except LeaderError as error:
                 self.view.failed(led.state.leader, error.cause)
-                if turn == len(self.replicas):
+                failures += 1
+                if failures == len(self.replicas):
                     raise error.cause from None  # Each of them has led, and failed.
                 self._elect_locked(led.state)
                 led, ahead, are_plain = self._lead_locked(), None, False
@@ -477,7 +494,13 @@ class Partition:
 
     def _elect_locked(self, state: PartitionState) -> PartitionState:
         """Elect another in-sync replica as leader; on disk on return."""
-        alive = dict(self.view.alive(state))
+        alive = dict(
+            sorted(
+                self.view.alive(state),
+                key=lambda one: (one[1].leader_epoch, one[1].log_end_offset),
+                reverse=True,
+            )
+        )
         if not alive:
             raise self.view.no_usable_replica(state)
         end = self.view.common_end(state, list(alive.values()))
@@ -659,7 +682,7 @@ class Partition:
                 raise KafkaStorageError(
                     f"{follower.directory} is of another topic of the same name"
                 )
-            return fetcher.truncate(follower)
+            return fetcher.truncate(follower, is_in_sync=node_id in isr)
         except KBatchError as error:
             if node_id in isr or not self._dirs.is_online(node_id):
                 raise
@@ -698,25 +721,25 @@ class Partition:
 
     # Deletion. Followers come first: the next leader may be any of them.
 
-    def delete_records_locked(self, offset: int) -> Deletion:
+    def delete_records_locked(self, offset: int, now_ms: int) -> Deletion:
         """Move the log start to `offset` and delete the segments below it, on the in-sync replicas.
 
         The partition is ready, and `offset` at most the high watermark.
         """
-        self._delete_on_followers_locked(offset)
-        log, now_ms = self._leading_log(), self._now_ms()
+        self._delete_on_followers_locked(offset, now_ms)
+        log = self._leading_log()
         return retention.delete_records(log, log.state(), offset, now_ms)
 
-    def delete_old_segments_locked(self) -> Deletion:
+    def delete_old_segments_locked(self, now_ms: int) -> Deletion:
         """Delete the leader's expired segments, on the in-sync replicas.
 
         The partition is ready.
         """
-        log, now_ms = self._leading_log(), self._now_ms()
+        log = self._leading_log()
         state = log.state()
         if self.only_log is None:
             planned = retention.plan(log, state, now_ms)
-            self._delete_on_followers_locked(planned.log_start_offset)
+            self._delete_on_followers_locked(planned.log_start_offset, now_ms)
         return retention.delete_old_segments(log, state, now_ms)
 
     def _deleted_on_leader_locked(self, led: Leadership, offset: int) -> Leadership:
@@ -731,7 +754,7 @@ class Partition:
     def _leading_log(self) -> PartitionLog:
         return self.only_log or self._ready().log
 
-    def _delete_on_followers_locked(self, offset: int) -> None:
+    def _delete_on_followers_locked(self, offset: int, now_ms: int) -> None:
         """Move the log start of in-sync followers; one for which that fails leaves the ISR, on disk on return."""
         if self.only_log is not None:
             return
@@ -739,16 +762,17 @@ class Partition:
         told = [
             node
             for node in state.isr
-            if node == state.leader or self._deleted_locked(node, offset, log_state.high_watermark)
+            if node == state.leader
+            or self._deleted_locked(node, offset, log_state.high_watermark, now_ms)
         ]
         if tuple(told) != state.isr:
             state = self._change_isr_locked(state, told, log_state.high_watermark)
             self._led = led._replace(state=state)
 
-    def _deleted_locked(self, node_id: int, offset: int, high_watermark: int) -> bool:
+    def _deleted_locked(self, node_id: int, offset: int, high_watermark: int, now_ms: int) -> bool:
         log = self._log_of(node_id)
         try:
-            delete_on_follower(log, log.state(), offset, high_watermark, self._now_ms())
+            delete_on_follower(log, log.state(), offset, high_watermark, now_ms)
         except (OSError, KBatchError) as error:
             self.view.failed(node_id, error)
             return False

@@ -211,7 +211,7 @@ class PartitionView:
         # The leader comes first: what is below its high watermark then is in all logs that are in sync.
         leader = self.log_state(state.leader, to_write=False)
         end = -1 if leader is None else leader.log_end_offset
-        rows = []
+        rows, shown = list[ReplicaInfo](), -1
         for node_id in self.replicas:
             is_leader = node_id == state.leader
             log_state = leader if is_leader else self.log_state(node_id, to_write=False)
@@ -225,12 +225,17 @@ class PartitionView:
                 is_in_sync = self._follows(
                     Replica(node_id, self.log_of(node_id), log_state), followed
                 )
+                shown = max(shown, log_state.high_watermark)
             rows.append(
                 ReplicaInfo(
                     node_id, is_leader, is_in_sync, own_end,
                     max(end - own_end, 0) if own_end >= 0 and end >= 0 else -1, why,
                 )
             )  # fmt: skip
+        if shown > end >= 0:
+            leader = self.log_state(state.leader, to_write=False)  # It may have got further.
+            if leader is not None and shown > leader.log_end_offset and self.state() == state:
+                rows = [row._replace(in_sync=row.in_sync and not row.is_leader) for row in rows]
         return rows
 
     def _follows(self, follower: Replica, leader: Replica) -> bool:

@@ -149,6 +149,32 @@ def test_a_replica_that_is_back_from_an_older_image_is_not_in_sync_until_it_has_
     assert all(not report.damaged + report.found for report in again.verify())
 
 
+@pytest.mark.parametrize("appends_first", [True, False])
+def test_a_leader_that_is_back_from_an_older_image_takes_nothing_from_the_others(
+    cluster: Cluster, appends_first: bool
+) -> None:
+    batches = [batch(n=n + 2, seed=n) for n in range(4)]
+    append_records(cluster, {EVENTS: batches[0]})
+    disk = cluster.path.parent / "disk-0"
+    shutil.copytree(disk, disk.with_name("image"))
+    for data in batches[1:3]:
+        append_records(cluster, {EVENTS: data})
+    shutil.rmtree(disk)
+    disk.with_name("image").rename(disk)
+    again = Cluster(str(cluster.path))
+
+    assert [one.in_sync for one in again.replicas("events")[EVENTS]] == [False, True, True]
+    (report,) = again.verify([EVENTS])
+    assert "replica on node 1: it ends at offset 9, node 0, which leads, at 2" in report.damaged[0]
+    if not appends_first:
+        assert again.replicate() == []
+        assert all(not one.damaged + one.found for one in again.verify())
+    append_records(again, {EVENTS: batches[3]})
+    assert again.replicate() == []
+    assert builders.contents(again)[EVENTS] == builders.records_of(batches)
+    assert all(not one.damaged + one.found for one in again.verify())
+
+
 def test_the_only_copy_is_replaced_only_by_name(cluster: Cluster) -> None:
     cluster.create_topic("single", partitions=2)
     append_records(cluster, {("single", 1): batch()})

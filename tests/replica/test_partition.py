@@ -25,6 +25,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders
 from tests.support.builders import append_records, batch, idempotent_batch, records_of
+from tests.support.crashes import another_boot
 from tests.support.failing_disks import (
     BROKEN,
     EVENTS,
@@ -400,6 +401,45 @@ def test_what_a_killed_leader_did_not_copy_is_copied_by_the_next_writer(
         assert isr(cluster) == (0, 1, 2)
         copies = {bytes_of(cluster, node_id) for node_id in range(3)}
         assert len(copies) == 1
+
+
+def test_what_a_replica_alone_has_since_a_reboot_is_not_taken_for_what_came_in_its_place(
+    cluster: Cluster, disks: Disks, clock: Clock
+) -> None:
+    """Power is lost during an append: a follower had flushed it, the leader not; then the follower is away."""
+    write(cluster, 0)
+    kept, image = log_directory(cluster, 0), cluster.path.parent / "flushed"
+    shutil.copytree(kept, image)
+    write(cluster, 1)
+    shutil.rmtree(kept)
+    image.rename(kept)
+    with another_boot():
+        for node_id in (1, 2):
+            disks.fail(disk(cluster, node_id), BROKEN)
+        again = with_clock(cluster, clock)
+        write(again, 2)
+        for node_id in (1, 2):
+            disks.mend(disk(cluster, node_id))
+        clock.now_ms += RETRY_MS
+        write(again, 3)
+
+        assert isr(again) == (0, 1, 2)
+        ensure_holds(again, 0, 2, 3)
+
+
+@pytest.mark.parametrize("has_more", [1, 2])
+def test_of_the_replicas_that_are_left_the_one_that_has_most_leads(
+    cluster: Cluster, disks: Disks, has_more: int
+) -> None:
+    write(cluster, 0)
+    other = partition(cluster)._log_of(has_more)
+    builders.append(other, BATCHES[1])  # as by a process that died after it had copied to one
+    other.write_state(other.state()._replace(high_watermark=1), flush=False)
+    disks.fail(disk(cluster, 0), BROKEN)
+    write(cluster, 2)
+
+    assert partition(cluster).view.state().leader == has_more
+    ensure_holds(cluster, 0, 1, 2)
 
 
 # Enough replicas.
