@@ -68,15 +68,16 @@ class Outcomes:
         sentence = str(error)
         if isinstance(error, TopicAlreadyExistsError):
             sentence = f"Topic '{error.topic}' already exists."  # not how to say so in Python
-        if code in _LOGGED and self._is_new(sentence):
-            logger.warning("a client is refused, %s: %s", code.name, sentence)
+        if code in _LOGGED:
+            self.warn_once(f"a client is refused, {code.name}: {sentence}")
         return Outcome(code, sentence)
 
-    def _is_new(self, sentence: str) -> bool:
+    def warn_once(self, sentence: str) -> None:
+        """Log a warning, unless the same was logged before."""
         with self._mutex:
             if sentence in self._logged:
-                return False
+                return
             if len(self._logged) >= _SENTENCES_MAX:
                 self._logged.clear()
             self._logged.add(sentence)
-            return True
+        logger.warning("%s", sentence)
