@@ -205,6 +205,22 @@ def test_shown_client_properties_are_accepted(text: str) -> None:
     assert options.security.protocol in text
 
 
+@pytest.mark.parametrize(
+    ("command", "installed"), [("demo", [".[demo]"]), ("test", [".[demo]", ".[dev]"])]
+)
+def test_the_demo_installs_what_it_needs_and_the_tests_the_tools_of_developers_too(
+    command: str, installed: list[str], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", f"VENV={tmp_path}/new", command],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.findall(r"pip install .* -e '(\S+)'", done.stdout) == installed
+
+
 def anchors(markdown: str) -> set[str]:
     """Find what links to the headings of a page may name, as GitHub makes it from their text."""
     headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", markdown), re.MULTILINE)

@@ -142,9 +142,7 @@ def test_the_workflow_covers_the_pythons_and_sparks_that_are_promised(built: Dis
     assert built.metadata["Requires-Python"] == f">={covered['python'][0]}"
 
     oldest = f">={covered['spark'][0].removeprefix('==').removesuffix('.*')}"
-    required = built.metadata.get_all("Requires-Dist", [])
-    assert f"pyspark[sql]{oldest}; extra == 'spark'" in required
-    assert f"pyspark{oldest}; extra == 'demo'" in required
+    assert f"pyspark[sql]{oldest}; extra == 'spark'" in built.metadata.get_all("Requires-Dist", [])
     assert covered["spark"][-1].startswith(">="), "the newest, whichever it is"
 
     ran = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
