@@ -171,7 +171,6 @@ def test_shown_commands_have_words_that_the_command_line_takes(
             command.make_context(name, words, parent=parent)
 
 
-@pytest.mark.slow
 def test_shown_shell_examples_print_what_the_page_shows(tmp_path: Path) -> None:
     """Those with output: each in one bash, one after the other."""
     page = (DOCS / "command-line.md").read_text(encoding="utf-8")
