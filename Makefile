@@ -2,6 +2,8 @@
 
 VENV := .venv
 PY := $(VENV)/bin/python
+# Installed in two steps: what runs the package with Spark, and its demo; then what works on it.
+RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 JAVA := $(VENV)/.java-home
 
@@ -35,18 +37,19 @@ help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
 
 demo: java ## Write a year of flights into a Kafka log with Spark, read it back, check it
-	JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/spark/demo.py
+	@echo "Starting Spark ..."
+	@JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/spark/demo.py
 
-test: java ## Run every test that is not slow
+test: java $(INSTALLED) ## Run every test that is not slow
 	$(PYTEST) $(PARALLEL) -m 'not slow and not interop'
 
 test-fast: $(INSTALLED) ## Run the tests that are not slow and need no Spark
 	$(PYTEST) -m 'not spark and not slow and not interop'
 
-test-spark: java ## Run the tests that need Spark, the slow ones too
+test-spark: java $(INSTALLED) ## Run the tests that need Spark, the slow ones too
 	$(PYTEST) $(PARALLEL) -m 'spark and not interop'
 
-soak: java ## Run every test but `interop`, the slow ones too, and those with Spark also on Spark 4.1
+soak: java $(INSTALLED) ## Run every test but `interop`, the slow ones too, and those with Spark also on Spark 4.1
 	HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) -m 'not interop'
 	KBATCH_SOAK_ROUNDS=5 $(MAKE) $(OLDEST) test-spark
 
@@ -57,7 +60,7 @@ lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest version
 	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,test]'
 	$(LOWEST)/bin/python -m pytest -m 'not spark and not slow and not interop' $(LOWEST_TESTS)
 
-interop: java ## Test against a real Kafka broker and its tools, fetched by Maven, and with kcat
+interop: java $(INSTALLED) ## Test against a real Kafka broker and its tools, fetched by Maven, and with kcat
 	$(PYTEST) -m interop tests/interop tests/server
 
 fuzz: $(INSTALLED) ## Read randomly damaged batches, logs and clusters, with bounds checks in compiled code
@@ -68,7 +71,7 @@ dist: $(INSTALLED) ## Build the wheel and the source distribution into dist/, an
 	$(PY) -m build
 	$(PY) -m twine check --strict dist/*
 
-stranger: java ## Replay README, docs, commands and notebooks with the wheel, in an empty folder and environment
+stranger: java $(INSTALLED) ## Replay README, docs, commands and notebooks with the wheel, in an empty folder and environment
 	$(PYTEST) tests/test_stranger.py
 
 lint: $(INSTALLED) ## Check style and types
@@ -85,16 +88,16 @@ docs: $(INSTALLED) ## Regenerate what docs/ has from the code, and build the sit
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs/site . build/site
 	@echo "The site is in build/site: open build/site/index.html"
 
-bench: java ## Measure the speed of encoding, decoding, writing and reading
+bench: java $(INSTALLED) ## Measure the speed of encoding, decoding, writing and reading
 	$(PYTEST) -s tests/benchmarks --ignore=tests/benchmarks/bench_kafka.py -o python_files='bench_*.py' -o python_functions='bench_*'
 
 bench-check: export KBATCH_BENCH_CHECK := 1
 bench-check: bench ## Do as `bench`, and fail if a target is missed
 
-bench-kafka: java ## Measure a real broker beside Spark's own connector and other clients; needs Maven
+bench-kafka: java $(INSTALLED) ## Measure a real broker beside Spark's own connector and other clients; needs Maven
 	$(PYTEST) -s tests/benchmarks/bench_kafka.py -o python_files='bench_*.py' -o python_functions='bench_*'
 
-notebooks: java ## Run every notebook again, and store its outputs
+notebooks: java $(INSTALLED) ## Run every notebook again, and store its outputs
 	KBATCH_REWRITE_NOTEBOOKS=1 $(PYTEST) tests/test_notebooks.py
 
 clean: ## Remove what the other targets created, except the virtual environments
@@ -102,10 +105,13 @@ clean: ## Remove what the other targets created, except the virtual environments
 	find . -name '.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Checked in every run, because a runtime can go away; once per run, because it may install one.
-java: $(INSTALLED)
+java: $(RUNTIME)
 	@sh conf/ensure-java.sh > $(JAVA)
 
-$(INSTALLED): pyproject.toml
+# Modules are compiled when they are imported, which most of them never are.
+PIP_INSTALL := $(PY) -m pip install --disable-pip-version-check --no-compile
+
+$(RUNTIME): pyproject.toml
 	@for python in $(PYTHON); do \
 	    $$python -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
 	    python=; \
@@ -116,5 +122,11 @@ $(INSTALLED): pyproject.toml
 	    exit 1; \
 	fi; \
 	$(PY) -c '' 2>/dev/null || $$python -m venv --clear $(VENV)
-	$(PY) -m pip install --disable-pip-version-check -e '.[dev]' 'pyspark[sql]$(SPARK)'
+	@echo "Installing Spark, which is 460 MB, and what else the package needs, into $(VENV); later runs find it there"
+	$(PIP_INSTALL) -e '.[demo]' 'pyspark$(SPARK)'
+	@touch $@
+
+$(INSTALLED): $(RUNTIME)
+	@echo "Installing what tests and tools need into $(VENV)"
+	$(PIP_INSTALL) -e '.[dev]' 'pyspark$(SPARK)'
 	@touch $@

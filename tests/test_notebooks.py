@@ -110,7 +110,6 @@ def store(notebook: nbformat.NotebookNode, path: Path) -> None:
     path.write_text(f"{text.rstrip()}\n", encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_notebooks_without_spark_run_and_show_what_they_are_stored_with(
     kernel: KernelManager,
 ) -> None:

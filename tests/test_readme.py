@@ -171,7 +171,6 @@ def test_shown_commands_have_words_that_the_command_line_takes(
             command.make_context(name, words, parent=parent)
 
 
-@pytest.mark.slow
 def test_shown_shell_examples_print_what_the_page_shows(tmp_path: Path) -> None:
     """Those with output: each in one bash, one after the other."""
     page = (DOCS / "command-line.md").read_text(encoding="utf-8")
@@ -203,6 +202,22 @@ def test_shown_client_properties_are_accepted(text: str) -> None:
     options = parse_cluster_options({"bootstrap.servers": "h:1", **dict(parse_properties(text))}, alone=True)  # fmt: skip
 
     assert options.security.protocol in text
+
+
+@pytest.mark.parametrize(
+    ("command", "installed"), [("demo", [".[demo]"]), ("test", [".[demo]", ".[dev]"])]
+)
+def test_the_demo_installs_what_it_needs_and_the_tests_the_tools_of_developers_too(
+    command: str, installed: list[str], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", f"VENV={tmp_path}/new", command],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.findall(r"pip install .* -e '(\S+)'", done.stdout) == installed
 
 
 def anchors(markdown: str) -> set[str]:

@@ -105,6 +105,7 @@ def test_links_of_the_page_on_a_package_index_lead_somewhere(built: Distribution
     """There a relative link leads nowhere; those of the README are made absolute, or text that names the file."""
     shown = render(str(built.metadata.get_payload()))
     assert shown is not None
+    assert "speeds.svg" not in shown
     links = re.findall(r'(?:href|src)="([^"]*)"', shown)
     assert [link for link in links if not re.match(r"https://|#", link)] == []
 

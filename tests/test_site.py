@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from sphinx.util.inventory import InventoryFile
 
 import spark_kbatch
@@ -27,7 +26,6 @@ _WEB_ADDRESS = re.compile(r"https?://[a-z0-9-]+(\.[a-z0-9-]+)+(/[\w./%~-]*)?(#[\
 OWN_PAGES = {"index.html", "docs/site/python-api.html", "genindex.html", "py-modindex.html", "search.html"}  # fmt: skip
 
 
-@pytest.mark.slow
 def test_the_site_has_every_page_and_public_name_and_loads_nothing_from_elsewhere(
     tmp_path: Path,
 ) -> None:

@@ -47,15 +47,18 @@ html_show_sphinx = False
 
 
 def navigation(readme: str) -> str:
-    """Return the site's contents: the table of pages in README, a part for each of its columns.
+    """Return the site's contents: a part for each column of README's table of pages, and one for its notebooks.
 
-    What only the site has stands before it.
+    What only the site has stands before them.
     """
     table = readme.partition("## Documentation")[2]
     heads, _, *rows = (row.split("|")[1:-1] for row in table.splitlines() if row.startswith("|"))
     parts = [["```{toctree}", ":hidden:", "", "docs/README.md", "docs/site/python-api.md", "```"]]
-    for head, cells in zip(heads, zip(*rows, strict=True), strict=True):
-        pages = (link for cell in cells for link in re.findall(r"\]\(([^)]+)\)", cell))
+    columns = dict(zip(heads, map("".join, zip(*rows, strict=True)), strict=True))
+    # README links to each notebook where it says what they show, and to nothing else in their folder.
+    columns["to see it done"] = "".join(re.findall(r"\]\(notebooks/[^)]+\)", readme))
+    for head, cells in columns.items():
+        pages = re.findall(r"\]\(([^)]+)\)", cells)
         caption = f":caption: {head.strip().capitalize()}"
         parts.append(["```{toctree}", ":hidden:", caption, "", *pages, "```"])
     return "\n\n".join("\n".join(part) for part in parts)

@@ -395,7 +395,7 @@ class Partition:
             are_plain: whether the batches above the high watermark have no producer ids.
             ahead: what the leader has to flush, which it does meanwhile.
         """
-        failures = 0
+        failures, isr = 0, [*led.state.isr]
         while True:
             try:
                 led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)

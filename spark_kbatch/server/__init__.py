@@ -36,6 +36,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     fetch          Fetch
     offsets        ListOffsets, OffsetForLeaderEpoch
     producer_ids   InitProducerId
+    transactional  refusals of transactional producers
     groups/        groups of consumers, and their offsets
     topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords
     configs        DescribeConfigs, AlterConfigs, IncrementalAlterConfigs

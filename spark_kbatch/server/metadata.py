@@ -28,9 +28,11 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.pools import Pool
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
+from spark_kbatch.server.transactional import NO_TRANSACTIONS, coordinator_error, warn_of_refusal
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 
@@ -68,9 +70,10 @@ class MetadataHandler:
         new_topics: NewTopics,
         advertised: Callable[[Received], tuple[str, int]],
         creators: Pool,
+        outcomes: Outcomes,
     ) -> None:
         """Show `advertised(request)` as the node's address; create topics in the pool `creators`."""
-        self._backend, self._new_topics = backend, new_topics
+        self._backend, self._new_topics, self._outcomes = backend, new_topics, outcomes
         self._advertised, self._creators = advertised, creators
         self._cluster_id = backend.metadata.cluster_file.cluster_id()
 
@@ -271,10 +274,11 @@ class MetadataHandler:
         response = protocol.FindCoordinatorResponse
         body = received.body
         host, port = self._advertised(received)
+        keys = body.coordinator_keys if received.version >= _FIRST_WITH_KEYS else [body.key]
         error, message = 0, None
         if body.key_type == _TRANSACTION:
-            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            message = "this server has no transactions"
+            error, message = coordinator_error(received.version), NO_TRANSACTIONS
+            warn_of_refusal("".join(keys[:1]), received, self._outcomes)
         elif body.key_type != _GROUP:
             error, message = ErrorCode.INVALID_REQUEST, f"no coordinators of kind {body.key_type}"
         if error:
@@ -284,7 +288,7 @@ class MetadataHandler:
         if received.version < _FIRST_WITH_KEYS:
             respond(response(version=received.version, **node, **outcome))
             return
-        found = [response.Coordinator(key=key, **node, **outcome) for key in body.coordinator_keys]
+        found = [response.Coordinator(key=key, **node, **outcome) for key in keys]
         respond(response(version=received.version, coordinators=found))
 
 

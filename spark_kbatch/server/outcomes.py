@@ -79,19 +79,19 @@ class Outcomes:
         sentence = str(error)
         if isinstance(error, TopicAlreadyExistsError):
             sentence = f"Topic '{error.topic}' already exists."  # not how to say so in Python
-        shown = sentence[:_SENTENCE_MAX]
-        if code in _LOGGED and self._is_new(shown):
-            logger.warning("a client is refused, %s: %s", code.name, shown)
+        if code in _LOGGED:
+            self.warn_once(f"a client is refused, {code.name}: {sentence[:_SENTENCE_MAX]}")
         return Outcome(code, sentence)
 
-    def _is_new(self, sentence: str) -> bool:
+    def warn_once(self, sentence: str) -> None:
+        """Log a warning, unless the same was logged before."""
         with self._mutex:
             if sentence in self._logged:
-                return False
+                return
             if len(self._logged) >= _SENTENCES_MAX:
                 if time.monotonic() - self._forgot_s < _FORGETS_EVERY_S:
-                    return False
+                    return
                 self._logged.clear()
                 self._forgot_s = time.monotonic()
             self._logged.add(sentence)
-            return True
+        logger.warning("%s", sentence)

@@ -23,6 +23,7 @@ from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Repli
 from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.outcomes import code_of_existing
 from spark_kbatch.server.requests import HANG_UP, Received, Respond
+from spark_kbatch.server.transactional import NO_TRANSACTIONS
 from spark_kbatch.server.unwritten import IdempotentBatch, idempotent_batch
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.produce import (
@@ -170,10 +171,7 @@ def _refused(received: Received) -> tuple[ErrorCode, str] | None:
     if request.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; accepted: -1, 0 and 1"
     if request.transactional_id is not None:
-        return (
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "this server has no transactions: leave out the producer's transactional.id",
-        )
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
     return None
 
 

@@ -1,8 +1,8 @@
 """InitProducerId: an id for an idempotent producer.
 
-There are no transactions of clients. A request for one is refused with a code that every client takes as
-final; after a retriable one it would go on asking. An id for which a lock is not free is refused with a
-retriable one, that with which Kafka says that it has no ids for now.
+A transactional producer is refused with a code that every client takes as final; after a retriable one it
+would go on asking. An id for which a lock is not free is refused with a retriable one, that with which Kafka
+says that it has no ids for now.
 
 Source: Kafka transaction-coordinator/.../TransactionCoordinator handleInitProducerId.
 """
@@ -14,13 +14,14 @@ import time
 
 from spark_kbatch.errors import KBatchError, LockTimeoutError
 from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.requests import Received, Respond
+from spark_kbatch.server.transactional import warn_of_refusal
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import InitProducerIdResponse
 
 logger = logging.getLogger(__name__)
 
-_SHOWN_MAX = 200  # characters, in the log
 _TAKES_WITHIN_S = 10.0  # an id; clients wait for 30 s
 _FIRST_WITH_IDS = 3
 
@@ -28,9 +29,8 @@ _FIRST_WITH_IDS = 3
 class ProducerIdsHandler:
     """Handler of InitProducerId requests; thread-safe."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._refused: set[str] = set()  # transactional ids whose refusal was logged
+    def __init__(self, backend: Backend, outcomes: Outcomes) -> None:
+        self._backend, self._outcomes = backend, outcomes
 
     def init_producer_id(self, received: Received, respond: Respond) -> None:
         """Answer InitProducerId: a new id, with epoch 0."""
@@ -40,7 +40,7 @@ class ProducerIdsHandler:
             error = ErrorCode.INVALID_REQUEST
         elif transactional_id is not None:
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            self._say(transactional_id, received)
+            warn_of_refusal(transactional_id, received, self._outcomes)
         else:
             deadline = time.monotonic() + _TAKES_WITHIN_S
             try:
@@ -58,16 +58,6 @@ class ProducerIdsHandler:
                 producer_epoch=epoch,
             )
         )
-
-    def _say(self, transactional_id: str, received: Received) -> None:
-        shown = transactional_id[:_SHOWN_MAX]
-        if len(self._refused) < 1000 and shown not in self._refused:
-            self._refused.add(shown)
-            logger.warning(
-                "transactional.id %r of client %r is refused: this server has no transactions; leave it out",
-                shown,
-                received.client_id[:_SHOWN_MAX],
-            )
 
 
 def _names_half(received: Received) -> bool:

@@ -158,8 +158,10 @@ class Server:
             config.num_partitions,
             config.default_replication_factor,
         )
-        metadata = MetadataHandler(backend, new_topics, self._advertised_to, pools.administration)
         outcomes = Outcomes()
+        metadata = MetadataHandler(
+            backend, new_topics, self._advertised_to, pools.administration, outcomes
+        )
         topics = TopicsHandler(backend, new_topics, outcomes)
         configs = ConfigsHandler(backend, self._settings, outcomes)
         produce = ProduceHandler(appends, backend.manager)
@@ -175,7 +177,7 @@ class Server:
                 ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
             },
             pools.producer_ids: {
-                ApiKey.INIT_PRODUCER_ID: ProducerIdsHandler(backend).init_producer_id,
+                ApiKey.INIT_PRODUCER_ID: ProducerIdsHandler(backend, outcomes).init_producer_id,
             },
             pools.administration: {
                 ApiKey.CREATE_TOPICS: topics.create_topics,

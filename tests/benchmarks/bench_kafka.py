@@ -38,6 +38,7 @@ from spark_kbatch.consumer.reading import PIECE_BYTES
 from tests.support.interleaved import Candidate, interleave
 from tests.support.kafka import POM, Broker, Kafka, WarmKafka, class_path
 from tests.support.spark_sources import BareSource
+from tests.support.speeds import WITH_BROKER, store_speeds
 from tests.support.targets import Targets
 
 PARTITIONS, MILLION = 4, 1_000_000
@@ -210,6 +211,13 @@ def bench_through_spark(
     of_reads = {("kbatch", "kafka"): READ, (NAMED, "kafka"): READ}
     targets.rates(reads, f"Read, {title}", "M rows/s", of_reads)
     targets.rates(writes, f"Write, {title}", "M rows/s", {("kbatch", "kafka"): WRITE})
+    if (value_bytes, codec) == (100, "none"):
+        found = {
+            "read/kafka": reads.ratio("kbatch", "kafka"),
+            "read named/kafka": reads.ratio(NAMED, "kafka"),
+            "write/kafka": writes.ratio("kbatch", "kafka"),
+        }
+        store_speeds(WITH_BROKER, found)
     for what, jobs in (("read", reading), ("write", writing)):
         for name, job in jobs.items():
             targets.say(f"{what}, {name}: {job.cpu(millions)}")

@@ -41,6 +41,7 @@ from spark_kbatch.record import compression
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, walk
 from tests.support.interleaved import Candidate, Rates, interleave
 from tests.support.spark_sources import BareSource
+from tests.support.speeds import WITH_FOLDER, store_speeds
 from tests.support.targets import Targets
 
 MILLION = 1_000_000
@@ -184,6 +185,14 @@ def bench_write_and_read(
         ("kbatch read, 7 columns", "read limit, 7 columns"),
     ):
         targets.ratio(rates, done, limit)
+    if value_bytes == 100:
+        found = {
+            "read/parquet": rates.ratio("kbatch read", "Parquet read"),
+            "read/bridge": rates.ratio("kbatch read", "ready made"),
+            "write/parquet": rates.ratio("kbatch write", "Parquet write"),
+            "write/bridge": rates.ratio("kbatch write", "drop"),
+        }
+        store_speeds(WITH_FOLDER, found)
 
 
 @pytest.mark.parametrize("rows", [pytest.param((4 * MILLION, 100), id="100 bytes")], indirect=True)

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import spark_kbatch
 
 PACKAGE = Path(spark_kbatch.__file__).parent
@@ -89,7 +87,6 @@ def test_kernels_are_compiled_again_when_llvm_code_or_a_helper_changes(tmp_path:
     assert printed(tmp_path) == [2, 0, 0, 0, 0]
 
 
-@pytest.mark.slow
 def test_processes_share_compiled_kernels_where_only_temporary_files_can_be_written(
     tmp_path: Path,
 ) -> None:

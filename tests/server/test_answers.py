@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from spark_kbatch import Cluster
@@ -34,8 +36,17 @@ from spark_kbatch.wire.protocol import (
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
+from tests.conftest import REPOSITORY
 from tests.support import builders, reference
-from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
+from tests.support.raw_clients import (
+    CLIENT_ID,
+    RawClient,
+    fetch,
+    fetched,
+    produce,
+    produced,
+    request,
+)
 from tests.support.waiting import until
 
 BATCH = builders.batch(n=3)
@@ -469,6 +480,32 @@ def test_transactions_are_refused_with_a_final_error(
     assert not error.is_retriable
 
 
+def test_a_transactional_producer_of_librdkafka_is_told_at_once_that_there_are_no_transactions(
+    server: Server,
+) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": server.bootstrap_servers, "transactional.id": "orders"}
+    )
+    with pytest.raises(confluent_kafka.KafkaException, match="has no transactions: leave out"):
+        producer.init_transactions(60)
+
+
+def test_the_log_names_once_each_client_whose_transactions_are_refused_and_the_page(
+    server: Server, client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    lookup = FindCoordinatorRequest(version=4, key_type=1, coordinator_keys=["orders"])
+    start = InitProducerIdRequest(version=4, transactional_id="orders")
+    for _ in range(2):
+        client.ask(ApiKey.FIND_COORDINATOR, 4, lookup)
+        client.ask(ApiKey.INIT_PRODUCER_ID, 4, start)
+
+    (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    told = record.getMessage()
+    assert f"client {CLIENT_ID!r} with transactional.id 'orders' is refused" in told
+    page, heading = re.findall(r'\((\S+), "(.+)"\)', told)[0]
+    assert f"\n## {heading}\n" in (REPOSITORY / page).read_text(encoding="utf-8")
+
+
 def test_a_producer_id_that_is_not_found_in_time_is_answered_with_a_retriable_error(
     cluster: Cluster, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,8 +531,12 @@ def test_this_node_coordinates_all_groups_and_no_transactions(
     group = found(0)
     assert (group.error_code, group.node_id, group.port) == (0, 1, server.port)
     if version:
-        error = found(1).error_code
-        assert error == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        of_transactions = found(1)
+        assert (
+            "has no transactions: leave out the producer's transactional.id"
+            in of_transactions.error_message
+        )
+        assert not ErrorCode(of_transactions.error_code).is_retriable
 
 
 # Metadata.

@@ -211,7 +211,7 @@ def test_a_member_reads_on_without_a_rebalance_after_a_restart_of_the_server(
 # aiokafka sends no instance id with a heartbeat, so it never learns that it is fenced, and joins again.
 KNOW_FENCING = [
     Librdkafka.name,
-    pytest.param(KafkaPython.name, marks=pytest.mark.slow),
+    KafkaPython.name,
     pytest.param(Kcat.name, marks=pytest.mark.interop),
     pytest.param(JavaTools.name, marks=pytest.mark.interop),
 ]

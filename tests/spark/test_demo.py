@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,11 @@ def test_the_demos_report_agrees_with_the_log(spark: SparkSession, tmp_path: Pat
     ends = {info.topic_partition.partition: info.offsets.high_watermark for info in infos}
     assert ends == {partition: span.end for partition, span in report.spans.items()}
     assert "336,776" in shown.getvalue()
+    for done, passes in (("written", report.write_seconds), ("read", report.read_seconds)):
+        warm, cold = (f"{report.records / seconds:,.0f} records/s" for seconds in reversed(passes))
+        assert re.search(
+            rf"{done} at\W+{warm}.* the second time\W+{cold}.* the first time", shown.getvalue()
+        )
     assert f"kbatch topics {report.path}" in shown.getvalue()
 
 

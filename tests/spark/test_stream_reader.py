@@ -173,7 +173,6 @@ def test_available_now_reads_everything_in_one_batch_before_4_2(reading: Reading
     assert reading.run(maxOffsetsPerTrigger=2) == [["f", "g", "h", "i", "j"]]
 
 
-@pytest.mark.slow
 def test_once_ignores_limits(reading: Reading) -> None:
     reading.send("t", *"abcde")
     frame = reading.load(maxOffsetsPerTrigger=2, minOffsetsPerTrigger=1)
@@ -242,7 +241,6 @@ def test_a_running_query_reads_new_records_and_new_topics(reading: Reading) -> N
 # Topics that change.
 
 
-@pytest.mark.slow
 def test_topics_of_a_pattern_come_and_go_while_the_query_runs(reading: Reading) -> None:
     frame = reading.load(subscribe=None, subscribePattern="t.*", failOnDataLoss=False)
     reading.send("t", "a")

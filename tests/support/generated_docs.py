@@ -1,7 +1,7 @@
-"""Parts of the documentation that are generated from the code.
+"""Parts of the documentation that are generated from the code, or from stored figures.
 
 Each is in a page of docs/ between `<!-- NAME -->` and `<!-- end -->`. `make docs` runs this module, which
-regenerates them.
+regenerates them, and draws the picture of speeds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from spark_kbatch.options.security import SECURITY_OPTIONS
 from spark_kbatch.options.server import SERVER_OPTIONS
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
+from tests.support import speeds
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 _HELP_WIDTH = 98  # of a terminal with 100 columns
@@ -85,6 +86,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("options.md", "ignored options"): ignored_markdown,
     ("command-line.md", "commands"): commands_markdown,
     ("testing.md", "plugin options"): plugin_options_markdown,
+    ("performance.md", "speeds"): speeds.speeds_markdown,
     ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),
 }
 
@@ -95,7 +97,8 @@ def section(name: str) -> re.Pattern[str]:
 
 
 def rewrite() -> None:
-    """Regenerate every part."""
+    """Regenerate every part, and the picture."""
+    speeds.PICTURE.write_text(speeds.drawn(), encoding="utf-8")
     for (page, name), generate in GENERATED.items():
         path = DOCS / page
         text = f"<!-- {name} -->\n{generate()}\n<!-- end -->"

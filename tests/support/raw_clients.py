@@ -13,7 +13,7 @@ from spark_kbatch.wire.framing import SIZE
 from spark_kbatch.wire.produce import ProducePartition, ProduceTopic
 from spark_kbatch.wire.protocol import ApiKey
 
-CORRELATION_ID = 11
+CLIENT_ID, CORRELATION_ID = "a test", 11
 
 
 def framed(data: bytes) -> bytes:
@@ -25,7 +25,7 @@ def request(
     api_key: ApiKey, version: int, body: Any, correlation_id: int = CORRELATION_ID
 ) -> bytes:
     """Return a framed request."""
-    pieces = protocol.encode_request(api_key, version, correlation_id, "a test", body)
+    pieces = protocol.encode_request(api_key, version, correlation_id, CLIENT_ID, body)
     return framed(b"".join(pieces))
 
 

@@ -1,0 +1,194 @@
+"""The picture of speeds in README and docs/performance.md, and the stored figures that it is drawn from.
+
+With KBATCH_BENCH_STORE=1, `make bench` and `make bench-kafka` add their ratios to docs/speeds.json, with the machine,
+the day and the command. `make docs` then draws docs/speeds.svg. The picture shows the lowest and the highest
+median of all runs in the file: delete a run there that should no longer count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.sax.saxutils import escape
+
+import pyspark
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+STORED, PICTURE = DOCS / "speeds.json", DOCS / "speeds.svg"
+WITH_FOLDER, WITH_BROKER = "make bench", "make bench-kafka"
+
+
+class Comparison(NamedTuple):
+    """Something that kbatch is compared with."""
+
+    key: str  # in the stored figures
+    does: str
+    other: str
+    command: str  # which measures it
+
+
+COMPARISONS = (
+    Comparison("read/kafka", "Read", "Spark's Kafka connector", WITH_BROKER),
+    Comparison("read named/kafka", "Read", "the same, with columns named", WITH_BROKER),
+    Comparison("read/parquet", "Read", "Parquet", WITH_FOLDER),
+    Comparison("read/bridge", "Read", "ready-made rows (ceiling)", WITH_FOLDER),
+    Comparison("write/kafka", "Write", "Spark's Kafka connector", WITH_BROKER),
+    Comparison("write/parquet", "Write", "Parquet", WITH_FOLDER),
+    Comparison("write/bridge", "Write", "dropping the rows (ceiling)", WITH_FOLDER),
+)
+
+
+class Span(NamedTuple):
+    """The lowest and the highest median of several runs."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        low, high = (f"{one:.2f}" if one < 1 else f"{one:.1f}" for one in self)
+        return low if low == high else f"{low} to {high}"
+
+
+# Figures.
+
+
+def store_speeds(command: str, times: Mapping[str, float], path: Path = STORED) -> None:
+    """Add the ratios of a run to the stored figures, if KBATCH_BENCH_STORE is set."""
+    if not os.environ.get("KBATCH_BENCH_STORE"):
+        return
+    runs = json.loads(path.read_text(encoding="utf-8"))
+    run = {"machine": this_machine(), "day": f"{datetime.now(UTC):%Y-%m-%d}", "command": command}
+    for known in runs:
+        if known.items() >= run.items():
+            break
+    else:
+        known = {**run, "times": {}}
+        runs.append(known)
+    for key, found in times.items():
+        low, high = known["times"].get(key, (found, found))
+        known["times"][key] = [round(min(low, found), 3), round(max(high, found), 3)]
+    path.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+
+
+def this_machine() -> str:
+    """Return what stands beside figures: processor, cores, Python and Spark."""
+    processor = platform.processor() or platform.machine()
+    cpu_info = Path("/proc/cpuinfo")
+    if cpu_info.exists():
+        names = (
+            line for line in cpu_info.read_text().splitlines() if line.startswith("model name")
+        )
+        processor = next(names, processor).partition(": ")[2] or processor
+    versions = f"Python {platform.python_version()}, Spark {pyspark.__version__}"
+    return f"{processor}, {os.cpu_count()} cores, {versions}"
+
+
+def stored_runs(path: Path = STORED) -> list[dict[str, Any]]:
+    """Return the stored runs."""
+    runs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return runs
+
+
+def spans(path: Path = STORED) -> dict[str, Span]:
+    """Return the lowest and highest ratio of each comparison, over all stored runs."""
+    found: dict[str, Span] = {}
+    for run in stored_runs(path):
+        for key, (low, high) in run["times"].items():
+            before = found.get(key, Span(low, high))
+            found[key] = Span(min(before.low, low), max(before.high, high))
+    return found
+
+
+def speeds_markdown() -> str:
+    """Return what the picture shows as a Markdown table, and where it was measured."""
+    found = spans()
+    lines = ["| | | times as fast | measured by |", "|---|---|---|---|"]
+    for one in COMPARISONS:
+        lines.append(f"| {one.does.lower()} | {one.other} | {found[one.key]} | `{one.command}` |")
+    lines += ["", "Measured:", ""]
+    lines += [f"- {run['day']}, `{run['command']}`: {run['machine']}" for run in stored_runs()]
+    return "\n".join(lines)
+
+
+# The picture.
+
+_WIDTH, _LEFT, _RIGHT = 760, 264, 90  # of the picture; beside the bars
+_TOP, _ROW, _BAR, _HEAD = 74, 28, 16, 34
+_STYLE = """
+    text { font: 14px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328 }
+    .title { font-size: 16px; font-weight: 600 }
+    .head { font-weight: 600 }
+    .quiet { font-size: 12px; fill: #59636e }
+    .found { paint-order: stroke; stroke: #ffffff; stroke-width: 5px }
+    .paper { fill: #ffffff; stroke: #d1d9e0 }
+    .grid { stroke: #d1d9e0 }
+    .one { stroke: #59636e; stroke-width: 1.5 }
+    .bar { fill: #0969da }
+    .range { fill: #0969da; fill-opacity: 0.4 }
+    @media (prefers-color-scheme: dark) {
+      text { fill: #f0f6fc }
+      .quiet { fill: #9198a1 }
+      .found { stroke: #0d1117 }
+      .paper { fill: #0d1117; stroke: #3d444d }
+      .grid { stroke: #3d444d }
+      .one { stroke: #9198a1 }
+      .bar { fill: #4493f8 }
+      .range { fill: #4493f8 }
+    }
+"""
+
+
+def drawn(found: Mapping[str, Span] | None = None) -> str:
+    """Return the picture as SVG: a bar for each comparison, and a line where both are as fast."""
+    found = found or spans()
+    most = max(2, int(max(span.high for span in found.values())) + 1)
+    unit = (_WIDTH - _LEFT - _RIGHT) / most
+    marks: list[str] = []
+    y, does = _TOP, ""
+    for one in COMPARISONS:
+        if one.does != does:
+            y, does = y + _HEAD, one.does
+            marks.append(_text(24, y - 12, does, "head"))
+        low, high = found[one.key]
+        middle = y + _BAR / 2 + 5
+        marks.append(_text(_LEFT - 12, middle, one.other, "", anchor="end"))
+        marks.append(_bar(_LEFT, y, low * unit, "bar"))
+        if high > low:
+            marks.append(_bar(_LEFT + low * unit, y, (high - low) * unit, "range"))
+        marks.append(_text(_LEFT + high * unit + 8, middle, str(found[one.key]), "found"))
+        y += _ROW
+    lines = []
+    for times in range(most + 1):
+        x, kind = _LEFT + times * unit, "one" if times == 1 else "grid"
+        lines.append(f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{y}"/>')
+        lines.append(_text(x, y + 18, "1: as fast" if times == 1 else f"{times}", "quiet", anchor="middle"))  # fmt: skip
+    height = y + 36
+    told = "; ".join(f"{one.does}, of {one.other}: {found[one.key]}" for one in COMPARISONS)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">',
+            f"<title>How many times as fast as others kbatch is through Spark</title><desc>{escape(told)}</desc>",
+            f"<style>{_STYLE}</style>",
+            f'<rect class="paper" x="0.5" y="0.5" width="{_WIDTH - 1}" height="{height - 1}" rx="6"/>',
+            _text(24, 32, "kbatch through Spark: how many times as fast as …", "title"),
+            _text(24, 54, "Rows a second, 100-byte values, two cores. Medians; the pale part is their range over several runs", "quiet"),
+            *lines,
+            *marks,
+            "</svg>\n",
+        ]
+    )  # fmt: skip
+
+
+def _text(x: float, y: float, text: str, kind: str, *, anchor: str = "start") -> str:
+    return (
+        f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def _bar(x: float, y: float, width: float, kind: str) -> str:
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}"/>'
