@@ -291,9 +291,10 @@ def _partitions_named(cluster: Cluster | BrokerLogs, name: str) -> list[TopicPar
 def log_dirs(
     path: str, replicate: bool, replace: int | None, unclean: bool, metrics: bool, as_json: bool
 ) -> None:
-    """Show log dirs: which are online, full, read-only or offline, and what they hold.
+    """Show log dirs: their state, and what they hold.
 
-    Each is looked at and written to. The exit code is 1 if one is not online, or a replica is not in sync.
+    The state is online, full, read-only or offline: each is looked at and written to. The exit code is 1 if one is not
+    online, or a replica is not in sync.
     """
     cluster = Cluster(path)
     if replace is not None:

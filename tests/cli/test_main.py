@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -227,12 +228,15 @@ def test_gc_says_what_it_deletes(old: Path) -> None:
     ):
         done = kbatch("gc", old, *words)
         assert done.returncode == 0
-        deleted, left_over = done.stdout.splitlines()
+        deleted, left_over, *kept = done.stdout.splitlines()
         assert deleted == lines[0].format(f"{outcome}; {start}")
         assert left_over.startswith(f"staged by {'dead' * 8}, ")
         assert left_over.endswith(lines[1].format(outcome))
         assert first_offset(old) == (0 if words else 6)
-    assert kbatch("gc", old).stdout == "Nothing to delete.\n"
+        assert len(kept) == (0 if words else 1)
+    waiting, nothing = kbatch("gc", old).stdout.splitlines()
+    assert re.fullmatch(r"deleted segments of events-0: [\d,]+ bytes, kept until .*Z", waiting)
+    assert nothing == "Nothing to delete yet."
 
 
 def kbatch_answering(answer: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -397,11 +401,10 @@ def test_gc_says_what_it_leaves(old: Path) -> None:
     stray = old / "staging-0" / ".nfs0001"
     stray.write_bytes(b"x")
     kbatch("gc", old)
-    assert kbatch("gc", old).stdout.splitlines() == [
-        f"{stray} not deleted: it is not what a job makes there",
-        "Nothing to delete.",
-    ]
-    assert json.loads(kbatch("gc", old, "--json").stdout) == {
+    said, *_ = kbatch("gc", old).stdout.splitlines()
+    assert said == f"{stray} not deleted: it is not what a job makes there"
+    said, *_ = kbatch("gc", old, "--json").stdout.splitlines()
+    assert json.loads(said) == {
         "not_removed": str(stray),
         "why": "it is not what a job makes there",
     }
@@ -419,7 +422,9 @@ def test_a_damaged_topic_file_is_said_after_all_else(tmp_path: Path) -> None:
 
 
 def test_gc_as_json_is_one_object_a_partition_and_a_dead_job(old: Path) -> None:
-    deleted, left_over = map(json.loads, kbatch("gc", old, "events", "--json").stdout.splitlines())
+    deleted, left_over, waiting = map(
+        json.loads, kbatch("gc", old, "events", "--json").stdout.splitlines()
+    )
 
     size = len(builders.encode(ROWS))
     assert deleted == {
@@ -428,7 +433,8 @@ def test_gc_as_json_is_one_object_a_partition_and_a_dead_job(old: Path) -> None:
     }  # fmt: skip
     assert (left_over.pop("transaction"), left_over.pop("size_in_bytes")) == ("dead" * 8, size)
     assert left_over.pop("age_ms") > 0
-    assert kbatch("gc", old, "--json").stdout == ""
+    assert (waiting["waiting"], waiting["name"]) == ("deleted segments", "events-0")
+    assert json.loads(kbatch("gc", old, "--json").stdout) == waiting
 
 
 def test_gc_keeps_what_jobs_staged_for_as_long_as_it_is_told(old: Path) -> None:
