@@ -30,10 +30,11 @@ class PartitionState(NamedTuple):
 
     leader: int  # node id
     isr: tuple[int, ...]  # node ids in order of preference; never empty
-    leader_epoch: int = 0  # one higher with each new leader
+    leader_epoch: int = 0  # one higher with each new leader, and after a restart of its machine
     partition_epoch: int = 0  # one higher with each change
     # By node, the states that a commit has decided for members of the ISR whose disks failed before the
-    # states were written there, if no other member has them.
+    # states were written there, if no other member has them. With one replica, only if the cluster has
+    # several log dirs.
     unwritten: Mapping[int, LogState] = {}
 
 
