@@ -32,7 +32,7 @@ The rules:
 - The last member never leaves the ISR: without it no one leads until it is back.
 - A replica outside of the ISR is truncated to where its leader epochs differ from the leader's, and catches
   up in pieces, so that appends need not wait long; it joins once it has everything. One that ends below the
-  leader's log start starts anew, at the batch that holds that, with the leader's epochs. One that is lost
+  leader's log start starts over, at the batch that holds that, with the leader's epochs. One that is lost
   or damaged is recreated, but only in a log dir that is ours.
 - What fails on a follower is the follower's. A leader that cannot be read gives way if another member can
   lead; each leads once at most in a call.
@@ -399,6 +399,7 @@ class Partition:
         flush: bool,
         are_plain: bool = False,
         ahead: Ahead | None = None,
+        failures: int = 0,
     ) -> Leadership:
         """Make the followers equal to the leader, then update the ISR and the high watermark.
 
@@ -407,19 +408,17 @@ class Partition:
             flush: whether all of it is on disk on return.
             are_plain: whether the batches above the high watermark have no producer ids.
             ahead: what the leader has to flush, which it does meanwhile.
+            failures: of leaders, in this call.
         """
-        failures = 0
-        while True:
-            try:
-                led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
-                break
-            except LeaderError as error:
-                self.view.failed(led.state.leader, error.cause)
-                failures += 1
-                if failures == len(self.replicas):
-                    raise error.cause from None  # Each of them has led, and failed.
-                self._elect_locked(led.state)
-                led, ahead, are_plain = self._lead_locked(), None, False
+        try:
+            led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
+        except LeaderError as error:
+            self.view.failed(led.state.leader, error.cause)
+            if failures + 1 == len(self.replicas):
+                raise error.cause from None  # Each of them has led, and failed.
+            self._elect_locked(led.state)
+            led = self._lead_locked()
+            return self._replicate_locked(led, flush=flush, failures=failures + 1)
         state, log, log_state = led
         if tuple(isr) != state.isr:
             state = self._change_isr_locked(state, isr, log_state.high_watermark)
