@@ -43,10 +43,7 @@ class PartitionStates:
 
     def __init__(self, json_files: JsonFiles, paths: ClusterPaths, deleted: DeletedTopics) -> None:
         self._json_files, self.paths, self._deleted = json_files, paths, deleted
-
-    def exists(self, topic_partition: TopicPartition) -> bool:
-        """Return True if PATH has a partition's file."""
-        return self._json_files.files.exists(self.paths.partition_file(topic_partition))
+        self.files = json_files.files
 
     def read(self, topic_partition: TopicPartition, topic_id: str) -> PartitionState | None:
         """Return a partition's stored leader and ISR; None if they have never changed.
@@ -83,7 +80,7 @@ class PartitionStates:
 
         The caller holds the partition's lock.
         """
-        path, files = self.paths.partition_file(topic_partition), self._json_files.files
+        path, files = self.paths.partition_file(topic_partition), self.files
         if not files.exists(path.parent):
             files.make_dir(path.parent)
             files.flush([path.parent.parent, self.paths.path])
