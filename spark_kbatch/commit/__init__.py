@@ -51,7 +51,10 @@ partitions, even long after the commit.
 With several replicas, all of this is done once for each: step 1 in the staging-N beside each log dir,
 steps 2 to 4 in every in-sync replica. If a replica's disk fails in step 1, the replica is given what
 was staged for another one; in step 2, it leaves the ISR before the commit point; in step 4, after it.
-The last in-sync replica cannot leave: its new state is kept in PATH/partitions/ until its disk is back.
+The last in-sync replica cannot leave: its new state is kept in PATH/partitions/ until its disk is back,
+and so is that of an only replica, if the cluster has other log dirs. The commit is complete then, and all
+that does not need that disk goes on. What is kept ends with the topic's deletion, and with
+`log-dirs --replace --unclean`.
 
 The commit lock is held from step 2 to step 6, the locks of all touched partitions from 2 to 4.
 

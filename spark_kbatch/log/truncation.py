@@ -58,7 +58,7 @@ def truncate_fully_and_start_at(
     Args:
         log: the log.
         state: its state.
-        offset: where it starts anew.
+        offset: where it starts over.
         now_ms: the time.
         epochs: the leader epochs, with their start offsets, that it has from then on; by default those
             of its own that start by `offset`. They are written first: a crash before the state is written

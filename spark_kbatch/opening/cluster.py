@@ -371,7 +371,7 @@ class Cluster(TopicsAtPath):
             self._parts.manager,
             arguments.whole_number("node_id", node_id, 0),
             self._parts.coordinator(flush=True),
-            unclean=unclean,
+            unclean=arguments.boolean("unclean", unclean),
         )
 
     def export(self, topic: str, *, to: StrPath) -> list[ExportedPartition]:

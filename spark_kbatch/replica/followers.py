@@ -46,7 +46,7 @@ class ReplicaFetcher:
     def truncate(self, follower: PartitionLog, *, is_in_sync: bool) -> LogState:
         """Truncate a follower's log to where it agrees with the leader's; return the follower's state.
 
-        If it ends before the leader's log start then, it starts anew. One that is in sync and has more than
+        If it ends before the leader's log start then, it starts over. One that is in sync and has more than
         the leader is left alone: the leader lost records, and has to follow.
         """
         state, leader = follower.state(), self._state
@@ -65,7 +65,7 @@ class ReplicaFetcher:
         if state.log_end_offset >= leader.log_start_offset and not is_equal:
             state = self._truncated(follower, state)
         if state.log_end_offset < leader.log_start_offset:
-            state = self._started_anew(follower, state)
+            state = self._started_over(follower, state)
         return state
 
     def _truncated(self, follower: PartitionLog, state: LogState) -> LogState:
@@ -87,9 +87,9 @@ class ReplicaFetcher:
         follower.files.flush([follower.directory.parent])
         follower.forget_batches()
         state = follower.state()
-        return self._started_anew(follower, state) if self._state.log_start_offset > 0 else state
+        return self._started_over(follower, state) if self._state.log_start_offset > 0 else state
 
-    def _started_anew(self, follower: PartitionLog, state: LogState) -> LogState:
+    def _started_over(self, follower: PartitionLog, state: LogState) -> LogState:
         """Empty a follower's log, for the batch that holds the leader's log start to be its first.
 
         It gets the leader's epochs: its own, of batches that are gone, would say that it has to be

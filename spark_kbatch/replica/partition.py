@@ -22,15 +22,28 @@ The rules:
   that takes over shows the smallest log end offset of all members that are alive. Those have what was
   shown before, and as they are made equal none of it disappears. While the ISR is too small the high
   watermark stands still; when that starts, its value is written to all members.
-- A leader is elected from the ISR alone: the first, in order of preference, that can be used. It gets
-  a new leader epoch, which starts where its log ends, and the other members are truncated to that end.
+- A leader is elected from the ISR alone: the one that was written furthest, by epoch and end, of those
+  that can be used; of equals the first, in order of preference. It gets a new leader epoch, which starts
+  where its log ends, and the other members are truncated to that end.
+- A member that was written further than its leader shows that the leader lost records, as from an older
+  image of its disk. It is elected, not truncated.
+- A leader whose state is of another boot takes a new epoch before it appends: a replica that is away may
+  have what was not flushed here, and is truncated by that epoch.
 - The last member never leaves the ISR: without it no one leads until it is back.
-- A replica outside of the ISR is truncated by leader epochs and catches up in pieces, so that appends
-  need not wait long; it joins once it has everything. One that is lost or damaged is recreated, but only
-  in a log dir that is ours.
+- A replica outside of the ISR is truncated to where its leader epochs differ from the leader's, and catches
+  up in pieces, so that appends need not wait long; it joins once it has everything. One that ends below the
+  leader's log start starts over, at the batch that holds that, with the leader's epochs. One that is lost
+  or damaged is recreated, but only in a log dir that is ours.
+- What fails on a follower is the follower's. A leader that cannot be read gives way if another member can
+  lead; each leads once at most in a call.
+- The ISR on disk alone admits a replica. Whoever shows or asks what is in sync looks at the logs too
+  (`view.describe`), and what a look contradicts does not count.
+- Records are deleted on the followers first and on the leader last. A member for which that fails leaves
+  the ISR before. If the deleter dies, the leader is made to start where its followers do.
 
 A Spark job's data is placed after the recorded ends of all members of the ISR, unseen; the commit then
-flips their states. `view` has what readers see; they take no lock except to have a leader elected.
+flips their states. A state that no member took is kept in P.json, and written before the replica is used
+again; with several log dirs that holds for a partition with one replica, too. `view` has what readers see; they take no lock except to have a leader elected.
 `followers` makes a follower equal to its leader.
 
 Source: Kafka core/.../cluster/Partition.scala, metadata/.../PartitionChangeBuilder.java.
@@ -386,6 +399,7 @@ class Partition:
         flush: bool,
         are_plain: bool = False,
         ahead: Ahead | None = None,
+        failures: int = 0,
     ) -> Leadership:
         """Make the followers equal to the leader, then update the ISR and the high watermark.
 
@@ -394,19 +408,17 @@ class Partition:
             flush: whether all of it is on disk on return.
             are_plain: whether the batches above the high watermark have no producer ids.
             ahead: what the leader has to flush, which it does meanwhile.
+            failures: of leaders, in this call.
         """
-        failures, isr = 0, [*led.state.isr]
-        while True:
-            try:
-                led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
-                break
-            except LeaderError as error:
-                self.view.failed(led.state.leader, error.cause)
-                failures += 1
-                if failures == len(self.replicas):
-                    raise error.cause from None  # Each of them has led, and failed.
-                self._elect_locked(led.state)
-                led, ahead, are_plain = self._lead_locked(), None, False
+        try:
+            led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
+        except LeaderError as error:
+            self.view.failed(led.state.leader, error.cause)
+            if failures + 1 == len(self.replicas):
+                raise error.cause from None  # Each of them has led, and failed.
+            self._elect_locked(led.state)
+            led = self._lead_locked()
+            return self._replicate_locked(led, flush=flush, failures=failures + 1)
         state, log, log_state = led
         if tuple(isr) != state.isr:
             state = self._change_isr_locked(state, isr, log_state.high_watermark)

@@ -30,10 +30,11 @@ class PartitionState(NamedTuple):
 
     leader: int  # node id
     isr: tuple[int, ...]  # node ids in order of preference; never empty
-    leader_epoch: int = 0  # one higher with each new leader
+    leader_epoch: int = 0  # one higher with each new leader, and after a restart of its machine
     partition_epoch: int = 0  # one higher with each change
     # By node, the states that a commit has decided for members of the ISR whose disks failed before the
-    # states were written there, if no other member has them.
+    # states were written there, if no other member has them. With one replica, only if the cluster has
+    # several log dirs.
     unwritten: Mapping[int, LogState] = {}
 
 
@@ -42,10 +43,7 @@ class PartitionStates:
 
     def __init__(self, json_files: JsonFiles, paths: ClusterPaths, deleted: DeletedTopics) -> None:
         self._json_files, self.paths, self._deleted = json_files, paths, deleted
-
-    def exists(self, topic_partition: TopicPartition) -> bool:
-        """Return True if PATH has a partition's file."""
-        return self._json_files.files.exists(self.paths.partition_file(topic_partition))
+        self.files = json_files.files
 
     def read(self, topic_partition: TopicPartition, topic_id: str) -> PartitionState | None:
         """Return a partition's stored leader and ISR; None if they have never changed.
@@ -82,7 +80,7 @@ class PartitionStates:
 
         The caller holds the partition's lock.
         """
-        path, files = self.paths.partition_file(topic_partition), self._json_files.files
+        path, files = self.paths.partition_file(topic_partition), self.files
         if not files.exists(path.parent):
             files.make_dir(path.parent)
             files.flush([path.parent.parent, self.paths.path])

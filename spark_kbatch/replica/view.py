@@ -126,6 +126,7 @@ class PartitionView:
         self.only_log = log_of(self.replicas[0]) if len(self.replicas) == 1 else None
         self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
         self._topic_id, self._states, self._dirs = topic.topic_id, states, dirs
+        self._state_file = states.paths.partition_file(topic_partition)
         self._reported: set[int] = set()  # nodes whose failure was logged
 
     def state(self) -> PartitionState:
@@ -146,7 +147,7 @@ class PartitionView:
 
         With one log dir nothing is kept. With more of them this is one look at a file that is not there.
         """
-        if len(self._dirs.all) == 1 or not self._states.exists(self.topic_partition):
+        if len(self._dirs.all) == 1 or not self._states.files.exists(self._state_file):
             return NOTHING_NEWER
         return self.state().unwritten
 

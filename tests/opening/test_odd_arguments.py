@@ -66,7 +66,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20,
     },
     "repair": {"partitions": [EVENTS], "dry_run": False},
-    "replace_log_dir": {"node_id": 0},
+    "replace_log_dir": {"node_id": 0, "unclean": False},
     "replicas": {"topics": ["events"]},
     "replicate": {"topics": ["events"]},
     "running_server": {},
