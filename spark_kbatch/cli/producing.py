@@ -32,7 +32,7 @@ from spark_kbatch.record.columns import HEADERS_TYPE
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch.producer.producer import Producer
+    from spark_kbatch import Producer
 
 _STDIN = "-"
 _COLUMN_TOPIC = "-"

@@ -217,5 +217,8 @@ def test_a_partition_that_does_not_exist_is_an_error(path: Path) -> None:
 def test_a_partition_without_a_readable_replica_is_an_error(path: Path) -> None:
     shutil.rmtree(path / f"broker-0/{PARTITIONS[0]}")
 
+    lost, *others = Cluster(str(path)).describe([PARTITIONS[0].topic])
+    assert str(PARTITIONS[0]) in lost.error
+    assert not any(row.error for row in others)
     with pytest.raises(KafkaStorageError, match=str(PARTITIONS[0])):
-        Cluster(str(path)).describe(["clicks"])
+        Cluster(str(path)).read(PARTITIONS[0].topic).read_all()

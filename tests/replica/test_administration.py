@@ -16,6 +16,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
     ConfigError,
+    FileSystemError,
     KafkaStorageError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
@@ -396,7 +397,7 @@ def test_a_deletion_that_cannot_be_decided_changes_nothing(
         raise PermissionError(13, "Permission denied", str(target))
 
     monkeypatch.setattr(stubborn._parts.files, "rename", refuse)
-    with pytest.raises(PermissionError):
+    with pytest.raises(FileSystemError, match="Permission denied"):
         stubborn.delete_topic("events")
     assert len(builders.contents(cluster)[EVENTS]) == 6
 

@@ -47,7 +47,7 @@ def test_log_dirs_that_are_sound_are_all_online(cluster: Cluster) -> None:
     assert rows == [
         LogDirInfo(
             node, str(cluster.path.parent / f"disk-{node}/broker-{node}"), None,
-            3, 3 if node == 0 else 0, 0, 0,
+            3, 3 if node == 0 else 0, 0, 0, "online",
         )._asdict()
         for node in range(3)
     ]  # fmt: skip
