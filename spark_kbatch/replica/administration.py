@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import (
     ConfigError,
+    CorruptRecordError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     KafkaStorageError,
@@ -523,6 +524,6 @@ def _left(
     try:
         with _ready(manager, topic_partition, commits) as partition:
             return node_id not in partition.view.state().isr
-    except (OSError, KafkaStorageError) as error:
+    except (OSError, KafkaStorageError, CorruptRecordError) as error:
         logger.warning("%s: %s", topic_partition, error)
         return False

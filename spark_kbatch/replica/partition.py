@@ -54,6 +54,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import uuid
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -88,6 +89,7 @@ T = TypeVar("T")
 Step: TypeAlias = Callable[[], LogState | None]
 Start: TypeAlias = Callable[[Step], Step]
 
+_NAME_MAX = 200  # characters of a directory's name that are kept in another one
 _CATCH_UP_BYTES = 64 << 20  # for a replica outside of the ISR, in one hold of the lock
 
 
@@ -691,9 +693,9 @@ class Partition:
         follower = self._log_of(node_id)
         try:
             if node_id not in isr and not self.view.is_of_topic(follower):
-                raise KafkaStorageError(
-                    f"{follower.directory} is of another topic of the same name"
-                )
+                name = f"{follower.directory.name[:_NAME_MAX]}.{uuid.uuid4().hex}-stray"  # as a broker's
+                follower.files.rename(follower.directory, follower.directory.with_name(name))
+                raise KafkaStorageError(f"it was of another topic, and is moved to {name}")
             return fetcher.truncate(follower, is_in_sync=node_id in isr)
         except KBatchError as error:
             if node_id in isr or not self._dirs.is_online(node_id):

@@ -14,6 +14,7 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.log.checkpoints import random_id, write_partition_metadata
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.administration import LogDirInfo
@@ -147,6 +148,18 @@ def test_a_replica_that_is_back_from_an_older_image_is_not_in_sync_until_it_has_
     assert again.replicate() == []
     assert [one.in_sync for one in again.replicas("events")[EVENTS]] == [True] * 3
     assert all(not report.damaged + report.found for report in again.verify())
+
+
+def test_a_log_of_another_topic_is_moved_aside_and_made_again(cluster: Cluster) -> None:
+    append_records(cluster, {EVENTS: batch()})
+    log = cluster.path.parent / f"disk-2/broker-2/{EVENTS}"
+    write_partition_metadata(cluster._parts.files, log, random_id())
+    assert [one.in_sync for one in cluster.replicas("events")[EVENTS]] == [True, True, False]
+    assert cluster.replicate() == []
+
+    assert [one.in_sync for one in cluster.replicas("events")[EVENTS]] == [True] * 3
+    assert all(not report.damaged + report.found for report in cluster.verify())
+    assert len([*log.parent.glob("events-0.*-stray/*.log")]) == 1
 
 
 @pytest.mark.parametrize("appends_first", [True, False])

@@ -12,6 +12,8 @@ In the end all disks are back: every record that was acknowledged is there, all 
 and hold the same bytes, each append was answered once, each commit is what its committer was told, and
 no lock is left behind.
 
+Other schedules delete records too: none of them is back, and the replicas are equal again in the end.
+
 A few schedules by default, 500 with `make soak`; `tests.support.schedules` has how to repeat one.
 """
 
@@ -182,14 +184,17 @@ class Appends(Schedule):
             counts = [sum(one.key == key for one in records) for records in found.values()]
             ensure_all_or_nothing(key, outcome, counts, records=2)
 
-    def finish(self) -> None:
+    def mend_all(self) -> None:
         self.log.append("all disks are back")
         self.disks.failing.clear()
+        self.clock.now_ms += 2 * RETRY_MS
         for node in range(self.nodes):
             if not self.disk(node).exists():
-                with self.processes[0]._parts.manager.locks.metadata():
-                    self.processes[0]._parts.metadata.cluster_file.replace_log_dir(node)
+                self.processes[0].replace_log_dir(node)
         self.clock.now_ms += 2 * RETRY_MS
+
+    def finish(self) -> None:
+        self.mend_all()
         self.sync(0)  # a lost replica leaves first, and is recreated then
         self.sync(1)
         self.append(0)
@@ -216,10 +221,72 @@ class Appends(Schedule):
         assert all(keys.count(one.key) <= 3 for _, _, one in self.appends), "appended twice"
 
 
+class Deletions(Appends):
+    """The same, and records at the start are deleted, within batches too."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
+        self.log_start = 0
+
+    def steps(self) -> list[Step]:
+        return [*super().steps(), *[self.delete] * 4]
+
+    def steps_to_kill(self) -> list[tuple[Step, int]]:
+        return [(self.append, 30), (self.delete, 25)]
+
+    def delete(self, number: int) -> None:
+        process = self.processes[number]
+        try:
+            edges = process._reader.edges([EVENTS])[EVENTS]
+            offset = self.rng.randint(edges.log_start_offset, edges.high_watermark)
+            self.log[-1] += f" below {offset}"
+            process._parts.manager.delete_records(
+                {EVENTS: offset}, process._parts.coordinator(flush=False)
+            )
+        except (OSError, KafkaStorageError) as error:
+            self.log[-1] += f": {error}"
+
+    def read(self, process: Cluster) -> tuple[LogOffsets, list[Record]]:
+        offsets, found = process._reader.edges([EVENTS])[EVENTS], builders.contents(process)[EVENTS]
+        start = offsets.log_start_offset
+        assert start >= self.log_start, "the log start moved back"
+        assert [one.offset for one in found] == list(range(start, offsets.high_watermark))
+        if self.is_readable(partition(process, EVENTS).view.state().leader):
+            self.log_start = start
+        return offsets, [*self.deleted(start), *found]
+
+    def deleted(self, start: int) -> list[Record]:
+        """Return stand-ins for the deleted records, with the keys that were seen."""
+        return [Record(n, 0, self.seen.get(n), None) for n in range(start)]
+
+    def finish(self) -> None:
+        self.mend_all()
+        cluster = self.processes[0]
+        assert cluster.replicate() == []
+        self.append(0)
+        self.look()
+        for tp in PARTITIONS:
+            view = partition(cluster, tp).view
+            assert {*view.state().isr} == {*view.replicas}
+            states = [view.log_of(node).state() for node in range(self.nodes)]
+            assert len({(one.log_start_offset, one.log_end_offset) for one in states}) == 1
+        assert not [what for one in cluster.verify() for what in one.damaged + one.found]
+        found = {one.offset: one.key for one in builders.contents(cluster)[EVENTS]}
+        for _, acks, one in self.appends:
+            if acks == -1 and one.answers and one.offset is not None:
+                is_deleted = one.offset < self.log_start
+                assert is_deleted or found[one.offset] == one.key, f"{one.key!r} is gone"
+
+
 def test_a_few_schedules_lose_nothing(tmp_path: Path) -> None:
     run_schedules(Appends, tmp_path, steps=STEPS, default=QUICK)
 
 
+def test_what_is_deleted_in_a_few_schedules_stays_deleted(tmp_path: Path) -> None:
+    run_schedules(Deletions, tmp_path, steps=STEPS, default=QUICK)
+
+
 @pytest.mark.slow
-def test_many_schedules_lose_nothing(tmp_path: Path) -> None:
-    run_schedules(Appends, tmp_path, steps=STEPS, default=MANY)
+@pytest.mark.parametrize("kind", [Appends, Deletions])
+def test_many_schedules_lose_nothing(tmp_path: Path, kind: type[Appends]) -> None:
+    run_schedules(kind, tmp_path, steps=STEPS, default=MANY)
