@@ -655,7 +655,7 @@ def differences(
 
 
 def _named(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: one[key] for key in _KEYS if key in one and key not in ("topic_id", "node_id")}
+    return {key: one[key] for key in _KEYS if key in one and key != "topic_id"}
 
 
 def _are_structures(*lists: list[Any]) -> bool:
@@ -664,7 +664,7 @@ def _are_structures(*lists: list[Any]) -> bool:
 
 _KEYS = (
     "name", "topic", "partition_index", "partition", "index", "group_id", "member_id", "key",
-    "resource_name", "resource_type", "node_id", "broker_id", "source", "batch_index", "topic_id",
+    "resource_name", "resource_type", "broker_id", "source", "batch_index", "topic_id",
 )  # fmt: skip
 
 
