@@ -58,7 +58,7 @@ def test_what_tasks_wrote_is_there_before_the_commit_and_is_counted(
         job.commit_batch(sent)
         job.commit_micro_batch(sent, 7)
     held = [one for one in cluster.describe("events") if one.size_in_bytes]
-    ranges = ", ".join(f"{tp} 0 to {edges.high_watermark - 1}" for tp, edges, _ in held)
+    ranges = ", ".join(f"{tp} 0 to {edges.high_watermark - 1}" for tp, edges, *_ in held)
     wrote = (
         f"3 records, {sum(one.size_in_bytes for one in held)} bytes, offsets {ranges}, the longest"
     )
