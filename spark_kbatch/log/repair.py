@@ -10,7 +10,8 @@
     .log of the active segment too short       the log ends with its last whole batch
     a bad batch elsewhere                      reported and left: what follows it can still be read
     .index, .timeindex not as the batches say  rebuilt
-    leader-epoch-checkpoint missing, damaged   rebuilt from the batches
+    leader-epoch-checkpoint missing, damaged,  rebuilt from the batches
+      or empty, though the log is not
     partition.metadata missing, damaged        rebuilt from the topic's id
     what the next writer would do              done (`recovery.py`)
 

@@ -12,6 +12,7 @@ import pytest
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log import state as log_state
+from spark_kbatch.log.checkpoints import write_leader_epochs
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair, RepairReport
 from spark_kbatch.log.segment import segment_at
@@ -73,6 +74,13 @@ def test_a_sound_log_is_left_as_it_is(log: PartitionLog) -> None:
     before = contents(log.directory)
     assert repair(log, files=ReadOnlyFiles()) == RepairReport(log.topic_partition, 0, 22, (), ())
     assert contents(log.directory) == before
+
+
+def test_an_empty_log_without_leader_epochs_is_sound(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=0, config=CONFIG)
+    (log.directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+    write_leader_epochs(log.files, log.directory, [])
+    assert repair(log, dry_run=True) == RepairReport(log.topic_partition, 0, 0, (), ())
 
 
 @pytest.mark.parametrize("interval", [0, 2 * SIZE, 1 << 20])
