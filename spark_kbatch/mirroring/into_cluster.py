@@ -50,6 +50,11 @@ _ABORT_TIMEOUT_MS = 5_000
 _TOPIC_RESOURCE = 2
 _MAX_MESSAGE_BYTES = "max.message.bytes"
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588  # of a cluster that does not tell its own
+# The answers of a broker that does not let a client write transactions, and of a server that has none.
+_NO_TRANSACTIONS = {
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.UNSUPPORTED_VERSION,
+}
 
 
 class ClusterTarget:
@@ -248,7 +253,7 @@ class ClusterTarget:
         try:
             yield
         except ApiError as error:
-            if error.code != ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            if error.code not in _NO_TRANSACTIONS:
                 raise
             raise ConfigError(
                 f"{self.name} does not let this client write transactions as {self._mirror!r} ({error.name}): "

@@ -84,6 +84,7 @@ PRODUCER_CALLS: dict[str, dict[str, Any]] = {
     "ensure_delivered": {},
     "flush": {"timeout": 5},
     "metrics": {},
+    "why_waiting": {},
     "send": {
         "topic": "events", "value": b"v", "key": b"k", "headers": [("h", b"x")], "partition": 0,
         "timestamp_ms": 5, "callback": None,

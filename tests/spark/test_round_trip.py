@@ -29,12 +29,13 @@ from pyspark.sql.types import (
 
 import spark_kbatch
 from spark_kbatch.cluster.job import Job
+from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import ROW_SCHEMA
 from spark_kbatch.spark.writer import KBatchWriter
 from tests.conftest import SPARK_4_1, few
-from tests.support import builders
-from tests.support.frames import frame_of, kafkas_partition, load, records, save, values
+from tests.support import builders, frames
+from tests.support.frames import frame_of, kafkas_partition, load, records, values
 from tests.support.reference import Record
 
 pytestmark = pytest.mark.spark
@@ -96,6 +97,11 @@ def sample() -> pa.RecordBatch:
     )
     numbers = pa.array([(7 * row) % PARTITIONS for row in range(rows.num_rows)], pa.int32())
     return rows.append_column("partition", numbers)
+
+
+def save(frame: DataFrame, path: Path, **options: Any) -> None:
+    """Append a frame to a topic that takes any time, also those of the sample that are far ahead."""
+    frames.save(frame, path, message_timestamp_after_max_ms=LONG_MAX, **options)
 
 
 def expected_records(rows: pa.RecordBatch) -> dict[int, list[Record]]:
