@@ -39,11 +39,11 @@ from spark_kbatch.record.header import (
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.produce import ProduceRequest
 
-_REFUSED_MAX = 1000  # of a connection; one more ends it, after which its client begins anew
+_REFUSED_MAX = 1000  # of a connection; one more ends it, and its client starts over
 
 
 class IdempotentBatch(NamedTuple):
-    """What tells a batch of an idempotent producer from its others."""
+    """A batch of an idempotent producer, by what it is known by."""
 
     topic_partition: TopicPartition
     producer_id: int

@@ -309,10 +309,10 @@ def test_producer_after_one_that_was_closed_by_force_has_a_new_epoch(
 ) -> None:
     with producing(server) as producer:
         producer.send("events", b"first", partition=0).result(30)
-        held = threading.Event()
-        server.intercept("Produce", lambda request: (held.wait(30), request.drop()))
+        came, held = threading.Event(), threading.Event()
+        server.intercept("Produce", lambda request: (came.set(), held.wait(30), request.drop()))
         producer.send("events", b"lost", partition=0)
-        until(lambda: bool(producer._sender._in_flight))
+        assert came.wait(30)
         producer.close(timeout=0)
         server.intercept("Produce", None)
         held.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 import socket
 import struct
 import threading
@@ -68,6 +69,20 @@ class Peer:
     def _serve(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError, ValueError), sock:
             self._run(sock)
+
+
+def http_request(sock: socket.socket) -> bytes:
+    """Return a whole request: if a part of one is unread, closing the connection resets it."""
+    data = b""
+    while b"\r\n\r\n" not in data and (some := sock.recv(_CHUNK)):
+        data += some
+    head, _, body = data.partition(b"\r\n\r\n")
+    found = re.search(rb"(?i)content-length: *(\d+)", head)
+    left = int(found[1]) - len(body) if found else 0
+    while left > 0 and (some := sock.recv(_CHUNK)):
+        data += some
+        left -= len(some)
+    return data
 
 
 class Damage(NamedTuple):

@@ -46,6 +46,7 @@ from tests.support.hostile_peers import (
     Meddler,
     Peer,
     any_damage,
+    http_request,
     leaves_nothing,
     refusal_of,
 )
@@ -457,7 +458,7 @@ class TestTokenEndpoint:
         """Return the error for an endpoint that answers so."""
 
         def run(sock: socket.socket) -> None:
-            sock.recv(100_000)
+            http_request(sock)
             sock.sendall(answer)
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(100_000):
@@ -489,7 +490,7 @@ class TestTokenEndpoint:
         }
 
         def run(sock: socket.socket) -> None:
-            sock.recv(100_000)
+            http_request(sock)
             sock.sendall(starts.get(piece, b""))
             while True:
                 sock.sendall(piece)
@@ -513,7 +514,7 @@ class TestTokenEndpoint:
 
         def run(sock: socket.socket) -> None:
             nonlocal sent
-            sock.recv(100_000)
+            http_request(sock)
             sock.sendall(b"HTTP/1.1 200 OK\r\n" + head)
             while True:
                 sock.sendall(bytes(65_536))
@@ -552,7 +553,7 @@ class TestTokenEndpoint:
         self, expires_in: str, asked: int
     ) -> None:
         def run(sock: socket.socket) -> None:
-            sock.recv(100_000)
+            http_request(sock)
             body = f'{{"access_token": "a.b-c_d~e+f/g==", "expires_in": {expires_in}}}'
             sock.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + body.encode())
 
@@ -616,7 +617,7 @@ class TestTokenEndpoint:
         asked = []
 
         def run(sock: socket.socket) -> None:
-            asked.append(sock.recv(100_000).split(b"\r\n")[0])
+            asked.append(http_request(sock).split(b"\r\n")[0])
             sock.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"access_token": "of-the-proxy"}')
 
         for name in ("no_proxy", "NO_PROXY"):
