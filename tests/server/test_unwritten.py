@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,6 +21,7 @@ from spark_kbatch.server.unwritten import IdempotentBatch, Unwritten
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.produce import ProducePartition, ProduceTopic
 from spark_kbatch.wire.protocol import ApiKey, ProduceRequest
+from tests.server.test_waiting import locked
 from tests.support import builders
 from tests.support.raw_clients import RawClient, produce, produced, request
 
@@ -77,23 +77,8 @@ class Fault:
         self._cluster.delete_topic("events")
         return contextlib.nullcontext()
 
-    @contextlib.contextmanager
-    def locked_partition(self) -> Iterator[None]:
-        taken, over = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with self._cluster._parts.manager.locks.partitions([EVENTS]):
-                taken.set()
-                over.wait(60)
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        taken.wait()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+    def locked_partition(self) -> AbstractContextManager[object]:
+        return locked(self._cluster, range(1), 60)
 
 
 FAULTS: dict[ErrorCode, Callable[[Fault], AbstractContextManager[object]]] = {
