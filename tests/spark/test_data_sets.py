@@ -22,6 +22,7 @@ from chispa import assert_df_equality
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from spark_kbatch.model import LONG_MAX
 from tests.support.frames import frame_of, kafkas_partition, load, records, save
 
 pytestmark = pytest.mark.spark
@@ -138,17 +139,21 @@ def test_odd_values_come_back_equal_and_values_that_the_format_cannot_hold_are_r
     holdable = rows.filter(pa.array(time >= -1 for time in times))
     assert rows.num_rows - holdable.num_rows == 1
     with pytest.raises(
+        PythonException, match=r"253402300799999 ms.*more than message\.timestamp\.after\.max\.ms"
+    ):
+        save(frame_of(spark, holdable), tmp_path, topic="far-ahead", max_message_bytes=4 << 20)
+    any_time = {"message_timestamp_after_max_ms": LONG_MAX}
+    with pytest.raises(
         PythonException, match=r"takes 17\d{5} bytes, more than max\.message\.bytes=1048588"
     ):
-        save(frame_of(spark, holdable), tmp_path, topic="too-large")
-    for topic in ("refused", "too-large"):
+        save(frame_of(spark, holdable), tmp_path, topic="too-large", **any_time)
+    for topic in ("refused", "far-ahead", "too-large"):
         assert load(spark, tmp_path, subscribe=topic).count() == 0
 
-    save(
-        frame_of(spark, holdable), tmp_path, topic="t", num_partitions=3, max_message_bytes=4 << 20
-    )
+    room = {"num_partitions": 3, "max_message_bytes": 4 << 20, **any_time}
+    save(frame_of(spark, holdable), tmp_path, topic="t", **room)
     found = [
-        (r.key, r.value, r.timestamp) for held in records(spark, tmp_path).values() for r in held
+        (r.key, r.value, r.timestamp) for part in records(spark, tmp_path).values() for r in part
     ]
     columns = [holdable[name].to_pylist() for name in SCHEMA.names]
     assert Counter(found) == Counter(zip(*columns, strict=True))
