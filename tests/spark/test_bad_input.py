@@ -96,7 +96,7 @@ READS = [
     ),
     pytest.param(
         {"subscribe": "flights", "startingOffsets": '{"flights":{"0":1'}, "ConfigError",
-        ["'startingOffsets'", '{"flights":{"0":1', "'earliest'", '{"events":{"0":23,"1":-2}}'],
+        ["'startingOffsets'", '{"flights":{"0":1', "'earliest'", '{"events":{"0":23,"1":-2},'],
         id="malformed-json",
     ),
     pytest.param(
