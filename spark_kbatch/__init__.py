@@ -55,7 +55,7 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from spark_kbatch import files as files  # first: on Windows it says what to do
@@ -200,6 +200,7 @@ def open(
     *,
     create: Literal[True],
     log_dirs: str | Sequence[StrPath] = (),
+    without_nodes: Collection[int] | None = None,
     foreign_end: str = "log",
 ) -> Cluster: ...
 @overload
@@ -208,6 +209,7 @@ def open(
     *,
     create: bool = False,
     log_dirs: str | Sequence[StrPath] = (),
+    without_nodes: Collection[int] | None = None,
     foreign_end: str = "log",
 ) -> Cluster | BrokerLogs: ...
 def open(
@@ -215,6 +217,7 @@ def open(
     *,
     create: bool = False,
     log_dirs: str | Sequence[StrPath] = (),
+    without_nodes: Collection[int] | None = None,
     foreign_end: str = "log",
 ) -> Cluster | BrokerLogs:
     """Open the cluster, or a real broker's logs, at `path`.
@@ -226,6 +229,8 @@ def open(
         log_dirs: folders, usually on different disks, for the logs of a cluster that is created: a
             list, or text separated by commas. A record can have as many replicas as there are folders.
             By default logs are in `path`.
+        without_nodes: nodes whose log dirs are lost for good, when a cluster whose `path` is lost or old is
+            restored from the other log dirs. Records of which they had the only copy are given up.
         foreign_end: where to end in a broker's logs: "log", after the last valid batch, or
             "checkpoint", at the high watermark that the broker last wrote to its checkpoint.
 
@@ -243,7 +248,11 @@ def open(
                 f"path is {path!r}, which looks like the address of a real cluster, which is reached by "
                 f"spark_kbatch.connect({path!r}); a folder of this name is './{path}'"
             )
-        return Cluster(path, create=True, log_dirs=log_dirs)
+        return Cluster(path, create=True, log_dirs=log_dirs, without_nodes=without_nodes)
+    if without_nodes is not None:
+        raise ConfigError(
+            "without_nodes says what to give up in a restore; it goes with create=True"
+        )
     if log_dirs != ():
         raise ConfigError(
             f"log_dirs is {arguments.shown(log_dirs)}, which says where a new cluster keeps its logs; it "

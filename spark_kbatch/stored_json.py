@@ -86,7 +86,7 @@ class StoredObject:
         damaged: Damaged = KafkaStorageError,
     ) -> None:
         """Check that `value` is an object; `inside` is the key of an inner object."""
-        self._where, self._inside, self._error = where, inside, damaged
+        self.where, self._inside, self._error = where, inside, damaged
         if not isinstance(value, dict):
             what = f"{inside} is {_shown(value)}" if inside else f"it is {_shown(value)}"
             raise damaged(f"{where} is damaged: {what}; expected a JSON object")
@@ -167,12 +167,12 @@ class StoredObject:
     def object(self, key: str, *, default: dict[str, Any] = _REQUIRED) -> StoredObject:
         """Return the object at a key."""
         value = default if default is not _REQUIRED and key not in self.values else self._value(key)
-        return StoredObject(value, self._where, inside=self._at(key), damaged=self._error)
+        return StoredObject(value, self.where, inside=self._at(key), damaged=self._error)
 
     def objects(self, key: str, *, count_max: int) -> list[StoredObject]:
         """Return the objects in the list at a key."""
         return [
-            StoredObject(value, self._where, inside=f"{self._at(key)}[{at}]", damaged=self._error)
+            StoredObject(value, self.where, inside=f"{self._at(key)}[{at}]", damaged=self._error)
             for at, value in enumerate(self._list(key, count_max))
         ]
 
@@ -188,7 +188,7 @@ class StoredObject:
     def damaged(self, key: str, found: Any, expected: str) -> KBatchError:
         """Return the error to raise for an unexpected value at a key."""
         return self._error(
-            f"{self._where} is damaged: {self._at(key)} is {_shown(found)}; expected {expected}"
+            f"{self.where} is damaged: {self._at(key)} is {_shown(found)}; expected {expected}"
         )
 
     def _numbers(
@@ -213,7 +213,7 @@ class StoredObject:
 
     def _value(self, key: str) -> Any:
         if key not in self.values:
-            raise self._error(f"{self._where} is damaged: it has no {self._at(key)}")
+            raise self._error(f"{self.where} is damaged: it has no {self._at(key)}")
         return self.values[key]
 
     def _at(self, key: str) -> str:

@@ -286,19 +286,40 @@ def _partitions_named(cluster: Cluster | BrokerLogs, name: str) -> list[TopicPar
 @click.option("--replicate", is_flag=True, help="First bring replicas that lag back in sync.")
 @click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Replace the lost log dir of this node by the empty directory at its path.")  # fmt: skip
 @click.option("--unclean", is_flag=True, help="With --replace: give up records of which the lost log dir may have had the only copy.")  # fmt: skip
+@click.option("--elect-unclean", metavar="TOPIC", help="Let replicas that are not in sync lead, where no in-sync one can be used: records that only those had are given up.")  # fmt: skip
+@click.option("--restore", metavar="DIR,DIR,...", help="Restore PATH, which is lost or old, from the folders that the cluster has its log dirs in.")  # fmt: skip
+@click.option("--without-node", type=click.IntRange(0), multiple=True, metavar="NODE", help="With --restore: give up the log dir of this node, which is lost for good. Repeatable.")  # fmt: skip
 @click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, by the names of a broker's.")  # fmt: skip
 @json_option
 def log_dirs(
-    path: str, replicate: bool, replace: int | None, unclean: bool, metrics: bool, as_json: bool
+    path: str,
+    replicate: bool,
+    replace: int | None,
+    unclean: bool,
+    elect_unclean: str | None,
+    restore: str | None,
+    without_node: tuple[int, ...],
+    metrics: bool,
+    as_json: bool,
 ) -> None:
     """Show log dirs: their state, and what they hold.
 
     The state is online, full, read-only or offline: each is looked at and written to. The exit code is 1 if one is not
     online, or a replica is not in sync.
     """
-    cluster = Cluster(path)
+    if without_node and restore is None:
+        raise click.UsageError("--without-node goes with --restore")
+    if unclean and replace is None:
+        raise click.UsageError("--unclean goes with --replace")
+    if restore is None:
+        cluster = Cluster(path)
+    else:
+        cluster = Cluster(path, create=True, log_dirs=restore, without_nodes=without_node)
     if replace is not None:
         cluster.replace_log_dir(replace, unclean=unclean)
+    if elect_unclean is not None:
+        for topic_partition in cluster.elect_unclean(elect_unclean):
+            click.echo(f"{topic_partition}: a replica that was not in sync leads", err=True)
     if replicate or replace is not None:
         cluster.replicate()
     found = cluster.log_dirs()

@@ -5,6 +5,7 @@ Other processes may change a cluster at any time, so the disk is looked at on ev
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -71,6 +72,7 @@ class ClusterParts:
         *,
         create: bool = False,
         log_dirs: str | Sequence[StrPath] = (),
+        without_nodes: Collection[int] | None = None,
         files: Files | None = None,
     ) -> None:
         """Open the cluster at `path`, or create it there with `create`.
@@ -94,8 +96,9 @@ class ClusterParts:
             internal = dict.fromkeys(
                 (TRANSACTION_STATE.topic, COMMITS.topic), INTERNAL_TOPIC_CONFIG
             )
-            create_cluster(self.manager, folders, internal)
+            create_cluster(self.manager, folders, internal, without_nodes)
         self.metadata.cluster_file.ensure_exists()
+        self._ensure_newest(without_nodes or ())
         if folders:
             self._ensure_log_dirs(folders)
 
@@ -103,6 +106,18 @@ class ClusterParts:
         """Make every later call raise ClosedError, including those of reads in progress."""
         for part in ("metadata", "manager", "snapshots", "prompt_snapshots", "history"):
             setattr(self, part, Closed(self.path))
+
+    def _ensure_newest(self, without_nodes: Collection[int]) -> None:
+        """Bring PATH up to date if it is old, and the copies of its files that missed a change, if possible."""
+        if self.metadata.json_files.newer_mirror() is not None:
+            from spark_kbatch.replica.creation import bring_up_to_date  # noqa: PLC0415  as above
+
+            bring_up_to_date(self.manager, without_nodes)
+        if self.metadata.json_files.stale_mirrors():
+            # Whoever has the lock refreshes them; so does the next who opens the cluster.
+            with contextlib.suppress(OSError, LockTimeoutError):
+                with self.manager.locks.metadata(deadline=time.monotonic()):
+                    self.metadata.json_files.refresh()
 
     def _ensure_log_dirs(self, folders: Sequence[Path]) -> None:
         """Check that the cluster was created with these log dirs."""

@@ -47,13 +47,14 @@ from spark_kbatch.errors import (
     NotEnoughReplicasError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log import overwritten
+from spark_kbatch.log import overwritten, recovery
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
 from spark_kbatch.options.topic import NO_LIMIT, Topic
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.record import scalar
+from spark_kbatch.replica import administration
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
@@ -318,6 +319,59 @@ class Coordinator:
         with self._manager.locks.commit(deadline=deadline), self._manager.writing():
             self._roll_forward_locked(deadline=deadline)
             yield
+
+    def elect_unclean(self) -> bool:
+        """Let a replica of __transaction_state lead that is not in sync, if no in-sync one can be used.
+
+        What it missed may be commits. Their data is in the partitions, and their sequences are taken from the
+        history, so that no micro-batch is written twice. A commit that it has as decided is finished where
+        its data is there, and dropped elsewhere.
+
+        Returns:
+            False if there was no need, so nothing has changed.
+
+        Raises:
+            KafkaStorageError: no replica can be used.
+        """
+        manager, partition = self._manager, self._transaction_state
+        with manager.locks.commit(), manager.writing():
+            if not administration.elect_unclean(manager, TRANSACTION_STATE.topic):
+                return False
+            self._roll_forward_locked(is_there=self._is_placed)
+            replica = partition.ready_locked(flush=True)
+            known = last_of_each_id(replica)
+            missed: dict[str, int] = {}
+            for commit in self._history.read(
+                lambda tps, _=(): {tp: manager.replica(tp) for tp in tps}
+            ):
+                before = known.get(commit.transactional_id)
+                if commit.sequence > (before.value.sequence if before else NO_TRANSACTION_SEQUENCE):
+                    name = commit.transactional_id
+                    missed[name] = max(commit.sequence, missed.get(name, NO_TRANSACTION_SEQUENCE))
+            if missed:
+                appender = LogAppender(replica.log, replica.state, now_ms=self._now_ms())
+                for name, sequence in missed.items():
+                    progress = known[name].value.source_progress if name in known else b""
+                    value = TransactionValue(
+                        COMPLETE_COMMIT, sequence, {}, self._now_ms(), progress
+                    )
+                    appender.append(self._state_record(name, value))
+                partition.publish_locked(appender.finish(flush=True), flush=True)
+            self._sequences.scan_again()
+        return True
+
+    def _is_placed(self, topic_partition: TopicPartition, by_node: Mapping[int, LogState]) -> bool:
+        """Return True if a replica has a decided state, or whole batches up to its end."""
+        for node_id, decided in by_node.items():
+            with contextlib.suppress(OSError, KBatchError):
+                log = self._manager.partition(topic_partition).view.log_of(node_id)
+                state = log.state()
+                if state.sequence >= decided.sequence:
+                    return True
+                found = recovery.verified(log.segments, decided, state.log_end_offset)
+                if found.log_end_offset == decided.log_end_offset:
+                    return True
+        return False
 
     def discard(self, extents: Sequence[Extent], transaction: str) -> None:
         """Remove the staged files of the task attempts that wrote these extents.
@@ -683,13 +737,26 @@ class Coordinator:
         except (OSError, KBatchError) as error:
             logger.warning("%s cannot be rewritten for now: %s", TRANSACTION_STATE, error)
 
-    def _roll_forward_locked(self, *, deadline: float | None = None) -> None:
+    def _roll_forward_locked(
+        self,
+        *,
+        deadline: float | None = None,
+        is_there: Callable[[TopicPartition, Mapping[int, LogState]], bool] | None = None,
+    ) -> None:
         partition = self._transaction_state
         leader = partition.ready_locked(flush=self._flush)
         if not leader.state.has_pending_commit:
             return
         pending = _pending(leader)
         states = pending.value.states
+        if is_there is not None:
+            dropped = [tp for tp, by_node in states.items() if not is_there(tp, by_node)]
+            states = {tp: by_node for tp, by_node in states.items() if tp not in dropped}
+            if dropped:
+                logger.error(
+                    "the commit of %s is dropped in %s, where its data is not there",
+                    pending.transactional_id, ", ".join(map(str, sorted(dropped))),
+                )  # fmt: skip
         logger.warning(
             "finishing the commit of %s, whose committer died", ", ".join(map(str, sorted(states)))
         )

@@ -84,6 +84,10 @@ class Sequences:
         for transactional_id in transactional_ids:
             self._files.remove(self._path(transactional_id))
 
+    def scan_again(self) -> None:
+        """Have `last` scan __transaction_state, and rebuild the files."""
+        self._files.remove(self._whole)
+
     def _boot(self) -> str | None:
         """Return the id of the system boot for which the saved sequences are valid; None if they are not.
 

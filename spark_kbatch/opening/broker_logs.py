@@ -74,3 +74,4 @@ class BrokerLogs(TopicsAtPath):
     log_dirs = _refused("there is one log dir")
     metrics = _refused("there are no metrics")
     replace_log_dir = _refused("there is one log dir")
+    elect_unclean = _refused("there is one replica of each partition")

@@ -11,7 +11,7 @@ Checks arguments and delegates to `ClusterParts`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -48,6 +48,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
+    TRANSACTION_STATE_TOPIC,
     Topic,
     TopicConfig,
     ensure_not_internal,
@@ -99,7 +100,7 @@ class Cluster(TopicsAtPath):
       partitions, describe.
     - Records: producer, read, list_offsets, delete_records, collect_garbage, export.
     - Jobs of Spark: history, find_commit, first_commit.
-    - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, verify, repair.
+    - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, verify, repair.
     - Kafka clients: serve, running_server, groups.
     """
 
@@ -109,6 +110,7 @@ class Cluster(TopicsAtPath):
         *,
         create: bool = False,
         log_dirs: str | Sequence[StrPath] = (),
+        without_nodes: Collection[int] | None = None,
         files: Files | None = None,
     ) -> None:
         """Open the cluster at `path`.
@@ -119,14 +121,18 @@ class Cluster(TopicsAtPath):
             log_dirs: where a new cluster keeps its logs: folders, each on a disk of its own, as many
                 as a record may have replicas; as a list, or as text with commas between them. Inside
                 `path` by default. If `path` is lost and these folders still hold its logs, it is
-                restored from them.
+                restored from them: from all of them, as any may know the last change.
+            without_nodes: nodes whose log dirs are lost for good, when `path` is restored; no cluster is
+                created then. Records of which they had the only copy are given up.
             files: the disk; for tests.
 
         Raises:
             ConfigError: there is no cluster at `path`, none can be created, or it was created with
                 other log dirs; says which.
         """
-        self._parts = ClusterParts(path, create=create, log_dirs=log_dirs, files=files)
+        self._parts = ClusterParts(
+            path, create=create, log_dirs=log_dirs, without_nodes=without_nodes, files=files
+        )
         super().__init__(self._parts)
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._servers: weakref.WeakSet[Server] = weakref.WeakSet()
@@ -373,6 +379,28 @@ class Cluster(TopicsAtPath):
             self._parts.coordinator(flush=True),
             unclean=arguments.boolean("unclean", unclean),
         )
+
+    def elect_unclean(self, topic: str) -> list[TopicPartition]:
+        """Let replicas that are not in sync lead, where a topic has no in-sync one that can be used.
+
+        Records that only the lost in-sync replicas had are given up; if their disks come back, they are
+        truncated. Of `__transaction_state` it gives up what commits wrote there, not their records.
+
+        Args:
+            topic: its name, also that of an internal topic.
+
+        Returns:
+            The partitions for which a replica was elected.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic.
+            KafkaStorageError: no replica of a partition can be used; says why.
+        """
+        arguments.text("topic", topic)
+        if topic == TRANSACTION_STATE_TOPIC:
+            elected = self._parts.coordinator(flush=True).elect_unclean()
+            return self.partitions(topic) if elected else []
+        return sorted(administration.elect_unclean(self._parts.manager, topic))
 
     def export(self, topic: str, *, to: StrPath) -> list[ExportedPartition]:
         """Copy a topic's committed records into the log dir of a stopped Kafka broker.

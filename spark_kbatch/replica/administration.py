@@ -415,6 +415,8 @@ def replicate_all(
     topic that was deleted meanwhile is no error.
     """
     manager.dirs.look_again()
+    with manager.locks.metadata():
+        manager.metadata.json_files.refresh()
     commits.roll_forward()  # which replicates the commits' own topics first
     left = []
     for topic in topics:
@@ -434,8 +436,9 @@ def _in_sync(manager: ReplicaManager, topic_partition: TopicPartition, commits: 
     )
     while True:
         # Each time, since others may change or delete the topic.
-        replicas = manager.partition(topic_partition).view.describe()
-        if all(one.in_sync for one in replicas):
+        view = manager.partition(topic_partition).view
+        replicas = view.describe()
+        if all(one.in_sync for one in replicas) and (view.only_log is not None or view.are_equal()):
             return True
         ends = {one.node_id: one.log_end_offset for one in replicas if not one.in_sync}
         if any(end > furthest.get(node, -1) for node, end in ends.items()):
@@ -506,6 +509,34 @@ def replace_log_dir(
         for tp in only:
             with manager.locks.partitions([tp]):
                 manager.partition(tp).give_up_locked()
+
+
+def elect_unclean(manager: ReplicaManager, topic: str) -> dict[TopicPartition, int]:
+    """Let replicas that are not in sync lead where no in-sync one can be used.
+
+    What only the in-sync ones had is given up: a disk that comes back later is truncated.
+
+    Args:
+        manager: the cluster's. The caller holds the commit lock if the topic is `__transaction_state`.
+        topic: its name.
+
+    Returns:
+        The nodes that lead now, by partition; only of partitions for which one was elected.
+
+    Raises:
+        KafkaStorageError: no replica of a partition can be used; those before it have leaders.
+    """
+    manager.dirs.look_again()
+    found = {}
+    for tp in manager.partitions(topic):
+        with contextlib.ExitStack() as held:
+            if tp.topic != TRANSACTION_STATE_TOPIC:
+                held.enter_context(manager.locks.partitions([tp]))
+            held.enter_context(manager.writing())
+            node_id = manager.partition(tp).elect_unclean_locked()
+            if node_id is not None:
+                found[tp] = node_id
+    return found
 
 
 def _ensure_lost(manager: ReplicaManager, node_id: int) -> None:

@@ -18,7 +18,7 @@ from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir
 from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX
-from spark_kbatch.replica.json_files import GENERATION, JsonFiles
+from spark_kbatch.replica.json_files import JsonFiles
 from spark_kbatch.replica.paths import (
     ClusterPaths,
     mirror_of,
@@ -41,6 +41,7 @@ class LogDir(NamedTuple):
     node_id: int
     path: Path  # ends in broker-N
     directory_id: str  # of its meta.properties
+    is_given_up: bool = False  # PATH was restored without it; it is offline until it is replaced
 
     @property
     def staging(self) -> Path:
@@ -90,7 +91,7 @@ class ClusterFile:
                 f"the cluster at {path} has format version {version}; this release reads "
                 f"{' and '.join(map(str, READ_VERSIONS))}: upgrade spark-kbatch"
             )
-        self._set_log_dirs(self._log_dirs_of(cluster))
+        self._set_log_dirs(log_dirs_of(cluster, self._paths.path))
         self._ensure_not_copied(cluster)
 
     def ensure_not_inside_a_cluster(self) -> None:
@@ -170,7 +171,7 @@ class ClusterFile:
     def log_dirs(self, *, again: bool = False) -> tuple[LogDir, ...]:
         """Return all log dirs by node id, cached unless `again` has cluster.json read again."""
         if self._log_dirs is None or again:
-            self._set_log_dirs(self._log_dirs_of(self._read()))
+            self._set_log_dirs(log_dirs_of(self._read(), self._paths.path))
         assert self._log_dirs is not None
         return self._log_dirs
 
@@ -226,13 +227,15 @@ class ClusterFile:
         known = list(self.log_dirs(again=True))
         if not 0 <= node_id < len(known):
             raise ConfigError(f"there is no node {node_id}; nodes are 0 to {len(known) - 1}")
-        log_dir = known[node_id]._replace(directory_id=random_id())
+        log_dir = known[node_id]._replace(directory_id=random_id(), is_given_up=False)
         names = self._files.list(log_dir.path) if self._files.exists(log_dir.path) else []
         if set(names) - {".lock", "lost+found"}:
             raise ConfigError(
                 f"{log_dir.path} is not empty: it holds {', '.join(names[:3])}; move that away first"
             )
         known[node_id] = log_dir
+        if known[node_id].path.parent != self._paths.path:
+            self._files.remove_dir(mirror_of(log_dir.path))  # what a disk that was given up had
         self._write_log_dirs(known)
         self._make_log_dir(log_dir, self.cluster_id())
         self._json_files.copy_all_to(mirror_of(log_dir.path))
@@ -267,7 +270,7 @@ class ClusterFile:
             {
                 "version": FORMAT_VERSION,
                 "cluster_id": self._new_cluster_id,
-                "log_dirs": self._as_json(self.log_dirs()),
+                "log_dirs": log_dirs_as_json(self.log_dirs(), self._paths.path),
             }
         )
 
@@ -295,53 +298,21 @@ class ClusterFile:
         return StoredObject(self._json_files.read(self.path), self.path)
 
     def _write(self, value: dict[str, Any]) -> None:
-        if self._json_files.mirrors.folders:
-            generation = StoredObject(value, self.path).integer(
-                GENERATION, highest=LONG_MAX - 1, default=0
-            )
-            value = value | {GENERATION: generation + 1, "path": str(self._paths.path)}
-        self._json_files.write(self.path, value)
+        self._json_files.write_cluster(value)
 
     def _write_log_dirs(self, log_dirs: Sequence[LogDir]) -> None:
         self._set_log_dirs(log_dirs)
-        self._write(self._read().values | {"log_dirs": self._as_json(log_dirs)})
+        self._write(
+            self._read().values | {"log_dirs": log_dirs_as_json(log_dirs, self._paths.path)}
+        )
 
     def _set_log_dirs(self, log_dirs: Iterable[LogDir]) -> None:
         self._log_dirs = tuple(log_dirs)
         self._json_files.use_mirrors(
-            mirror_of(one.path) for one in self._log_dirs if one.path.parent != self._paths.path
+            mirror_of(one.path)
+            for one in self._log_dirs
+            if one.path.parent != self._paths.path and not one.is_given_up
         )
-
-    def _log_dirs_of(self, cluster: StoredObject) -> list[LogDir]:
-        found = [
-            LogDir(
-                log_dir.integer("node_id", highest=NODES_MAX),
-                self._paths.path / log_dir.text("path", A_PATH),
-                log_dir.text("directory_id"),
-            )
-            for log_dir in cluster.objects("log_dirs", count_max=NODES_MAX)
-        ]
-        if [one.node_id for one in found] != list(range(len(found))) or not found:
-            raise KafkaStorageError(
-                f"{self.path} is damaged: its log dirs have the nodes "
-                f"{[one.node_id for one in found]}; expected 0 and so on"
-            )
-        for one in found:
-            # What lies in others, such as a user's own folders, is not ours to write or remove.
-            if one.path != node_dir(one.path.parent, one.node_id):
-                raise KafkaStorageError(
-                    f"{self.path} is damaged: it gives node {one.node_id} the log dir {one.path}; "
-                    f"expected a folder that is named broker-{one.node_id}"
-                )
-        return found
-
-    def _as_json(self, log_dirs: Sequence[LogDir]) -> list[dict[str, object]]:
-        found: list[dict[str, object]] = []
-        for node_id, path, directory_id in log_dirs:
-            inside = path.parent == self._paths.path  # then PATH may be moved
-            name = path.name if inside else str(path)
-            found.append({"path": name, "node_id": node_id, "directory_id": directory_id})
-        return found
 
     def _ensure_not_copied(self, cluster: StoredObject) -> None:
         """Check that PATH is not a copy of a cluster that still exists elsewhere and uses the same log dirs.
@@ -371,3 +342,44 @@ class ClusterFile:
             return other.get("cluster_id") == cluster_id
         except (OSError, KafkaStorageError):
             return False  # It was moved, or is mounted elsewhere.
+
+
+def log_dirs_of(cluster: StoredObject, path: Path) -> list[LogDir]:
+    """Return the log dirs in the content of the cluster.json of the cluster at `path`, by node id.
+
+    Raises:
+        KafkaStorageError: it is damaged.
+    """
+    found = [
+        LogDir(
+            log_dir.integer("node_id", highest=NODES_MAX),
+            path / log_dir.text("path", A_PATH),
+            log_dir.text("directory_id"),
+            log_dir.values.get("given_up") is True,
+        )
+        for log_dir in cluster.objects("log_dirs", count_max=NODES_MAX)
+    ]
+    if [one.node_id for one in found] != list(range(len(found))) or not found:
+        raise KafkaStorageError(
+            f"{cluster.where} is damaged: its log dirs have the nodes "
+            f"{[one.node_id for one in found]}; expected 0 and so on"
+        )
+    for one in found:
+        # What lies in others, such as a user's own folders, is not ours to write or remove.
+        if one.path != node_dir(one.path.parent, one.node_id):
+            raise KafkaStorageError(
+                f"{cluster.where} is damaged: it gives node {one.node_id} the log dir {one.path}; "
+                f"expected a folder that is named broker-{one.node_id}"
+            )
+    return found
+
+
+def log_dirs_as_json(log_dirs: Iterable[LogDir], path: Path) -> list[dict[str, object]]:
+    """Return log dirs as the cluster.json of the cluster at `path` has them."""
+    found: list[dict[str, object]] = []
+    for node_id, log_dir, directory_id, is_given_up in log_dirs:
+        inside = log_dir.parent == path  # then PATH may be moved
+        name = log_dir.name if inside else str(log_dir)
+        row: dict[str, object] = {"path": name, "node_id": node_id, "directory_id": directory_id}
+        found.append(row | {"given_up": True} if is_given_up else row)
+    return found

@@ -14,27 +14,34 @@ PATH is one POSIX file system that driver and executors share.
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.files import Files
+from spark_kbatch.log.checkpoints import random_id, read_meta_properties
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.administration import create_topic_locked
-from spark_kbatch.replica.cluster_file import A_PATH
-from spark_kbatch.replica.json_files import Mirrors
+from spark_kbatch.replica.cluster_file import A_PATH, LogDir, log_dirs_as_json, log_dirs_of
+from spark_kbatch.replica.json_files import GENERATION, REIGN, Mirrors, version_of
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
-from spark_kbatch.replica.paths import ClusterPaths, node_dir, staging_of
+from spark_kbatch.replica.paths import ClusterPaths, mirror_of, node_dir, staging_of
 from spark_kbatch.stored_json import StoredObject, as_bytes
+
+logger = logging.getLogger(__name__)
 
 _MIRROR = "mirror-"
 
 
 def create_cluster(
-    manager: ReplicaManager, log_dirs: Sequence[Path], topics: Mapping[str, TopicConfig]
+    manager: ReplicaManager,
+    log_dirs: Sequence[Path],
+    topics: Mapping[str, TopicConfig],
+    without_nodes: Collection[int] | None = None,
 ) -> None:
     """Create a cluster, or restore one from the copies of its JSON files (mirrors) beside its log dirs.
 
@@ -42,17 +49,24 @@ def create_cluster(
         manager: of a PATH that holds no cluster yet, as far as is known.
         log_dirs: a folder for each log dir; PATH alone if there are none.
         topics: the cluster's own, of one partition, with a replica in each log dir.
+        without_nodes: nodes that are given up when a cluster is restored; by default none, and a cluster
+            is created if there is nothing to restore.
 
     Raises:
         ConfigError: PATH is a file, holds something else, or cannot be written; or a log dir is
-            another cluster's.
+            another cluster's; or one is missing, without which nothing may be restored.
     """
     metadata = manager.metadata
     cluster_file = metadata.cluster_file
     _ensure_creatable(metadata)
     with manager.locks.metadata():
-        if cluster_file.exists() or _restore(metadata, log_dirs):
+        if cluster_file.exists() or _restore(manager, log_dirs, without_nodes or ()):
             return
+        if without_nodes is not None:
+            raise ConfigError(
+                f"there is nothing to restore {metadata.path} from: no folder with copies of its files, "
+                f"mirror-N, is in {', '.join(map(str, log_dirs)) or 'log_dirs, which names none'}"
+            )
         _make_dirs(metadata)
         cluster_file.make_log_dirs(log_dirs)
         with manager.writing():
@@ -149,36 +163,163 @@ def _probe_locks(files: Files, path: Path) -> None:
             raise OSError("record locks do not exclude others")
 
 
-def _restore(metadata: Metadata, folders: Sequence[Path]) -> bool:
-    """Restore a cluster's lost JSON files from mirrors in these folders; return True if it exists then."""
+def is_old(metadata: Metadata) -> bool:
+    """Return True if a mirror shows that PATH is old: from a backup, or restored elsewhere meanwhile."""
+    return metadata.json_files.newer_mirror() is not None
+
+
+def bring_up_to_date(manager: ReplicaManager, without_nodes: Collection[int] = ()) -> None:
+    """Restore the files of an old PATH from the mirrors of the log dirs that it names.
+
+    Raises:
+        ConfigError: a log dir is missing; or this process may not write here.
+    """
+    metadata = manager.metadata
+    try:
+        with manager.locks.metadata():
+            if is_old(metadata):
+                folders = [one.path.parent for one in metadata.cluster_file.log_dirs()]
+                _restore(manager, folders, without_nodes)
+    except OSError as error:
+        raise ConfigError(
+            f"{metadata.path} is older than the copies of its files on other disks, and cannot be brought up "
+            f"to date: {error.strerror or error}"
+        ) from error
+
+
+def _restore(
+    manager: ReplicaManager, folders: Sequence[Path], without_nodes: Collection[int]
+) -> bool:
+    """Restore a cluster's lost or old JSON files from mirrors in these folders; return True if it exists then.
+
+    A disk that is missing may have the newest copy, so each log dir that the newest copy found names has to be
+    there, or is given up by name. The mirrors get the new reign before PATH has any file: a process that
+    goes on at a former PATH sees it before it writes again, since it shares the locks that are held here.
+    """
+    metadata = manager.metadata
     files, paths = metadata.files, metadata.paths
-    found = (
-        folder / name
-        for folder in folders
-        if files.exists(folder)
-        for name in files.list(folder)
-        if name.startswith(_MIRROR)
-    )
-    mirrors = Mirrors(files, found)
-    name_of_file = PurePath(paths.cluster_file.name)
-    cluster = mirrors.read(name_of_file) or {}
-    stored = StoredObject({"path": str(paths.path), **cluster}, name_of_file.name)
+    found = _newest_mirrors(files, folders)
+    if found is None:
+        return False
+    values, newest, all_mirrors = found
+    stored = StoredObject({"path": str(paths.path), **values}, newest.folders[0] / "cluster.json")
     home = Path(stored.text("path", A_PATH))
     if home != paths.path and files.exists(ClusterPaths(home).cluster_file):
+        if metadata.cluster_file.exists():
+            raise ConfigError(
+                f"{paths.path} is a former PATH of the cluster that is at {home} now: open that"
+            )
         return False  # It is still there: with two, neither would see the other's locks.
+    log_dirs, cluster_id = log_dirs_of(stored, paths.path), stored.text("cluster_id")
+    missing = {
+        one.node_id: one.path
+        for one in log_dirs
+        if not one.is_given_up and not _is_there(files, one, cluster_id)
+    }
+    lost = {node: path for node, path in missing.items() if node not in without_nodes}
+    if lost:
+        nodes, options = (
+            ", ".join(map(str, lost)),
+            "".join(f" --without-node {one}" for one in lost),
+        )
+        raise ConfigError(
+            f"{paths.path} is lost or old, and {' and '.join(map(str, lost.values()))} cannot be read: what was "
+            f"changed last may be known there alone. Mount it; or, if it is lost for good, restore without it "
+            f"by `kbatch log-dirs {paths.path} --restore {','.join(map(str, folders))}{options}` "
+            f"(without_nodes=[{nodes}]): records of which it had the only copy are given up"
+        )
+    given_up = [
+        one._replace(directory_id=random_id(), is_given_up=True) if one.node_id in missing else one
+        for one in log_dirs
+    ]
+    there = [one.path for one in log_dirs if one.node_id not in missing and not one.is_given_up]
+    # What a disk that is given up knows of leaders and in-sync replicas is given up with its logs.
+    of_ours = {mirror_of(path) for path in there}
+    all_mirrors = Mirrors(files, [one for one in all_mirrors.folders if one in of_ours])
+    with manager.locks.exclusive_log_dirs(there):
+        _put_back(
+            metadata,
+            values | {"log_dirs": log_dirs_as_json(given_up, paths.path)},
+            newest,
+            all_mirrors,
+        )
+    for node_id, path in missing.items():
+        logger.warning("%s is restored without node %d: %s is given up", paths.path, node_id, path)
+    metadata.cluster_file.log_dirs(again=True)
+    return True
+
+
+def _newest_mirrors(
+    files: Files, folders: Sequence[Path]
+) -> tuple[dict[str, Any], Mirrors, Mirrors] | None:
+    """Return the newest cluster.json in mirrors, the mirrors that have it, and all of that cluster."""
+    found = Mirrors(
+        files,
+        [
+            folder / name
+            for folder in folders
+            if files.exists(folder)
+            for name in files.list(folder)
+            if name.startswith(_MIRROR)
+        ],
+    )
+    copies = {
+        folder: copy
+        for folder, copy in found.each(PurePath("cluster.json")).items()
+        if copy is not None
+    }
+    if not copies:
+        return None
+    ids = {str(copy.get("cluster_id")): folder for folder, copy in copies.items()}
+    if len(ids) > 1:
+        raise ConfigError(
+            f"{' and '.join(map(str, ids.values()))} are of different clusters; name the log dirs of one"
+        )
+    values = max(copies.values(), key=version_of)
+    newest = [folder for folder, copy in copies.items() if copy == values]
+    # Before there were reigns a mirror could miss a change without a trace, so all count.
+    return values, Mirrors(files, newest if REIGN in values else copies), Mirrors(files, copies)
+
+
+def _is_there(files: Files, log_dir: LogDir, cluster_id: str) -> bool:
+    try:
+        found = read_meta_properties(files, log_dir.path)
+    except (OSError, KafkaStorageError):
+        return False
+    return (found.directory_id, found.cluster_id) == (log_dir.directory_id, cluster_id)
+
+
+def _put_back(
+    metadata: Metadata, values: Mapping[str, Any], newest: Mirrors, all_mirrors: Mirrors
+) -> None:
+    files, paths = metadata.files, metadata.paths
+    reign, generation = version_of(values)
+    cluster = as_bytes(
+        {**values, REIGN: reign + 1, GENERATION: generation + 1, "path": str(paths.path)}
+    )
+    newest.write(PurePath("cluster.json"), cluster)
+    old = paths.path / f"old-{uuid.uuid4().hex}"
+    for directory in (
+        paths.topics_dir, paths.partitions_dir, paths.deleted_dir,
+        paths.snapshots_dir, paths.transactions_dir,
+    ):  # fmt: skip
+        if files.exists(directory):  # PATH is an old one.
+            files.make_dir(old)
+            files.rename(directory, old / directory.name)
     deleted_dir = paths.deleted_dir.name
-    deleted = {name.name for name in mirrors.names() if name.parts[0] == deleted_dir}
+    deleted = {name.name for name in newest.names() if name.parts[0] == deleted_dir}
 
     def counts(value: Mapping[str, Any]) -> bool:
         return f"{value.get('topic_id')}.json" not in deleted
 
-    for name in mirrors.names():
-        path = paths.path / name
+    for name in {*newest.names(), *all_mirrors.names()}:
+        if len(name.parts) == 1:
+            continue
+        of_partition = name.parts[0] == paths.partitions_dir.name
+        mirrors = all_mirrors if of_partition else newest
         value = mirrors.read(name, counts if name.parts[0] != deleted_dir else None)
-        if value is not None and not files.exists(path):
-            files.make_dir(path.parent)
-            files.replace(path, as_bytes(value))
-    exists = metadata.cluster_file.exists()
-    if exists:
-        _make_dirs(metadata)
-    return exists
+        if value is not None:
+            files.make_dir_on_disk((paths.path / name).parent)
+            files.replace(paths.path / name, as_bytes(value))
+    _make_dirs(metadata)
+    files.replace(paths.cluster_file, cluster)

@@ -45,6 +45,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Container, Mapping
+from contextlib import AbstractContextManager
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,10 @@ class DeletedTopics:
             return False  # Nothing says so.
         return not self.is_alive({"topic_id": topic_id})
 
+    def changing(self) -> AbstractContextManager[None]:
+        """Raise the generation of PATH's files around steps of a deletion; see `JsonFiles.changing`."""
+        return self._json_files.changing()
+
     def decide(self, deleted: DeletedTopic) -> None:
         """Delete a topic for good by moving its file from topics/ to deleted/: steps 1 and 2.
 
@@ -152,26 +157,32 @@ class DeletedTopics:
     def spread(self, deleted: DeletedTopic) -> None:
         """Record a topic's deletion in all mirrors, and remove its remaining JSON files in PATH."""
         path = self._paths.deleted_file(deleted.topic_id)
-        self._json_files.mirrors.write(path.relative_to(self._paths.path), self._files.read(path))
+        self._json_files.copy(path, self._files.read(path))
         self._forget_in(self._paths.path, deleted)
 
     def forget_copies(self, deleted: DeletedTopic, log_dir: Path) -> None:
         """Remove a deleted topic's JSON files from a log dir's mirror, except the record of its deletion."""
         if log_dir.parent != self._paths.path:
-            self._forget_in(mirror_of(log_dir), deleted)
+            mirror = mirror_of(log_dir)
+            try:
+                self._forget_in(mirror, deleted)
+            except OSError:
+                self._json_files.missed(mirror)
+                raise
 
     def forget(self, deleted: DeletedTopic) -> None:
         """Remove all records of a deleted topic of which nothing is left on any disk: step 6."""
         path = self._paths.deleted_file(deleted.topic_id)
-        # PATH's own file goes last: it is the one that is looked at.
-        for folder in (*self._json_files.mirrors.folders, self._paths.path):
-            copy = folder / path.relative_to(self._paths.path)
-            # The first is left by a process that died while it wrote.
-            found = [one for one in (copy.with_suffix(".tmp"), copy) if self._files.exists(one)]
-            for one in found:
-                self._files.remove(one)
-            if found:
-                self._files.flush([copy.parent])
+        with self.changing():
+            # PATH's own file goes last: it is the one that is looked at.
+            for folder in (*self._json_files.mirrors.folders, self._paths.path):
+                copy = folder / path.relative_to(self._paths.path)
+                # The first is left by a process that died while it wrote.
+                found = [one for one in (copy.with_suffix(".tmp"), copy) if self._files.exists(one)]
+                for one in found:
+                    self._files.remove(one)
+                if found:
+                    self._files.flush([copy.parent])
 
     def _forget_in(self, folder: Path, deleted: DeletedTopic) -> None:
         """Remove a deleted topic's JSON files in PATH or a mirror, but not those of a recreated topic."""
@@ -236,8 +247,9 @@ class Deletions:
         nodes = tuple(one.node_id for one in self._cluster_file.log_dirs(again=True))
         delete_ms = min(now_ms + topic.config.file_delete_delay_ms, LONG_MAX)
         deleted = DeletedTopic(topic.name, topic.topic_id, delete_ms, nodes, nodes)
-        self._deleted.decide(deleted)
-        self._free_name(deleted, is_new=True)
+        with self._deleted.changing():
+            self._deleted.decide(deleted)
+            self._free_name(deleted, is_new=True)
 
     def continue_locked(self) -> None:
         """Free the names of deleted topics by renaming their directories, on usable disks: steps 3 and 4."""
@@ -338,10 +350,11 @@ class Deletions:
 
     def _free_name(self, deleted: DeletedTopic, *, is_new: bool = False) -> None:
         """Remove the mirrored metadata of a deleted topic, and rename its directories: steps 3 and 4."""
-        self._deleted.spread(deleted)
-        named = tuple(n for n in deleted.named if not self._rename(n, deleted, is_new=is_new))
-        if named != deleted.named:
-            self._deleted.write(deleted._replace(named=named))
+        with self._deleted.changing():
+            self._deleted.spread(deleted)
+            named = tuple(n for n in deleted.named if not self._rename(n, deleted, is_new=is_new))
+            if named != deleted.named:
+                self._deleted.write(deleted._replace(named=named))
 
     def _rename(self, node_id: int, deleted: DeletedTopic, *, is_new: bool) -> bool:
         """Rename a deleted topic's directories on one node to `-delete`; return True if all is done.

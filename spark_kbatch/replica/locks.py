@@ -23,6 +23,7 @@ any user that may read the folder can hold a lock. A taker with a deadline polls
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PAUSE_S = 0.0001, 0.005  # between polls: the first, and the longest
+_OTHERS_PATIENCE_S = 10.0
 _LOGGED_AFTER_S, _LOGGED_AGAIN_AFTER_S = 5.0, 300.0
 
 _broker_log_dirs = threading.Lock()  # held with the lock of a broker's log dir; before it
@@ -155,6 +157,26 @@ class Locks:
                     f"{file.path} is held by another program, a Kafka broker most likely: "
                     "stop it first"
                 )
+            yield
+
+    @contextlib.contextmanager
+    def exclusive_log_dirs(self, paths: Iterable[Path]) -> Iterator[None]:
+        """Hold the exclusive locks of log dirs, so that no process of any PATH writes there meanwhile.
+
+        Raises:
+            LogDirLockedError: another program has not let one go for a while.
+        """
+        with contextlib.ExitStack() as held:
+            for path in paths:
+                file = held.enter_context(self._files.open_for_locks(path / ".lock"))
+                pauses = itertools.repeat(_PAUSE_S[1], round(_OTHERS_PATIENCE_S / _PAUSE_S[1]))
+                while not self._files.take_lock(file):
+                    if next(pauses, None) is None:
+                        raise LogDirLockedError(
+                            f"{file.path} is held by another program: a process that writes to this "
+                            "cluster, or a Kafka broker; stop it first"
+                        )
+                    time.sleep(_PAUSE_S[1])
             yield
 
 

@@ -302,13 +302,15 @@ class ReplicaManager:
 
         Entering it raises:
             LogDirLockedError: a broker is in.
+            ConfigError: PATH is an old one.
         """
         if nodes is None:
             nodes = range(len(self.dirs.all))
-        if len(nodes) == 1:
-            (node,) = nodes
-            return self.locks.log_dir(self.metadata.cluster_file.log_dir(node).path)
-        return self._writing_to(sorted(nodes))
+        if len(nodes) != 1:
+            return self._writing_to(sorted(nodes))
+        (node,) = nodes
+        shared = self.locks.log_dir(self.metadata.cluster_file.log_dir(node).path)
+        return self._writing_here(shared) if self.metadata.json_files.mirrors.folders else shared
 
     @contextlib.contextmanager
     def _writing_to(self, nodes: Iterable[int]) -> Iterator[None]:
@@ -320,6 +322,14 @@ class ReplicaManager:
                         held.enter_context(self.locks.log_dir(log_dir))
                     except OSError as error:
                         self.dirs.failed(node_id, error)
+            # With the locks held: who restores PATH elsewhere holds them exclusively.
+            self.metadata.json_files.ensure_newest()
+            yield
+
+    @contextlib.contextmanager
+    def _writing_here(self, shared: AbstractContextManager[None]) -> Iterator[None]:
+        with shared:
+            self.metadata.json_files.ensure_newest()
             yield
 
     @contextlib.contextmanager

@@ -81,6 +81,7 @@ from spark_kbatch.replica.followers import (
 )
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
+from spark_kbatch.replica.paths import mirror_of
 from spark_kbatch.replica.view import PartitionView, Replica
 
 logger = logging.getLogger(__name__)
@@ -343,8 +344,16 @@ class Partition:
         return self._led
 
     def _lead_and_replicate_locked(self, *, flush: bool) -> Leadership:
-        self._led = self._replicate_locked(self._lead_locked(), flush=flush)
-        return self._led
+        for _ in self.replicas:
+            self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
+            if led.log_state.leader_epoch == led.state.leader_epoch:
+                return led
+            try:  # A follower has left.
+                self._led = self._become_leader_locked(led.state, led.log_state)
+                return self._led
+            except (OSError, KBatchError) as error:
+                self.view.failed(led.state.leader, error)
+        raise self.view.no_usable_replica(self.view.state())
 
     def _lead_locked(self) -> Leadership:
         """Return the partition's leader, after an election if the known one cannot be used.
@@ -352,6 +361,7 @@ class Partition:
         Raises:
             KafkaStorageError: no in-sync replica can be used; says why.
         """
+        self._states.spread(self.topic_partition, self.topic.topic_id)
         state = self._without_unwritten_locked(self.view.state())
         for _ in self.replicas:
             log_state = self.view.log_state(state.leader)
@@ -365,12 +375,14 @@ class Partition:
                             after = state._replace(leader_epoch=state.leader_epoch + 1)
                             hw = log_state.high_watermark
                             state = self._change_isr_locked(after, state.isr, hw)
-                        recorded = read_state(log.files, log.directory).log_end_offset
+                        recorded = read_state(log.files, log.directory)
                         log_state = log.discard_unrecorded(log_state)
-                        if log_state.log_end_offset < recorded and any(self.view.alive(state)):
+                        end = log_state.log_end_offset
+                        if end < recorded.log_end_offset and any(self.view.alive(state)):
                             # What was not flushed is gone here, and others may have it.
                             state = self._elect_locked(state)
                             continue
+                        self._ensure_may_lead(state, end, recorded.high_watermark)
                     if log_state.leader_epoch < state.leader_epoch and any(
                         has_more(other, log_state) for _, other in self.view.alive(state)
                     ):
@@ -390,8 +402,7 @@ class Partition:
             if not self._flipped_locked(node_id, decided, flush=True)
         }
         if unwritten.keys() != state.unwritten.keys():
-            state = state._replace(unwritten=unwritten)
-            self._write_state(state)
+            state, _ = self._write_state(state._replace(unwritten=unwritten))
         return state
 
     def _replicate_locked(
@@ -421,9 +432,7 @@ class Partition:
             self._elect_locked(led.state)
             led = self._lead_locked()
             return self._replicate_locked(led, flush=flush, failures=failures + 1)
-        state, log, log_state = led
-        if tuple(isr) != state.isr:
-            state = self._change_isr_locked(state, isr, log_state.high_watermark)
+        state, log, log_state = self._only_in_sync_locked(led, isr)
         if len(state.isr) >= self.min_isr:
             log_state = log.move_high_watermark(
                 log_state, log_state.log_end_offset,
@@ -493,6 +502,26 @@ class Partition:
 
     # Elections.
 
+    def _ensure_may_lead(self, state: PartitionState, end: int, high_watermark: int) -> None:
+        """Check that no replica leads without what was shown while an in-sync one that may have it is away.
+
+        If all can be read it does, and the loss is logged.
+
+        Raises:
+            KafkaStorageError: one is away.
+        """
+        if end >= high_watermark:
+            return
+        what = f"{self.topic_partition} was shown up to offset {high_watermark}"
+        away = [node for node in state.isr if self.view.log_state(node) is None]
+        if away:
+            raise KafkaStorageError(
+                f"{what}, and the in-sync replicas that can be used end at {end}: mount the disk of node "
+                f"{', '.join(map(str, away))}, or give the rest up with `kbatch log-dirs PATH "
+                f"--elect-unclean {self.topic_partition.topic}`"
+            )
+        logger.error("%s, and ends at %d now: what was not flushed is lost", what, end)
+
     def _become_leader_locked(self, state: PartitionState, log_state: LogState) -> Leadership:
         """Record the new leader epoch in the leader's log, unless it is there already."""
         log = self._log_of(state.leader)
@@ -541,12 +570,21 @@ class Partition:
                 for node in isr
                 if node == state.leader or self._tell_locked(node, high_watermark)
             ]
+        stored = self.view.state()
+        epoch = state.leader_epoch
+        if epoch == stored.leader_epoch and not {*stored.isr} <= {*isr}:
+            epoch += (
+                1  # One that leaves may have what no one else has: it is truncated by its epoch.
+            )
         after = state._replace(
             isr=tuple(node for node in self.replicas if node in isr),
-            partition_epoch=state.partition_epoch + 1,
+            leader_epoch=epoch,
             unwritten={node: decided for node, decided in state.unwritten.items() if node in isr},
         )
-        self._write_state(after)
+        after, without_copy = self._write_state(after)
+        left = [node for node in after.isr if node == after.leader or node not in without_copy]
+        if len(left) < len(after.isr):
+            return self._change_isr_locked(after, left, high_watermark)
         self.view.recovered(after.isr)
         logger.warning(
             "%s: leader %d in epoch %d, in sync: %s",
@@ -554,8 +592,22 @@ class Partition:
         )  # fmt: skip
         return after
 
-    def _write_state(self, state: PartitionState) -> None:
-        self._states.write(self.topic_partition, state, self.topic.topic_id)
+    def _write_state(self, state: PartitionState) -> tuple[PartitionState, Collection[int]]:
+        """Store a partition's state under the next number; return it, and the nodes whose disks have no copy."""
+        after = state._replace(partition_epoch=state.partition_epoch + 1)
+        missed = self._states.write(self.topic_partition, after, self.topic.topic_id)
+        return after, {one.node_id for one in self._dirs.all if mirror_of(one.path) in missed}
+
+    def _only_in_sync_locked(self, led: Leadership, isr: Sequence[int]) -> Leadership:
+        """Store the ISR if it is another one.
+
+        If that brings a new epoch, the leader takes it before the next append: now it may have batches past
+        its end that a commit has placed.
+        """
+        if tuple(isr) != led.state.isr:
+            state = self._change_isr_locked(led.state, isr, led.log_state.high_watermark)
+            self._led = led = led._replace(state=state)
+        return led
 
     def look_locked(self) -> None:
         """Take replicas out of the ISR that a look shows not to be in sync: they catch up as others do.
@@ -563,11 +615,8 @@ class Partition:
         The partition is ready.
         """
         if self.only_log is None:
-            state, _, log_state = led = self._ready()
             isr = [one.node_id for one in self.view.describe() if one.in_sync or one.is_leader]
-            if tuple(isr) != state.isr:
-                state = self._change_isr_locked(state, isr, log_state.high_watermark)
-                self._led = led._replace(state=state)
+            self._only_in_sync_locked(self._ready(), isr)
 
     def write_kept_locked(self) -> None:
         """Write the states of decided commits that were kept because a disk had failed.
@@ -602,6 +651,32 @@ class Partition:
         after = state._replace(leader=node_id, leader_epoch=state.leader_epoch + 1)
         self._change_isr_locked(after, [node_id], 0)
 
+    def elect_unclean_locked(self) -> int | None:
+        """Let the replica lead that was written furthest, in sync or not, if no in-sync one can be used.
+
+        Returns:
+            Its node; None if there is no need, so nothing has changed.
+
+        Raises:
+            KafkaStorageError: no replica can be used.
+        """
+        state = self.view.state()
+        found = {node: self.view.log_state(node) for node in self.replicas}
+        usable = {node: log_state for node, log_state in found.items() if log_state is not None}
+        if any(node in usable and node not in state.unwritten for node in state.isr):
+            return None
+        if not usable:
+            raise self.view.no_usable_replica(state)
+        node_id = max(
+            usable, key=lambda node: (usable[node].leader_epoch, usable[node].log_end_offset)
+        )
+        logger.warning(
+            "%s: node %d leads without having been in sync, from offset %d on; what only nodes %s had is "
+            "given up", self.topic_partition, node_id, usable[node_id].log_end_offset, state.isr,
+        )  # fmt: skip
+        self.lead_alone_locked(node_id)
+        return node_id
+
     def give_up_locked(self) -> None:
         """Recreate an only replica, whose disk was replaced, as an empty log."""
         logger.warning("%s: records on a disk that was replaced are given up", self.topic_partition)
@@ -618,15 +693,14 @@ class Partition:
         changes. The partition is ready.
         """
         if self.only_log is None:
-            state, _, log_state = self._ready()
+            state, _, log_state = led = self._ready()
             if len(state.isr) < min(min_isr, len(self.replicas)):
                 told = [
                     node
                     for node in state.isr
                     if node == state.leader or self._tell_locked(node, log_state.high_watermark)
                 ]
-                if tuple(told) != state.isr:
-                    self._change_isr_locked(state, told, log_state.high_watermark)
+                self._only_in_sync_locked(led, told)
 
     def _tell_locked(self, node_id: int, high_watermark: int) -> bool:
         log = self._log_of(node_id)
@@ -779,9 +853,7 @@ class Partition:
             if node == state.leader
             or self._deleted_locked(node, offset, log_state.high_watermark, now_ms)
         ]
-        if tuple(told) != state.isr:
-            state = self._change_isr_locked(state, told, log_state.high_watermark)
-            self._led = led._replace(state=state)
+        self._only_in_sync_locked(led, told)
 
     def _deleted_locked(self, node_id: int, offset: int, high_watermark: int, now_ms: int) -> bool:
         log = self._log_of(node_id)

@@ -5,18 +5,21 @@ Writers hold the partition's lock.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import INT_MAX, TopicPartition
 from spark_kbatch.replica.cluster_file import NODES_MAX
 from spark_kbatch.replica.deletions import DeletedTopics
-from spark_kbatch.replica.json_files import JsonFiles
+from spark_kbatch.replica.json_files import JsonFiles, Mirrors, number_of
 from spark_kbatch.replica.paths import ClusterPaths
-from spark_kbatch.stored_json import StoredObject
+from spark_kbatch.stored_json import StoredObject, as_bytes
 
 _HEX = re.compile(r"(?:[0-9a-f]{2})*")
 _UNWRITTEN = "kept"
@@ -38,12 +41,30 @@ class PartitionState(NamedTuple):
     unwritten: Mapping[int, LogState] = {}
 
 
+class _Known(NamedTuple):
+    """What was read for one partition, with the fingerprints of the files it was read from."""
+
+    topic_id: str
+    fingerprints: tuple[object, ...]
+    state: PartitionState | None = None
+    newest: Path | None = None  # where it was read
+    lacking: tuple[Path, ...] = ()  # PATH or mirrors that have an older one, or none
+
+
 class PartitionStates:
-    """The files partitions/TOPIC/P.json, each with the leader and ISR of a partition."""
+    """The files partitions/TOPIC/P.json, each with the leader and ISR of a partition.
+
+    Of a partition's file and its copies in mirrors the one with the highest partition epoch counts. So
+    neither an old PATH nor a disk that missed a change decides who leads. They are read again only once one of
+    them was replaced.
+    """
 
     def __init__(self, json_files: JsonFiles, paths: ClusterPaths, deleted: DeletedTopics) -> None:
         self._json_files, self.paths, self._deleted = json_files, paths, deleted
         self.files = json_files.files
+        self._known: dict[TopicPartition, _Known] = {}  # each replaced whole
+        # What `spread` has tried last, each guarded by its partition's lock.
+        self._tried: dict[TopicPartition, _Known] = {}
 
     def read(self, topic_partition: TopicPartition, topic_id: str) -> PartitionState | None:
         """Return a partition's stored leader and ISR; None if they have never changed.
@@ -53,42 +74,121 @@ class PartitionStates:
             topic_id: of its topic; what was written for another topic of the same name does not count.
 
         Raises:
-            KafkaStorageError: the file is damaged.
+            KafkaStorageError: the newest file is damaged, or two have the same number and differ.
         """
+        return self._read(topic_partition, topic_id).state
+
+    def _read(self, topic_partition: TopicPartition, topic_id: str) -> _Known:
         path = self.paths.partition_file(topic_partition)
+        folders = self._json_files.mirrors.folders
+        name = path.relative_to(self.paths.path)
+        # The look comes before the read: a file that is replaced in between is read again next time.
+        fingerprints = tuple(map(self._fingerprint, (path, *(one / name for one in folders))))
+        known = self._known.get(topic_partition)
+        if known is None or (known.topic_id, known.fingerprints) != (topic_id, fingerprints):
+            known = _Known(topic_id, fingerprints)
+            if any(fingerprints):
+                known = self._newest(topic_partition, path, known)
+            self._known[topic_partition] = known
+        return known
+
+    def _fingerprint(self, path: Path) -> tuple[int, ...] | None:
+        try:
+            return self.files.fingerprint(path)
+        except OSError:
+            return None  # of a broken disk
+
+    def _newest(self, topic_partition: TopicPartition, path: Path, known: _Known) -> _Known:
+        """Read all copies of a partition's file; return what the newest says, and where it is missing."""
 
         def is_its(found: Mapping[str, Any]) -> bool:
-            known = found.get("topic_id")
-            if known is None:  # written by an earlier release, which could not delete topics
+            topic_id = found.get("topic_id")
+            if topic_id is None:  # written by an earlier release, which could not delete topics
                 return topic_partition.topic not in {one.topic for one in self._deleted.all()}
-            return bool(known == topic_id)
+            return bool(topic_id == known.topic_id)
 
-        found = self._json_files.read_or_mirrored(path, is_its)
-        if found is None or not is_its(found):
-            return None
-        stored = StoredObject(found, path)
-        leader = stored.integer("leader", highest=NODES_MAX)
-        isr = stored.integers("isr", highest=NODES_MAX, count_max=NODES_MAX)
-        leader_epoch, partition_epoch = (
-            stored.integer(key, highest=INT_MAX) for key in ("leader_epoch", "partition_epoch")
+        found: dict[Path, dict[str, Any] | None] = {self.paths.path: None}
+        with contextlib.suppress(FileNotFoundError):
+            found[self.paths.path] = self._json_files.read(path)
+        if self._json_files.mirrors.folders:
+            name = path.relative_to(self.paths.path)
+            found |= self._json_files.reigning_mirrors().each(name)
+        own = {folder: copy for folder, copy in found.items() if copy is not None and is_its(copy)}
+        if not own:
+            return known
+        newest = max(own, key=lambda folder: number_of(own[folder]))
+        other = [
+            folder
+            for folder, copy in own.items()
+            if number_of(copy) == number_of(own[newest]) and copy != own[newest]
+        ]
+        newest, *others = (
+            folder / path.relative_to(self.paths.path) for folder in (newest, *other)
         )
-        unwritten = stored.object(_UNWRITTEN, default={}).by_number(_log_state, NODES_MAX)
-        return PartitionState(leader, isr, leader_epoch, partition_epoch, dict(unwritten))
+        if others:
+            raise KafkaStorageError(
+                f"{newest} and {others[0]} have the same number and differ: two processes with locks of "
+                "their own have changed the partition. Move the one away that is wrong"
+            )
+        value = own[newest.parents[2]]
+        lacking = tuple(folder for folder, copy in found.items() if copy != value)
+        return known._replace(state=_parsed(value, newest), newest=newest, lacking=lacking)
 
-    def write(self, topic_partition: TopicPartition, state: PartitionState, topic_id: str) -> None:
-        """Write a partition's leader and ISR to its file, on disk on return.
+    def are_equal(self, topic_partition: TopicPartition, topic_id: str) -> bool:
+        """Return False if PATH or a mirror that can be read misses a partition's last change."""
+        return not self._read(topic_partition, topic_id).lacking
+
+    def spread(self, topic_partition: TopicPartition, topic_id: str) -> None:
+        """Write the newest file of a partition wherever it is missing or older, if that can be written.
 
         The caller holds the partition's lock.
         """
-        path, files = self.paths.partition_file(topic_partition), self.files
-        if not files.exists(path.parent):
-            files.make_dir(path.parent)
-            files.flush([path.parent.parent, self.paths.path])
+        known = self._read(topic_partition, topic_id)
+        if known.newest is None or not known.lacking or known is self._tried.get(topic_partition):
+            return
+        path, data = self.paths.partition_file(topic_partition), self.files.read(known.newest)
+        if self.paths.path in known.lacking:
+            self._make_dirs(path)
+            self._json_files.replace(path, data)
+        mirrors = [folder for folder in known.lacking if folder != self.paths.path]
+        Mirrors(self.files, mirrors).write(path.relative_to(self.paths.path), data)
+        self._tried[topic_partition] = self._read(topic_partition, topic_id)
+
+    def write(
+        self, topic_partition: TopicPartition, state: PartitionState, topic_id: str
+    ) -> set[Path]:
+        """Write a partition's leader and ISR to its file, on disk on return, and to the mirrors.
+
+        The caller holds the partition's lock.
+
+        Returns:
+            The mirrors that did not take it.
+        """
+        path = self.paths.partition_file(topic_partition)
+        self._make_dirs(path)
         value = state._asdict()
         unwritten = {
             str(node): log_state.pack(found).hex() for node, found in value.pop("unwritten").items()
         }
-        self._json_files.write(path, value | {_UNWRITTEN: unwritten, "topic_id": topic_id})
+        data = as_bytes(value | {_UNWRITTEN: unwritten, "topic_id": topic_id})
+        self._json_files.replace(path, data)
+        return self._json_files.mirrors.write(path.relative_to(self.paths.path), data)
+
+    def _make_dirs(self, path: Path) -> None:
+        self.files.make_dir(path.parent)
+        # Also if another process made them: it may have died before it flushed.
+        self.files.flush([self.paths.partitions_dir, self.paths.path])
+
+
+def _parsed(found: Mapping[str, Any], path: Path) -> PartitionState:
+    stored = StoredObject(found, path)
+    leader = stored.integer("leader", highest=NODES_MAX)
+    isr = stored.integers("isr", highest=NODES_MAX, count_max=NODES_MAX)
+    leader_epoch, partition_epoch = (
+        stored.integer(key, highest=INT_MAX) for key in ("leader_epoch", "partition_epoch")
+    )
+    unwritten = stored.object(_UNWRITTEN, default={}).by_number(_log_state, NODES_MAX)
+    return PartitionState(leader, isr, leader_epoch, partition_epoch, dict(unwritten))
 
 
 def _log_state(states: StoredObject, node: str) -> LogState:

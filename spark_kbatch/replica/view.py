@@ -126,7 +126,6 @@ class PartitionView:
         self.only_log = log_of(self.replicas[0]) if len(self.replicas) == 1 else None
         self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
         self._topic_id, self._states, self._dirs = topic.topic_id, states, dirs
-        self._state_file = states.paths.partition_file(topic_partition)
         self._reported: set[int] = set()  # nodes whose failure was logged
 
     def state(self) -> PartitionState:
@@ -145,11 +144,9 @@ class PartitionView:
     def kept(self) -> Mapping[int, LogState]:
         """Return the state of a decided commit that is kept for an only replica, whose disk failed.
 
-        With one log dir nothing is kept. With more of them this is one look at a file that is not there.
+        With one log dir nothing is kept. With more of them this is a look at files that are not there.
         """
-        if len(self._dirs.all) == 1 or not self._states.files.exists(self._state_file):
-            return NOTHING_NEWER
-        return self.state().unwritten
+        return NOTHING_NEWER if len(self._dirs.all) == 1 else self.state().unwritten
 
     def readable(self) -> Replica:
         """Return the replica to read, without commits that are decided but not yet written to its state.
@@ -254,6 +251,10 @@ class PartitionView:
             return True  # A lost file is rebuilt from the batches.
         return ours.agree_until(theirs, start, end) == end
 
+    def are_equal(self) -> bool:
+        """Return False if a copy of the partition's file misses its last change; see `PartitionStates`."""
+        return self._states.are_equal(self.topic_partition, self._topic_id)
+
     def is_of_topic(self, log: PartitionLog) -> bool:
         """Return False if a log is another topic's of the same name; a lost partition.metadata tells nothing."""
         try:
@@ -275,7 +276,11 @@ class PartitionView:
             log_state = self.readable().state
         except (OSError, KBatchError) as error:
             return True, error
-        if state.leader_epoch != leader_epoch:
+        if state.leader_epoch != leader_epoch and not self._has_up_to(
+            required_offset,
+            leader_epoch,
+            Replica(state.leader, self.log_of(state.leader), log_state),
+        ):
             return True, NotLeaderOrFollowerError(
                 f"{self.topic_partition} got another leader, node {state.leader}, before its replicas "
                 "had these records; whether they survive is not known: send them again"
@@ -287,6 +292,15 @@ class PartitionView:
                 str(self.topic_partition), state.isr, self.min_isr
             )
         return True, None
+
+    def _has_up_to(self, required_offset: int, leader_epoch: int, leader: Replica) -> bool:
+        """Return True if a later leader has what was appended in an epoch, up to an offset."""
+        try:
+            epochs = LeaderEpochCache.read(leader.log.files, leader.log.directory)
+        except (OSError, KafkaStorageError):
+            return False
+        found = epochs.end_offset_for(leader_epoch, leader.state.log_end_offset)
+        return found.epoch == leader_epoch and found.start_offset >= required_offset
 
     def may_join(self) -> bool:
         """Return True if a replica outside of the ISR can be used by now."""

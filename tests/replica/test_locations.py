@@ -38,7 +38,10 @@ def test_a_copy_of_the_folder_that_shares_its_log_dirs_is_refused(tmp_path: Path
 
     home.rename(tmp_path / "away")
     Cluster(str(copy)).create_topic("t")
-    Cluster(str(tmp_path / "away"))
+    with pytest.raises(
+        ConfigError, match=f"away is a former PATH of the cluster that is at {copy}"
+    ):
+        Cluster(str(tmp_path / "away"))
 
 
 def test_the_folder_may_be_moved_and_have_other_names(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Buffer
+from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.model import LATEST, AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
@@ -174,7 +175,7 @@ def test_a_log_dir_that_fails_stops_no_one_and_is_in_sync_again_when_it_is_back(
     state = partition(cluster).view.state()
 
     assert node_id not in state.isr
-    assert (state.leader, state.leader_epoch) == ((1, 1) if node_id == 0 else (0, 0))
+    assert (state.leader, state.leader_epoch) == (1 if node_id == 0 else 0, 1)
     ensure_holds(cluster, 0, 1, 2)
     disks.mend(disk(cluster, node_id))
     clock.now_ms += RETRY_MS
@@ -542,8 +543,13 @@ def test_an_append_that_waits_is_told_when_another_leads(
     write(strict, 0)
     disks.folder = disk(strict, 1)
     answer = send(strict, BATCHES[1])
-    state = partition(strict).view.state()
-    after = state._replace(leader_epoch=1, partition_epoch=state.partition_epoch + 1)
+    state, log = partition(strict).view.state(), partition(strict)._log_of(0)
+    epoch = state.leader_epoch + 1
+    after = state._replace(leader_epoch=epoch, partition_epoch=state.partition_epoch + 1)
+    ends_before = (
+        log.state().log_end_offset - 1
+    )  # as if the new leader did not have the last record
+    LeaderEpochCache.read(log.files, log.directory).assign(epoch, ends_before)
     strict._parts.metadata.partition_states.write(EVENTS, after, strict.topic("events").topic_id)
     strict._parts.manager.delayed_produces.look()
 

@@ -26,6 +26,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import sys
 import threading
 import time
@@ -135,10 +136,18 @@ class Driver:
         for _ in range(RUNS_MAX):
             try:
                 return job()
-            except Exception:  # noqa: BLE001  Spark raises anything where its workers are killed
+            except Exception as error:  # noqa: BLE001  Spark raises anything where its workers are killed
                 traceback.print_exc()
+                if "CHECKPOINT_LOCATION_NOT_EMPTY" in str(error):
+                    self._begin_again()
         print("gives up", flush=True)
         os._exit(1)
+
+    def _begin_again(self) -> None:
+        """Remove the checkpoints without a first batch: Spark cannot use what a killed driver left of those."""
+        for name in CHECKPOINTS.values():
+            if not (self._folder / name / "offsets" / "0").exists():
+                shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _write_batches(self) -> None:
         acknowledged = self._folder / "acknowledged"

@@ -1,0 +1,295 @@
+"""Which copy of a cluster's JSON files counts when PATH or a disk is old, lost, or missed a change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch import Cluster, TopicPartition
+from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError
+from spark_kbatch.files import Files
+from spark_kbatch.replica.locks import Locks
+
+EVENTS = TopicPartition("t", 0)
+WAITS = {"delivery.timeout.ms": 4_000, "request.timeout.ms": 2_000}
+
+
+def disks(folder: Path) -> list[Path]:
+    return [folder / f"disk-{node}" for node in range(3)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a cluster on three disks, whose PATH is on none of them."""
+    with a_cluster(tmp_path) as cluster:
+        cluster.create_topic("t", replication_factor=3, config={"min.insync.replicas": 2})
+        send(cluster, "1", "2")
+    return tmp_path
+
+
+def a_cluster(folder: Path, *, without_nodes: list[int] | None = None) -> Cluster:
+    path = folder / "cluster"
+    return Cluster(path, create=True, log_dirs=disks(folder), without_nodes=without_nodes)
+
+
+def send(cluster: Cluster, *values: str) -> None:
+    with cluster.producer(acks="all", **WAITS) as producer:
+        for value in values:
+            producer.send("t", value=value).result()
+
+
+def read(cluster: Cluster) -> list[str]:
+    found = cluster.read("t", columns=["value"]).read_all()["value"].to_pylist()
+    return [value.decode() for value in found]
+
+
+@contextmanager
+def away(*folders: Path) -> Iterator[None]:
+    """The disks, or PATH, are not mounted."""
+    for folder in folders:
+        folder.rename(folder.with_name(f"{folder.name}.away"))
+    yield
+    for folder in folders:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.with_name(f"{folder.name}.away").rename(folder)
+
+
+def in_sync(cluster: Cluster) -> list[int]:
+    return [one.node_id for one in cluster.replicas("t")[EVENTS] if one.in_sync]
+
+
+def mirrored(folder: Path, node: int, name: str) -> Path:
+    return disks(folder)[node] / f"mirror-{node}" / name
+
+
+# A disk that missed a change.
+
+
+def test_a_disk_that_missed_changes_has_them_once_the_cluster_is_opened(home: Path) -> None:
+    with a_cluster(home) as cluster, away(disks(home)[1]):
+        cluster.create_topic("while-away")
+        cluster.alter_topic("t", {"max.message.bytes": 77_777})
+    with a_cluster(home):
+        for name in ("cluster.json", "topics/t.json", "topics/while-away.json"):
+            assert mirrored(home, 1, name).read_bytes() == (home / "cluster" / name).read_bytes()
+
+
+def test_a_disk_that_missed_changes_does_not_stand_in_for_a_file_that_path_has_lost(
+    home: Path,
+) -> None:
+    with a_cluster(home) as cluster, away(*disks(home)[1:]):
+        cluster.alter_topic("t", {"max.message.bytes": 77_777})
+    (home / "cluster/topics/t.json").unlink()
+    with a_cluster(home) as cluster:
+        assert cluster.topic("t").config.max_message_bytes == 77_777
+        assert "77777" in mirrored(home, 1, "topics/t.json").read_text()
+
+
+def test_a_topic_that_an_older_image_of_a_disk_brings_is_not_taken_over(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        cluster.create_topic("gone", config={"file.delete.delay.ms": 0})
+        shutil.copytree(disks(home)[1], home / "image")
+        cluster.delete_topic("gone")
+        cluster.collect_garbage()
+    shutil.rmtree(disks(home)[1])
+    (home / "image").rename(disks(home)[1])
+    with a_cluster(home) as cluster:
+        assert cluster.topic_names() == ["t"]
+        assert not mirrored(home, 1, "topics/gone.json").exists()
+        assert mirrored(home, 1, "topics/gone.stale").exists()
+
+
+def test_producer_ids_are_not_given_out_again_from_a_copy_that_was_refreshed(home: Path) -> None:
+    with a_cluster(home) as cluster, away(disks(home)[1]):
+        first = cluster._parts.new_producer_id()
+    with a_cluster(home):
+        pass
+    shutil.rmtree(home / "cluster")
+    shutil.rmtree(disks(home)[0])
+    with a_cluster(home, without_nodes=[0]) as cluster:
+        assert cluster._parts.new_producer_id() > first
+
+
+# PATH is lost.
+
+
+def test_a_lost_path_is_restored_when_all_log_dirs_are_there(home: Path) -> None:
+    shutil.rmtree(home / "cluster")
+    with a_cluster(home) as cluster:
+        send(cluster, "3")
+        assert read(cluster) == ["1", "2", "3"]
+        assert in_sync(cluster) == [0, 1, 2]
+
+
+def test_a_lost_path_is_not_restored_while_a_log_dir_is_missing_unless_it_is_given_up(
+    home: Path,
+) -> None:
+    shutil.rmtree(home / "cluster")
+    with away(disks(home)[2]):
+        with pytest.raises(ConfigError, match="disk-2/broker-2 cannot be read") as told:
+            a_cluster(home)
+        assert "--without-node 2` (without_nodes=[2])" in str(told.value)
+        with a_cluster(home, without_nodes=[2]) as cluster:
+            send(cluster, "3")
+            assert read(cluster) == ["1", "2", "3"]
+            assert in_sync(cluster) == [0, 1]
+
+
+def test_a_disk_that_was_given_up_is_not_used_when_it_is_back(home: Path) -> None:
+    with a_cluster(home) as cluster, away(*disks(home)[:2]):
+        cluster.alter_topic("t", {"min.insync.replicas": 1})
+        send(cluster, "of disk 2 alone")
+    shutil.rmtree(home / "cluster")
+    with away(disks(home)[2]), a_cluster(home, without_nodes=[2]) as cluster:
+        send(cluster, "3")
+    with a_cluster(home) as cluster:
+        assert cluster.replicate() == [
+            TopicPartition("__commits", 0), TopicPartition("__transaction_state", 0), EVENTS,
+        ]  # fmt: skip
+        assert read(cluster) == ["1", "2", "3"]
+        assert "directory id" in str(cluster.log_dirs()[2].why_offline)
+    data = (disks(home)[2] / "broker-2/t-0/00000000000000000000.log").read_bytes()
+    assert b"of disk 2 alone" in data
+
+
+def test_a_restored_cluster_has_the_leader_and_replicas_of_the_last_change(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        with away(disks(home)[1]):
+            send(cluster, "3", "4")
+    shutil.rmtree(home / "cluster")
+    shutil.rmtree(disks(home)[0])
+    with a_cluster(home, without_nodes=[0]) as cluster:
+        assert read(cluster) == ["1", "2", "3", "4"]
+        cluster.replicate()
+        assert in_sync(cluster) == [1, 2]
+
+
+def test_nothing_is_created_where_there_is_nothing_to_restore(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is nothing to restore"):
+        a_cluster(tmp_path, without_nodes=[])
+    assert not (tmp_path / "cluster/cluster.json").exists()
+
+
+def test_a_restore_waits_for_those_that_write_and_is_refused_while_they_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.replica.locks._OTHERS_PATIENCE_S", 0.05)
+    shutil.rmtree(home / "cluster")
+    writes = Locks(Files(), home).log_dir(disks(home)[1] / "broker-1")
+    with writes, pytest.raises(KBatchError, match=r"broker-1/\.lock is held by another program"):
+        a_cluster(home)
+    with a_cluster(home) as cluster:
+        assert read(cluster) == ["1", "2"]
+
+
+# PATH is old.
+
+
+def test_an_old_path_is_brought_up_to_date_when_the_cluster_is_opened(home: Path) -> None:
+    with a_cluster(home) as cluster, away(disks(home)[2]):
+        send(cluster, "2a")  # so PATH has a file in partitions/
+    shutil.copytree(home / "cluster", home / "backup")
+    with a_cluster(home) as cluster:
+        cluster.replicate()
+        with away(disks(home)[0]):
+            send(cluster, "3", "4")
+            cluster.create_topic("later")
+    shutil.rmtree(home / "cluster")
+    (home / "backup").rename(home / "cluster")
+    with a_cluster(home) as cluster:
+        assert read(cluster) == ["1", "2", "2a", "3", "4"]
+        send(cluster, "5")
+        assert cluster.topic_names() == ["later", "t"]
+        assert cluster.replicate() == []
+        assert read(cluster) == ["1", "2", "2a", "3", "4", "5"]
+
+
+def test_the_newest_file_of_a_partition_counts_though_nothing_else_has_changed(home: Path) -> None:
+    with a_cluster(home) as cluster, away(disks(home)[2]):
+        send(cluster, "2a")
+    old = (home / "cluster/partitions/t/0.json").read_bytes()
+    with a_cluster(home) as cluster:
+        cluster.replicate()
+        with away(disks(home)[0]):
+            send(cluster, "3", "4")
+    (home / "cluster/partitions/t/0.json").write_bytes(old)
+    with a_cluster(home) as cluster:
+        assert read(cluster) == ["1", "2", "2a", "3", "4"]
+        send(cluster, "5")
+        newest = json.loads((home / "cluster/partitions/t/0.json").read_text())
+        assert newest["partition_epoch"] > json.loads(old)["partition_epoch"]
+
+
+def test_a_process_at_a_former_path_does_not_write_any_more(home: Path) -> None:
+    with a_cluster(home) as before:
+        with away(home / "cluster"):
+            a_cluster(home).close()
+        with pytest.raises(ConfigError, match="is older than the copy of its files"):
+            send(before, "3")
+        with pytest.raises(ConfigError, match="is older than the copy of its files"):
+            before.create_topic("later")
+    with a_cluster(home) as cluster:
+        send(cluster, "4")
+        assert read(cluster) == ["1", "2", "4"]
+
+
+def test_two_files_of_a_partition_with_one_number_and_other_content_are_named(home: Path) -> None:
+    with a_cluster(home) as cluster, away(disks(home)[2]):
+        send(cluster, "3")
+    copy = mirrored(home, 1, "partitions/t/0.json")
+    copy.write_text(json.dumps(json.loads(copy.read_text()) | {"leader": 1}))
+    with a_cluster(home) as cluster, pytest.raises(KafkaStorageError, match="have the same number"):
+        read(cluster)
+
+
+# One disk, and several in PATH.
+
+
+def test_a_cluster_within_path_has_neither_a_reign_nor_copies(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster", create=True) as cluster:
+        cluster.create_topic("t", replication_factor=2)
+    assert "reign" not in json.loads((tmp_path / "cluster/cluster.json").read_text())
+
+
+def test_copies_of_a_cluster_that_is_older_than_reigns_are_all_refreshed(home: Path) -> None:
+    file = home / "cluster/cluster.json"
+    old = json.loads(file.read_text())
+    del old["reign"]
+    for path in (file, *(mirrored(home, node, "cluster.json") for node in range(3))):
+        path.write_text(json.dumps(old))
+    mirrored(home, 1, "topics/t.json").unlink()
+    with a_cluster(home) as cluster:
+        assert mirrored(home, 1, "topics/t.json").exists()
+        cluster.create_topic("later")
+    assert json.loads(file.read_text())["reign"] == 0
+    assert mirrored(home, 2, "cluster.json").read_bytes() == file.read_bytes()
+
+
+# Elections by request.
+
+
+def test_a_replica_that_was_not_in_sync_leads_only_by_request(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        cluster.alter_topic("t", {"min.insync.replicas": 1})
+        with away(*disks(home)[:2]):
+            send(cluster, "of disk 2 alone")
+        shutil.rmtree(disks(home)[2])
+        with pytest.raises(KBatchError):
+            send(cluster, "3")
+        with pytest.raises(KafkaStorageError, match="no in-sync replica"):
+            read(cluster)
+
+        assert cluster.elect_unclean("t") == [EVENTS]
+        assert cluster.elect_unclean("__transaction_state") == [
+            TopicPartition("__transaction_state", 0)
+        ]
+        send(cluster, "3")
+        assert read(cluster) == ["1", "2", "3"]
+        assert in_sync(cluster) == [0, 1]
+        assert cluster.elect_unclean("t") == []
