@@ -268,7 +268,8 @@ class Server:
         Args:
             api: the kind, by Kafka's name.
             function: takes an `InterceptedRequest`, which it may `fail`, `delay` or `drop`; otherwise
-                the request is answered as usual. None removes the function of this kind.
+                the request is answered as usual. An exception that it raises is logged. None removes
+                the function of this kind.
 
         Raises:
             ConfigError: no such kind.

@@ -146,6 +146,64 @@ def test_fixtures_serve_a_users_tests_on_a_folder_a_server_and_a_real_broker(
     assert left == [], "topics on a real broker are deleted after their test"
 
 
+INTERCEPTING = """
+import threading
+import pytest
+from spark_kbatch import connect
+
+@pytest.fixture
+def client(kbatch_server):
+    with connect(kbatch_server.bootstrap_servers) as cluster:
+        yield cluster
+
+def acks_are_one(request):
+    assert request.body.acks == 1, "the client asks for all"
+
+@pytest.mark.parametrize("run", [1, 2])
+def test_asserts_there(kbatch_server, kbatch_topic, client, run):
+    topic = kbatch_topic()
+    kbatch_server.intercept("Produce", acks_are_one)
+    with client.producer() as producer:
+        assert producer.send(topic, "v").result(10).offset == 0
+
+def test_calls_what_pytest_has(kbatch_server, client):
+    kbatch_server.intercept("Metadata", lambda request: pytest.fail("not like this"))
+    assert client.topic_names() is not None
+
+def test_fails_by_itself(kbatch_server, client):
+    kbatch_server.intercept("Metadata", lambda request: request.fial("NO_SUCH_ERROR"))
+    assert client.topic_names() is None
+
+def test_is_answered_as_usual_afterwards(kbatch_server, client):
+    assert client.topic_names() is not None
+
+@pytest.fixture
+def late(client):
+    yield
+    client.topic_names()
+
+def test_of_a_request_that_comes_after_it(kbatch_server, late):
+    kbatch_server.intercept("Metadata", lambda request: 1 // 0)
+"""
+
+
+def test_an_exception_in_a_function_that_intercepts_fails_its_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(INTERCEPTING)
+
+    run = pytester.runpytest_inprocess(*WORDS, "--show-capture=no", "--tb=short")
+
+    run.assert_outcomes(failed=4, passed=2, errors=2)
+    shown = run.stdout.str()
+    assert shown.count('assert request.body.acks == 1, "the client asks for all"') == 2
+    assert shown.count("E   AssertionError: the client asks for all") == 2
+    assert shown.count("E   Failed: not like this") == 1
+    assert shown.count("no attribute 'fial'") == 1
+    assert shown.count("E   ZeroDivisionError") == 1
+    assert "testing/servers.py" not in shown
+
+
 FAILING = r"""
 def test_fails(kbatch_topic, kbatch_records, kbatch_cluster):
     topic = kbatch_topic("words", [("k", "one"), ("k", "two\x1b[31m"), (None, "x" * 1000)])
