@@ -87,7 +87,7 @@ PRODUCER_CALLS: dict[str, dict[str, Any]] = {
     "why_waiting": {},
     "send": {
         "topic": "events", "value": b"v", "key": b"k", "headers": [("h", b"x")], "partition": 0,
-        "timestamp_ms": 5, "callback": None,
+        "timestamp": 5, "callback": None,
     },
     "send_arrow": {"topic": "events", "rows": {"value": ["a"]}, "callback": None},
 }  # fmt: skip

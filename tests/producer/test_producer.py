@@ -7,12 +7,14 @@ import itertools
 import logging
 import os
 import random
+import re
 import signal
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,7 @@ def test_a_record_is_as_it_was_given(cluster: spark_kbatch.Cluster) -> None:
             key=bytearray(b"k"),
             headers=[("h", b"x"), ("h", None)],
             partition=3,
-            timestamp_ms=7,
+            timestamp=7,
         )
         deleted = producer.send("events", None, key="k", partition=3)
     assert future.result() == RecordMetadata("events", 3, 0, 7)
@@ -132,6 +134,38 @@ def test_keys_meet_in_one_partition_however_they_are_sent(cluster: spark_kbatch.
     assert len(set(one_by_one)) == PARTITIONS
 
 
+def test_a_records_time_is_a_datetime_or_milliseconds(cluster: spark_kbatch.Cluster) -> None:
+    moment = datetime(2024, 10, 25, 10, 0, 0, 7_999, tzinfo=timezone(timedelta(hours=2)))
+    with cluster.producer() as producer:
+        by_datetime = producer.send("events", "v", partition=0, timestamp=moment)
+        by_ms = producer.send("events", "v", partition=0, timestamp=1_729_843_200_008)
+
+    assert by_datetime.result().timestamp == 1_729_843_200_007
+    assert by_ms.result().timestamp == 1_729_843_200_008
+    found = cluster.list_offsets({("events", 0): moment})
+    assert found == {("events", 0): (1, 1_729_843_200_008)}, "the first with that time or later"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("timestamp_ms", "did you mean 'timestamp'?"),
+        ("on_delivery", "did you mean 'callback'?"),
+        ("vlaue", "did you mean 'value'?"),
+        ("x", "accepted: topic, value, key, headers, partition, timestamp, callback"),
+    ],
+)
+def test_an_argument_that_send_has_not_is_refused_with_the_name_that_is_meant(
+    cluster: spark_kbatch.Cluster, name: str, meant: str
+) -> None:
+    with (
+        cluster.producer() as producer,
+        pytest.raises(TypeError, match=rf"{name}'; {re.escape(meant)}$"),
+    ):
+        producer.send("events", **{name: 5})
+    assert not values(cluster)
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
@@ -140,7 +174,9 @@ def test_keys_meet_in_one_partition_however_they_are_sent(cluster: spark_kbatch.
         ({"value": 5}, ConfigError, "value is a int; accepted: bytes, text or None"),
         ({"key": 5}, ConfigError, "key is a int"),
         ({"partition": PARTITIONS}, ConfigError, f"partition is {PARTITIONS}"),
-        ({"timestamp_ms": -2}, InvalidTimestampError, "-2 ms"),
+        ({"timestamp": -2}, InvalidTimestampError, "-2 ms"),
+        ({"timestamp": "5"}, ConfigError, "accepted: milliseconds since 1970 .*, or a datetime"),
+        ({"timestamp": datetime(2024, 10, 25)}, ConfigError, "timestamp is 2024-.* no time zone"),  # noqa: DTZ001
         ({"headers": [(b"h", b"")]}, ConfigError, "header's key is b'h'"),
         ({"headers": [("h", 1)]}, ConfigError, "header 'h' is a int"),
     ],

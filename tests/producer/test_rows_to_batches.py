@@ -101,7 +101,7 @@ def test_each_partition_has_its_rows_in_order_however_they_are_cut(
                         record.key,
                         headers=[(k, v) for k, v in record.headers],
                         partition=placed[start + at].as_py(),
-                        timestamp_ms=record.timestamp,
+                        timestamp=record.timestamp,
                     )
             else:
                 partition = placed.slice(start, end - start)
