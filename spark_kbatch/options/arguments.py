@@ -80,6 +80,15 @@ def boolean(name: str, value: Any) -> bool:
     return value
 
 
+def options(name: str, value: Any, example: str) -> Mapping[str, Any]:
+    """Return a mapping of options by Kafka's keys; None is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or any(not isinstance(key, str) for key in value):
+        refuse(name, value, f"a dict of Kafka's keys, such as {example}")
+    return value
+
+
 def path_text(name: str, value: Any) -> str:
     """Return a path as text; a `pathlib.Path` is accepted."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -59,7 +59,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "log_dirs": {},
     "metrics": {},
     "partitions": {"topic": "events"},
-    "producer": {},
+    "producer": {"config": {"linger.ms": 5}},
     "read": {
         "topics": "events", "partitions": [0], "start": "earliest", "end": 3, "last": 2,
         "columns": ["value", "offset"], "text": "replace",

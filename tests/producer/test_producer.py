@@ -124,6 +124,23 @@ def test_a_record_is_as_it_was_given(cluster: spark_kbatch.Cluster) -> None:
     assert abs(deleted.result().timestamp - now_ms()) < SOON * 1000
 
 
+def test_options_are_given_by_kafkas_keys_or_as_keyword_arguments(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    topic = cluster.create_topic("wide", 8)
+    with cluster.producer({"linger.ms": "60000", "batch.size": 65_536}, acks=1) as producer:
+        waiting = producer.send("wide", "v", key="k")
+        assert not waiting.done(), "it lingers"
+        assert repr(producer) == "<Producer with acks=1, open>"
+
+    assert (topic.partitions, waiting.result().topic) == (8, "wide")
+    for given, again in (({"linger.ms": 1}, {"linger_ms": 1}), ({"acks": 1}, {"acks": 1})):
+        with pytest.raises(ConfigError, match="is given twice"):
+            cluster.producer(given, **again)
+    with pytest.raises(ConfigError, match="config is 5; accepted: a dict of Kafka's keys, such as"):
+        cluster.producer(5)  # type: ignore[arg-type]
+
+
 def test_keys_meet_in_one_partition_however_they_are_sent(cluster: spark_kbatch.Cluster) -> None:
     keys = [b"%d" % (n % 50) for n in range(500)]
     with cluster.producer() as producer:

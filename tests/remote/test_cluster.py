@@ -189,8 +189,9 @@ def test_offsets_are_found_by_time_as_in_the_folder(
 
 
 def test_a_producer_sends_records_and_tables(cluster: RemoteCluster, embedded: Cluster) -> None:
-    cluster.create_topic("sent", partitions=2)
-    with cluster.producer(linger_ms=5, compression_type="zstd") as producer:
+    cluster.create_topic("sent", 2)
+    with cluster.producer({"linger.ms": "5"}, compression_type="zstd") as producer:
+        assert producer._config.linger_ms == 5
         one = producer.send("sent", key="k", value="v", headers={"h": b"x"}, partition=1)
         rows = producer.send_arrow("sent", pa.table({"value": ["a", "b"], "partition": [0, 1]}))
     assert one.result(SOON).offset == 0
@@ -219,6 +220,8 @@ def test_options_of_the_connection_are_not_a_producers(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         cluster.producer(**options)
+    with pytest.raises(ConfigError, match=words):
+        cluster.producer(options)
 
 
 def test_producers_wait_as_long_as_the_cluster_does(servers: str) -> None:
@@ -226,6 +229,10 @@ def test_producers_wait_as_long_as_the_cluster_does(servers: str) -> None:
         config = cluster.producer()._config
         assert (config.request_timeout_ms, config.retry_backoff_ms) == (2345, 7)
         assert cluster.producer(request_timeout_ms=99)._config.request_timeout_ms == 99
+        given = {"request.timeout.ms": 99}
+        assert cluster.producer(given)._config.request_timeout_ms == 99
+        with pytest.raises(ConfigError, match=r"'request\.timeout\.ms' is given twice"):
+            cluster.producer(given, request_timeout_ms=99)
 
 
 def test_closing_sends_what_producers_were_given_and_closes_connections(
@@ -368,7 +375,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "groups": {},
     "list_offsets": {"wanted": {E0: "latest"}, "isolation_level": "read_committed"},
     "partitions": {"topic": "events"},
-    "producer": {},
+    "producer": {"config": {"linger.ms": 5}},
     "read": {
         "topics": "events", "partitions": [0], "start": "earliest", "end": 3, "last": 2,
         "columns": ["value", "offset"], "text": "replace",
