@@ -560,7 +560,7 @@ class Cluster(TopicsAtPath):
             except (OSError, KBatchError) as error:
                 yield cluster_repair.unreadable(topic_partition, what, error)
 
-    def producer(self, config: Mapping[str, object] | None = None, **options: Any) -> Producer:
+    def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
 
         Args:

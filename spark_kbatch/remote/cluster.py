@@ -269,7 +269,7 @@ class RemoteCluster(ReadableTopics):
         with self._client() as client:
             return topics.delete_records(client, wanted) if wanted else {}
 
-    def producer(self, config: Mapping[str, object] | None = None, **options: Any) -> Producer:
+    def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer of records; close it, or use it in a `with`.
 
         Args:

@@ -83,6 +83,8 @@ def records(cluster: Cluster | BrokerLogs) -> None:
 
 def sends(cluster: Cluster) -> None:
     cluster.producer({"linger.ms": 5, "acks": "all"}, batch_size=16_384).close()
+    options: dict[str, str] = {}
+    cluster.producer(**options).close()
     with cluster.producer(acks="all", linger_ms=5) as producer:
         assert_type(producer, Producer)
         future = producer.send("t", key="k", value=b"v", headers={"h": b"x"}, callback=told)
