@@ -8,6 +8,7 @@ import pytest
 
 from spark_kbatch import Cluster, InterceptedRequest, RemoteCluster, Server
 from spark_kbatch.server.intercepts import Intercept
+from spark_kbatch.testing.tracebacks import ends_at_caller
 
 # How long a real broker may take to answer; a test should not wait for Kafka's 60 s.
 API_TIMEOUT_MS = 20_000
@@ -37,6 +38,7 @@ class KafkaServer:
     def __repr__(self) -> str:
         return f"KafkaServer({self.bootstrap_servers!r})"
 
+    @ends_at_caller
     def intercept(self, api: str, function: Intercept | None) -> None:
         """Let a function see each request of one kind before it is answered, until the test ends.
 
@@ -60,6 +62,7 @@ class KafkaServer:
 
     def ensure_intercepts_passed(self) -> None:
         """Raise the first exception of a function that intercepts requests, if any."""
+        __tracebackhide__ = True
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -70,12 +73,14 @@ class KafkaServer:
         Raises:
             Exception: the first of a function, unless `ensure_intercepts_passed` has raised it.
         """
+        __tracebackhide__ = True
         while self._intercepted and self._server is not None:
             self._server.intercept(self._intercepted.pop(), None)
         self.ensure_intercepts_passed()
 
     def _watched(self, function: Intercept) -> Intercept:
         def call(request: InterceptedRequest) -> Any:
+            __tracebackhide__ = True
             try:
                 return function(request)
             except BaseException as error:  # those of pytest.fail and pytest.skip are no Exceptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -204,6 +205,41 @@ def test_an_exception_in_a_function_that_intercepts_fails_its_test(
     assert "testing/servers.py" not in shown
 
 
+WRONG = """
+def test_rows(kbatch_topic):
+    kbatch_topic("orders", [{"vale": 1}])
+
+def test_a_table(kbatch_topic):
+    kbatch_topic("orders", {"vale": [1]})
+
+def test_a_file(kbatch_topic):
+    kbatch_topic("orders", json_lines="nothing.json")
+
+def test_a_topic(kbatch_topic):
+    kbatch_topic.send("orders", ["v"])
+
+def test_a_count(kbatch_records):
+    kbatch_records("orders", -1)
+
+def test_a_kind_of_request(kbatch_server):
+    kbatch_server.intercept("Prodce", None)
+"""
+
+
+def test_an_error_about_what_a_test_gave_ends_at_the_tests_own_line(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(WRONG)
+
+    run = pytester.runpytest_inprocess(*WORDS, "--tb=short")
+
+    run.assert_outcomes(failed=6)
+    frames = [line for line in run.outlines if re.match(r"\S+:\d+: in ", line)]
+    assert [frame.partition(": in ")[2] for frame in frames] == [
+        "test_rows", "test_a_table", "test_a_file", "test_a_topic", "test_a_count", "test_a_kind_of_request",
+    ]  # fmt: skip
+
+
 FAILING = r"""
 def test_fails(kbatch_topic, kbatch_records, kbatch_cluster):
     topic = kbatch_topic("words", [("k", "one"), ("k", "two\x1b[31m"), (None, "x" * 1000)])
@@ -213,6 +249,9 @@ def test_fails(kbatch_topic, kbatch_records, kbatch_cluster):
 def test_has_no_topic(kbatch_records, kbatch_cluster):
     kbatch_cluster.create_topic("wrods")
     kbatch_records("words", **{timeout})
+
+def test_has_none(kbatch_records):
+    kbatch_records("words", 2, **{timeout})
 
 def test_passes(kbatch_topic):
     kbatch_topic("unseen", ["v"])
@@ -224,7 +263,7 @@ def test_a_failed_test_shows_the_last_records_of_its_topics(pytester: pytest.Pyt
     pytester.makepyprojecttoml("[tool.pytest]\nkbatch_timeout = 0.05\nkbatch_report_rows = 2\n")
 
     by_ini = pytester.runpytest_inprocess(*WORDS)
-    by_ini.assert_outcomes(passed=1, failed=2)
+    by_ini.assert_outcomes(passed=1, failed=3)
     by_ini.stdout.fnmatch_lines(
         [
             "E *Failed: after 0.05 s topic 'words-*' has 3 records; expected: 4",
@@ -234,7 +273,8 @@ def test_a_failed_test_shows_the_last_records_of_its_topics(pytester: pytest.Pyt
             r"  0:1  20*T*Z  k    two\x1b[[]31m",
             r"  0:2  20*T*Z  \N   " + "x" * 300 + "... (1000 bytes)",
             "made-by-the-job, in */kbatch: 0 records",
-            "E *Failed: after 0.05 s there is no topic 'words', but wrods; expected: 1",
+            "E *Failed: after 0.05 s there is no topic 'words'; expected: 1 record in it. Topics that exist: wrods",
+            "E *Failed: after 0.05 s there is no topic 'words'; expected: 2 records in it. Topics that exist: none",
         ]
     )
     by_ini.stdout.no_fnmatch_line("*unseen*")
