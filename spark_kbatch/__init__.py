@@ -194,6 +194,11 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of these
         return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    """Return the public names, for completion; the rooms and what they share are not public."""
+    return sorted([*__all__, "errors", *(name for name in globals() if name.startswith("__"))])
+
+
 @overload
 def open(
     path: StrPath,

@@ -132,6 +132,9 @@ class ArrowFuture:
         error = self._error()
         return f"<ArrowFuture of {rows} rows, {'written' if error is None else f'failed: {error}'}>"
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in ("add", "close", "count_down")]
+
     def add(self, result: ProduceResult, first: int, rows: Array) -> None:
         """Record that rows went into a batch, starting at its record `first`."""
         self._pieces.append((result, first, rows))

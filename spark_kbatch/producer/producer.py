@@ -122,7 +122,7 @@ class Producer:
         # of its own, beside the buffers, until it is copied back, one at a time.
         capacity_max = max(batch_size, config.buffer_memory // 16)
         scratch = capacity_max + capacity_max // 128 + 1024 if codec else 0
-        self.pool = BufferPool(
+        self._pool = BufferPool(
             total_memory=max(config.buffer_memory - scratch, 1),
             poolable_size=batch_size,
             # Once a thread waits, the sender also takes batches that are not full.
@@ -135,7 +135,7 @@ class Producer:
         seed = uuid.uuid4().int if seed is None else seed
         self._accumulator = RecordAccumulator(
             AccumulatorConfig(
-                batch_size=self.pool.poolable_size,
+                batch_size=self._pool.poolable_size,
                 linger_ms=config.linger_ms,
                 codec=codec,
                 level=config.compression_level,
@@ -144,7 +144,7 @@ class Producer:
                 retry_backoff_max_ms=config.retry_backoff_max_ms,
                 capacity_max=capacity_max,
             ),
-            self.pool,
+            self._pool,
             allocate=self._make_room if inline else self._wait_for_memory,
             on_ready=self._pump if inline else self._wake_up,
             sequences=sequences,
@@ -358,9 +358,9 @@ class Producer:
         return {
             **self._sender.metrics.as_dict(self._monotonic_ms()),
             "requests-in-flight": self._sender.requests_in_flight,
-            "buffer-total-bytes": len(self.pool.memory),
-            "buffer-available-bytes": self.pool.available,
-            "waiting-threads": self.pool.queued,
+            "buffer-total-bytes": len(self._pool.memory),
+            "buffer-available-bytes": self._pool.available,
+            "waiting-threads": self._pool.queued,
         }
 
     def written(self) -> dict[TopicPartition, Written]:
@@ -374,6 +374,9 @@ class Producer:
     def __repr__(self) -> str:
         acks = "all" if self._config.acks == -1 else self._config.acks
         return f"<Producer with acks={acks}, {'closed' if self._is_closed else 'open'}>"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in ("append", "written")]  # our own
 
     def __enter__(self) -> Producer:
         self._ensure_open()
@@ -433,17 +436,17 @@ class Producer:
 
     def _wait_for_memory(self, size: int) -> int:
         try:
-            return self.pool.allocate(size, self._config.max_block_ms)
+            return self._pool.allocate(size, self._config.max_block_ms)
         except BufferExhaustedError as error:
             why = self._sender.why_waiting
             raise error if why is None else replace(error, why=str(why)) from why
 
     def _make_room(self, size: int) -> int:
-        start = self.pool.try_allocate(size)
+        start = self._pool.try_allocate(size)
         while start is None:
             self._accumulator.send_fullest()
             self._pump()
-            start = self.pool.try_allocate(size)
+            start = self._pool.try_allocate(size)
         return start
 
     def _pump(self) -> None:

@@ -83,7 +83,7 @@ class RemoteCluster(ReadableTopics):
             AuthenticationError: it, or the cluster, does not trust the other side.
         """
         super().__init__(RemoteSource(options), str(options))
-        self.options = options
+        self._options = options
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         with self._client() as client:
             self.cluster_id = client.metadata([], fresh=True).cluster_id
@@ -91,7 +91,7 @@ class RemoteCluster(ReadableTopics):
     @property
     def bootstrap_servers(self) -> str:
         """The cluster's bootstrap servers, separated by commas."""
-        return str(self.options)
+        return str(self._options)
 
     def __exit__(
         self,
@@ -111,7 +111,7 @@ class RemoteCluster(ReadableTopics):
         self._close_producers(timeout=None)
         if not self.is_closed:
             super().close()
-            close_idle_clients(self.options)
+            close_idle_clients(self._options)
 
     def _close_producers(self, timeout: float | None) -> None:
         for producer in list(self._producers):
@@ -120,7 +120,7 @@ class RemoteCluster(ReadableTopics):
     @contextlib.contextmanager
     def _client(self) -> Iterator[Client]:
         self._ensure_open()
-        with leased(self.options) as client:
+        with leased(self._options) as client:
             yield client
 
     def _ensure_open(self) -> None:
@@ -294,12 +294,12 @@ class RemoteCluster(ReadableTopics):
                     "leave it out"
                 )
         defaults = {
-            field: getattr(self.options, field)
+            field: getattr(self._options, field)
             for field in _OF_BOTH
             if topic_key(field) not in keys
-            and getattr(self.options, field) != getattr(ClusterOptions, field)
+            and getattr(self._options, field) != getattr(ClusterOptions, field)
         }
-        producer = open_producer(self.options, parse_producer_options(defaults, given, options))
+        producer = open_producer(self._options, parse_producer_options(defaults, given, options))
         self._producers.add(producer)
         return producer
 

@@ -330,7 +330,7 @@ def test_who_finds_no_memory_is_told_after_max_block_ms(cluster: spark_kbatch.Cl
         producer.flush(SOON)
         assert producer.send("events", b"later").result(SOON)
     assert sum(values(cluster).values()) == 6 - len(errors) + 1
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
 
 
 def sent_by_threads(
@@ -387,7 +387,7 @@ def check_threads(cluster: spark_kbatch.Cluster, records: int) -> None:
     finally:
         stop.set()
         watcher.join()
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
     # The pool, futures of 8 windows, and what allocators keep.
     assert most - before < 64 * 1024 * 1024
     # No thread starves.
@@ -469,7 +469,7 @@ def test_close_sends_what_is_left_and_takes_no_more(cluster: spark_kbatch.Cluste
     with pytest.raises(ProducerClosedError):
         producer.send_arrow("events", {"value": [b"late"]})
     assert values(cluster).total() == 1000
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
 
 
 def test_close_at_once_fails_what_was_not_sent(cluster: spark_kbatch.Cluster) -> None:
@@ -485,7 +485,7 @@ def test_close_at_once_fails_what_was_not_sent(cluster: spark_kbatch.Cluster) ->
     assert isinstance(table.exception(0), ProducerClosedError)
     assert len(told) == 10
     assert not values(cluster)
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
 
 
 def test_a_block_that_fails_closes_its_producer_at_once(cluster: spark_kbatch.Cluster) -> None:
@@ -524,7 +524,7 @@ def test_who_waits_for_memory_is_told_that_the_producer_is_closed(
             for n in range(8)
         ]
         assert gate.arrived.wait(SOON)
-        while producer.pool.queued == 0:
+        while producer._pool.queued == 0:
             time.sleep(0.001)
         producer.close(0.05)
         errors = [send.exception(SOON) for send in sends]
@@ -573,7 +573,7 @@ def test_a_producer_closed_while_threads_send_leaves_no_future_open(
     found = values(cluster)
     assert delivered <= found
     assert max(found.values(), default=1) == 1
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
 
 
 def _produce_until_killed(path: str, acknowledged: int, seed: int) -> None:

@@ -81,7 +81,7 @@ def cluster(servers: str) -> Iterator[RemoteCluster]:
 )
 def test_options_are_kafkas_with_dots_or_underscores(servers: str, given: dict[str, Any]) -> None:
     with spark_kbatch.connect([servers], **given) as cluster:
-        assert (cluster.options.client_id, cluster.options.client_rack) == ("a", "r")
+        assert (cluster._options.client_id, cluster.options.client_rack) == ("a", "r")
         assert cluster.bootstrap_servers == servers
 
 
@@ -121,7 +121,7 @@ def test_open_names_connect_for_an_address() -> None:
 def test_no_secret_is_shown(servers: str) -> None:
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="s3cret";'
     with spark_kbatch.connect(servers, sasl_jaas_config=login) as cluster:
-        shown = f"{cluster!r} {cluster} {cluster.options!r}"
+        shown = f"{cluster!r} {cluster} {cluster._options!r}"
     assert "s3cret" not in shown
     assert shown.startswith(f"RemoteCluster({servers!r})")
     with pytest.raises(ConfigError) as caught:
@@ -247,7 +247,7 @@ def test_closing_sends_what_producers_were_given_and_closes_connections(
     assert future.result(0).offset == 0
     with pytest.raises(ProducerClosedError):
         producer.send("last", value="v")
-    assert cluster.options not in clients._idle
+    assert cluster._options not in clients._idle
     with pytest.raises(ClosedError, match=servers):
         cluster.__enter__()
     embedded.delete_topic("last")

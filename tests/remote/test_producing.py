@@ -279,7 +279,7 @@ def test_memory_is_free_once_everything_is_answered(server: Server) -> None:
         for _ in range(10):
             producer.send_arrow("events", {"value": [b"v" * 100] * 1000})
         producer.flush(30)
-        until(lambda: bytes_in_use(producer.pool) == 0)
+        until(lambda: bytes_in_use(producer._pool) == 0)
 
 
 # Producer ids.
