@@ -81,7 +81,7 @@ def cluster(servers: str) -> Iterator[RemoteCluster]:
 )
 def test_options_are_kafkas_with_dots_or_underscores(servers: str, given: dict[str, Any]) -> None:
     with spark_kbatch.connect([servers], **given) as cluster:
-        assert (cluster._options.client_id, cluster.options.client_rack) == ("a", "r")
+        assert (cluster._options.client_id, cluster._options.client_rack) == ("a", "r")
         assert cluster.bootstrap_servers == servers
 
 
