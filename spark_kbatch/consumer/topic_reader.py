@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
     CorruptRecordError,
+    NotPicklableError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -320,6 +321,8 @@ class ReadableTopics:
     It is thread-safe.
     """
 
+    _opened_by = "spark_kbatch.open"
+
     def __init__(self, source: Source, name: str) -> None:
         """Read from `source`; errors call it `name`."""
         self._reader = TopicReader(source)
@@ -342,6 +345,12 @@ class ReadableTopics:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}{', closed' if self.is_closed else ''})"
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklableError(
+            type(self).__name__,
+            f"open it in the function, in each task: {self._opened_by}({self._name!r})",
+        )
 
     def close(self) -> None:
         """Close: every later call raises ClosedError, and so do reads in progress."""

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options import arguments
 from spark_kbatch.producer.batch import ProduceResult
 from spark_kbatch.record.columns import Array
@@ -55,6 +56,9 @@ class _SentFuture(Future[_Result]):
         import asyncio  # noqa: PLC0415  few use it
 
         return asyncio.wrap_future(self).__await__()
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklableError(type(self).__name__, "wait for its result, and pass that on")
 
     def cancel(self) -> bool:
         """Return False: what was sent is not taken back."""

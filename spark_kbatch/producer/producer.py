@@ -30,6 +30,7 @@ from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
     InvalidTimestampError,
+    NotPicklableError,
     ProducerClosedError,
     ProducerForkedError,
     RecordTooLargeError,
@@ -374,6 +375,11 @@ class Producer:
     def __repr__(self) -> str:
         acks = "all" if self._config.acks == -1 else self._config.acks
         return f"<Producer with acks={acks}, {'closed' if self._is_closed else 'open'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklableError(
+            "Producer", "open the cluster and its producer in the function, in each task"
+        )
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in ("append", "written")]  # our own

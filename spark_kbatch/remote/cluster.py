@@ -75,6 +75,8 @@ class RemoteCluster(ReadableTopics):
     A call that cannot reach the cluster is tried again until default.api.timeout.ms have passed.
     """
 
+    _opened_by = "spark_kbatch.connect"
+
     def __init__(self, options: ClusterOptions) -> None:
         """Connect to the cluster, and ask for its cluster id.
 
