@@ -242,11 +242,24 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Take back what the test had the server do to requests."""
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test that has passed, if a function that it gave to `intercept` failed."""
+    __tracebackhide__ = True
     server = item.config.stash.get(_SERVER, None)
     if server is not None:
-        server.stop_intercepting()
+        server.ensure_intercepts_passed()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Take back what the test had the server do to requests, once its fixtures have ended."""
+    __tracebackhide__ = True
+    server = item.config.stash.get(_SERVER, None)  # after the last test it is closed and gone
+    try:
+        return (yield)
+    finally:
+        if server is not None:
+            server.stop_intercepting()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -76,6 +76,7 @@ from spark_kbatch.errors import (
     LogDirLockedError,
     MirrorFencedError,
     NotEnoughReplicasError,
+    NotPicklableError,
     OffsetOutOfRangeError,
     ProducerClosedError,
     ProducerForkedError,
@@ -141,6 +142,7 @@ __all__ = [
     "MirrorFencedError",
     "MirrorProgress",
     "NotEnoughReplicasError",
+    "NotPicklableError",
     "OffsetAndTimestamp",
     "OffsetOutOfRangeError",
     "PartitionInfo",
@@ -192,6 +194,11 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of these
         import importlib  # noqa: PLC0415  needed only here
 
         return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion; the rooms and what they share are not public."""
+    return sorted([*__all__, "errors", *(name for name in globals() if name.startswith("__"))])
 
 
 @overload

@@ -28,6 +28,7 @@ KBatchError
   ServerRunningError                path, address and process of the server that runs
   ProducerClosedError
   ProducerForkedError               process that created the producer, forked process that used it
+  NotPicklableError (also TypeError)  kind, instead; a cluster or producer cannot go to another process
   ProtocolError                     bytes of a peer that break a rule of Kafka's protocol
   UnsupportedVersionError           api key, version, the versions that are supported
   ApiError                          an error code of Kafka's with no class here; code, name
@@ -468,6 +469,20 @@ class ProducerForkedError(KBatchError):
         return (
             f"this producer belongs to process {self.process_id}; process {self.child_id} is a fork of it "
             "and lacks the thread that sends; create a producer in each process, after the fork"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class NotPicklableError(KBatchError, TypeError):
+    """An object that belongs to its process was pickled, such as a cluster in a function for Spark's tasks."""
+
+    kind: str
+    instead: str
+
+    def __str__(self) -> str:
+        return (
+            f"a {self.kind} cannot be pickled, as Spark does with all that a function for its tasks uses: it "
+            f"belongs to the process that made it; {self.instead}"
         )
 
 

@@ -23,6 +23,8 @@ import re
 import textwrap
 import types
 from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +48,7 @@ from spark_kbatch.replica.administration import LogDirInfo
 from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.server.ownership import ServerAddress
 from tests.conftest import REPOSITORY
+from tests.support import builders
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "python" / "public.txt"
 REFERENCE = (REPOSITORY / "docs" / "site" / "python-api.md").read_text("utf-8")
@@ -58,7 +61,8 @@ _RETURNED = (
     ConsumerGroup, GroupMember, GroupOffset,
     Author, ExportedPartition, LogDirInfo, RepairReport, ReplicaInfo, ServerAddress,
 )  # fmt: skip
-_PROTOCOLS = {"__call__", "__enter__"}
+_PROTOCOLS = {"__await__", "__call__", "__enter__"}
+_PYTHONS = {"builtins", Future.__module__}
 _WHAT_TO_DO = """\
 The public Python names have changed. If that is a mistake, restore them: people rely on them.
 If it is intended,
@@ -133,7 +137,7 @@ def members(cls: type) -> dict[str, Any]:
         name: inspect.getattr_static(cls, name)
         for name in dir(cls)
         if name in _PROTOCOLS or not name.startswith("_")
-        if next(one for one in cls.__mro__ if name in vars(one)).__module__ != "builtins"
+        if next(one for one in cls.__mro__ if name in vars(one)).__module__ not in _PYTHONS
     }
 
 
@@ -205,6 +209,38 @@ def test_public_names_and_signatures_are_those_that_were_promised() -> None:
             expected.splitlines(), shown.splitlines(), "promised", "found", lineterm="", n=0
         )
         pytest.fail(_WHAT_TO_DO + "\n".join(changes), pytrace=False)
+
+
+def test_completion_shows_what_is_public(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    with builders.a_cluster(tmp_path, topics={"t": 1}) as cluster, cluster.serve() as server:
+        server.intercept("Metadata", seen.append)
+        with spark_kbatch.connect(server.bootstrap_servers) as remote:
+            topics = [cluster.topic("t"), remote.topic("t")]
+        with cluster.producer() as producer:
+            futures = [producer.send("t", "v"), producer.send_arrow("t", {"value": ["v"]})]
+            shown = [
+                cluster,
+                remote,
+                server,
+                producer,
+                *futures,
+                *topics,
+                cluster.topic("t").config,
+                seen[0],
+            ]
+            for one in shown:
+                name = type(one).__name__
+                public = {line.split("(")[0].split(" ")[0] for line in class_lines(name, type(one))}
+                values = {f"{name}.{field}" for field in getattr(one, "__dataclass_fields__", ())}
+                own = set(dir(one)) - (set(dir(Future)) - members(type(one)).keys())
+                found = {f"{name}.{member}" for member in own if not member.startswith("_")}
+                assert found == {
+                    one for one in public | values if not re.search(r"\.__|^\w+$", one)
+                }
+
+    names = [name for name in dir(spark_kbatch) if not name.startswith("__")]
+    assert names == sorted([*spark_kbatch.__all__, "errors"])
 
 
 def test_public_names_are_in_the_reference() -> None:

@@ -5,6 +5,7 @@ With --json, stdout has nothing but JSON objects, one per line. Exit codes:
     0: done
     1: failed, stderr says why; also where repair or log-dirs finds something that needs attention
     2: usage error
+    130: interrupted by Ctrl+C before it was done
 """
 
 from __future__ import annotations
@@ -32,16 +33,20 @@ from spark_kbatch.cli import (
     upkeep,
 )
 from spark_kbatch.cli.paths import ensure_folder, with_path
+from spark_kbatch.cli.stopping import interrupts_told
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 
 
 class _Commands(click.Group):
-    """Click group of all `kbatch` commands, which escapes the user's arguments in usage errors."""
+    """Click group of all `kbatch` commands, for what they have in common.
+
+    It escapes the user's arguments in usage errors, and says that a command was interrupted.
+    """
 
     def make_context(self, *words: Any, **settings: Any) -> click.Context:
         """Parse the options of `kbatch` itself."""
-        with _arguments_escaped():
+        with interrupts_told(), _arguments_escaped():
             return super().make_context(*words, **settings)
 
     def resolve_command(
@@ -53,7 +58,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Parse a command's arguments, and run it."""
-        with _arguments_escaped():
+        with interrupts_told(), _arguments_escaped():
             return super().invoke(ctx)
 
 

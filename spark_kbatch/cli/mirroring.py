@@ -12,7 +12,7 @@ import spark_kbatch
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import foreign_end_option, json_option, properties_of
 from spark_kbatch.cli.progress import progress_bar
-from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.cli.stopping import asked_to_stop, end_as_interrupted
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.terminal import visible
 
@@ -80,6 +80,8 @@ def mirror(
         print_json({"source": source, "target": target, "topics": names, **_as_json(done)})
     else:
         print_line(visible(_summary(done, names, target)))
+    if stop.is_set() and not follow:
+        end_as_interrupted()
 
 
 def _as_json(done: MirrorProgress) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option, settings_given
 from spark_kbatch.cli.paths import client_options, open_cluster, path_argument, topic_argument
 from spark_kbatch.cli.progress import OnProgress, progress_bar
+from spark_kbatch.cli.stopping import end_as_interrupted
 from spark_kbatch.errors import KBatchError, RequestTimedOutError
 from spark_kbatch.model import CODECS, INT_MAX
 from spark_kbatch.options.topic import topic_key
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 _STDIN = "-"
 _COLUMN_TOPIC = "-"
-_INTERRUPTED = 130
 _PATIENCE_S = 2.0  # with a producer that is to stop, and writes nothing
 _OPTION_OF_KEY = {"compression.type": "--compression-type", "acks": "--acks"}
 _DEFAULTS = {
@@ -167,8 +167,7 @@ def produce(
         _print_outcome(topic, count, seconds, metrics if as_json else None)
     if isinstance(why, KeyboardInterrupt):
         cause = "" if waiting is None else f"; the last attempt to write failed: {waiting}"
-        click.echo(visible(f"kbatch: interrupted{cause}"), err=True)
-        sys.exit(_INTERRUPTED)
+        end_as_interrupted(cause)
     if why is not None:
         raise why
 

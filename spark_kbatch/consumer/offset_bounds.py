@@ -20,9 +20,6 @@ OneBound = int | str | datetime.datetime
 # Where a range starts or ends: for all partitions, or for each, by (topic, number), or by number in one topic.
 OffsetBound = OneBound | Mapping[Any, OneBound]
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MS = datetime.timedelta(milliseconds=1)
-
 
 def ranges(
     views: Mapping[TopicPartition, LogView],
@@ -75,8 +72,7 @@ _Bound = int | datetime.datetime | None  # None is the log's own start or end
 
 def _resolved(bound: _Bound, edge: int, view: LogView, log_end: int) -> int:
     if isinstance(bound, datetime.datetime):
-        # Rounded up: a record whose time is the millisecond before is an earlier one.
-        time_ms = max(int(-((_EPOCH - bound) // _MS)), 0)
+        time_ms = max(arguments.time_ms("a bound", bound, up=True), 0)
         record = view.offset_for_timestamp(time_ms, end_offset=log_end)
         return log_end if record is None else record.offset
     return edge if bound is None else bound
@@ -111,10 +107,7 @@ def _partition(name: str, key: Any, topics: set[str]) -> TopicPartition:
 def _one(name: str, bound: Any, word: str) -> _Bound:
     accepts = f"{word!r}, an offset from 0 on, or a time as a datetime with a time zone"
     if isinstance(bound, datetime.datetime):
-        if bound.utcoffset() is None:
-            raise ConfigError(
-                f"{name} is {bound}, which has no time zone; give the datetime one, such as tzinfo=UTC"
-            )
+        arguments.time_ms(name, bound)  # has a time zone
         return bound
     if isinstance(bound, str):
         if bound != word:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
     CorruptRecordError,
+    NotPicklableError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -319,6 +321,8 @@ class ReadableTopics:
     It is thread-safe.
     """
 
+    _opened_by = "spark_kbatch.open"
+
     def __init__(self, source: Source, name: str) -> None:
         """Read from `source`; errors call it `name`."""
         self._reader = TopicReader(source)
@@ -341,6 +345,12 @@ class ReadableTopics:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}{', closed' if self.is_closed else ''})"
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklableError(
+            type(self).__name__,
+            f"open it in the function, in each task: {self._opened_by}({self._name!r})",
+        )
 
     def close(self) -> None:
         """Close: every later call raises ClosedError, and so do reads in progress."""
@@ -366,16 +376,17 @@ class ReadableTopics:
 
     def list_offsets(
         self,
-        wanted: Mapping[PartitionKey, int | str],
+        wanted: Mapping[PartitionKey, int | str | datetime.datetime],
         *,
         isolation_level: str = "read_committed",
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Look up offsets by time.
 
         Args:
-            wanted: for each partition, as (topic, number), a time in ms, to find the first record with
-                that time or a later one; or "earliest" (-2), the first offset held, "latest" (-1),
-                the end, or "max_timestamp" (-3), the first record with the largest time.
+            wanted: for each partition, as (topic, number), a time in ms or a `datetime` with a time zone,
+                to find the first record with that time or a later one; or "earliest" (-2), the first
+                offset held, "latest" (-1), the end, or "max_timestamp" (-3), the first record with the
+                largest time.
             isolation_level: "read_committed" ends before the first open transaction.
 
         Returns:
@@ -509,12 +520,15 @@ _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP
 
 def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
     """Parse the times given to `list_offsets`, with words such as 'latest' replaced by their numbers."""
-    accepts = f"a time in ms, 0 or later, or one of {', '.join(map(repr, _EDGES))}"
+    accepts = f"a time in ms, 0 or later, a datetime, or one of {', '.join(map(repr, _EDGES))}"
     by_partition = arguments.by_partition(
         "wanted", wanted, f'{accepts}, for each partition: {{("topic", 0): "latest"}}'
     )
     times = {}
     for tp, asked in by_partition.items():
+        if isinstance(asked, datetime.datetime):
+            times[tp] = max(arguments.time_ms(f"the time of {tp}", asked, up=True), 0)
+            continue
         number = _EDGES.get(asked) if isinstance(asked, str) else asked
         try:
             times[tp] = arguments.whole_number("time", number, min(_EDGES.values()))

@@ -166,8 +166,8 @@ class Cluster(TopicsAtPath):
     def create_topic(
         self,
         name: str,
-        *,
         partitions: int | None = None,
+        *,
         replication_factor: int | None = None,
         config: TopicConfig | Mapping[str, object] | None = None,
         exist_ok: bool = False,
@@ -588,12 +588,13 @@ class Cluster(TopicsAtPath):
             except (OSError, KBatchError) as error:
                 yield cluster_repair.unreadable(topic_partition, what, error)
 
-    def producer(self, **options: Any) -> Producer:
+    def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
 
         Args:
-            options: those of Kafka's producer, such as `acks="all"`, `linger_ms=5`,
-                `compression_type="zstd"`; see `PRODUCER_OPTIONS`.
+            config: options of Kafka's producer by Kafka's keys: `{"linger.ms": 5, "acks": "all"}`; see
+                `PRODUCER_OPTIONS`.
+            options: the same, as keyword arguments: `linger_ms=5`, `compression_type="zstd"`.
 
         Raises:
             ConfigError: an option is unknown, has no meaning here, or has a bad value.
@@ -603,11 +604,12 @@ class Cluster(TopicsAtPath):
         from spark_kbatch.producer.producer import Producer  # noqa: PLC0415  above
 
         self._parts.metadata.cluster_file.ensure_exists()
-        config = parse_producer_options(options)
+        given = arguments.options("config", config, '{"linger.ms": 5}')
+        chosen = parse_producer_options(given, options)
         producer = Producer(
-            config,
+            chosen,
             LocalLog(
-                self._parts.append_records, flush=config.flush, level=config.compression_level
+                self._parts.append_records, flush=chosen.flush, level=chosen.compression_level
             ),
             translating(self._parts.topic_to_write, self.path),
             now_ms,

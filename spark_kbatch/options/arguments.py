@@ -5,6 +5,7 @@ Each returns the argument in the form that is used from then on, or raises a Con
 
 from __future__ import annotations
 
+import datetime
 import math
 import operator
 import os
@@ -16,6 +17,8 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition
 
 _YEAR = 366.0 * 86_400
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MS = datetime.timedelta(milliseconds=1)
 
 
 def refuse(name: str, value: object, accepts: str) -> NoReturn:
@@ -48,6 +51,21 @@ def seconds(name: str, value: Any) -> float:
     return min(number, _YEAR)
 
 
+def time_ms(name: str, moment: datetime.datetime, *, up: bool = False) -> int:
+    """Return a datetime, which must have a time zone, in ms since 1970; fractions are dropped.
+
+    Args:
+        name: of the argument.
+        moment: the time.
+        up: whether fractions are rounded up: in a search, what lies a millisecond before is earlier.
+    """
+    if not isinstance(moment.utcoffset(), datetime.timedelta):  # pandas' NaT has neither
+        raise ConfigError(
+            f"{name} is {moment}, which has no time zone; give the datetime one, such as tzinfo=UTC"
+        )
+    return -int((_EPOCH - moment) // _MS) if up else int((moment - _EPOCH) // _MS)
+
+
 def text(name: str, value: Any) -> str:
     """Return an argument that must be a string."""
     if not isinstance(value, str):
@@ -59,6 +77,15 @@ def boolean(name: str, value: Any) -> bool:
     """Return an argument that must be True or False; other truthy and falsy values are refused."""
     if not isinstance(value, bool):
         refuse(name, value, "True, False")
+    return value
+
+
+def options(name: str, value: Any, example: str) -> Mapping[str, Any]:
+    """Return a mapping of options by Kafka's keys; None is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or any(not isinstance(key, str) for key in value):
+        refuse(name, value, f"a dict of Kafka's keys, such as {example}")
     return value
 
 

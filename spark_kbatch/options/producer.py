@@ -112,20 +112,21 @@ _NO_MEANING = {  # a key that ends in a dot stands for all keys with that prefix
 }
 
 
-def parse_producer_options(options: Mapping[str, Any]) -> ProducerConfig:
-    """Parse and check every option of a producer.
+def parse_producer_options(*options: Mapping[str, Any]) -> ProducerConfig:
+    """Parse and check every option of a producer, given by Kafka's keys with dots or underscores.
 
     Raises:
-        ConfigError: an unknown key, a key without meaning here, a bad value, or values that contradict
+        ConfigError: an option that is given twice, an unknown key, a key without meaning here, a bad value, or values that contradict
             each other; names the keys and what is accepted.
     """
     known = {option.key: option for option in PRODUCER_OPTIONS}
     given: dict[str, Any] = {}
     names: dict[str, str] = {}
-    for name, value in options.items():
+    for name, value in (item for mapping in options for item in mapping.items()):
         key = name.replace("_", ".").lower()
         if key in names:
-            raise ConfigError(f"option {key!r} is given twice, as {names[key]!r} and {name!r}")
+            forms = f", as {names[key]!r} and {name!r}" if names[key] != name else "; give it once"
+            raise ConfigError(f"option {key!r} is given twice{forms}")
         names[key] = name
         if key in known:
             given[key] = _parsed(known[key], value)

@@ -164,6 +164,10 @@ class TopicConfig:
                 f"{self.message_format_version!r}, which goes with 'producer' alone"
             )
 
+    def __dir__(self) -> list[str]:
+        names = {setting.name for setting in fields(self)}
+        return [name for name in super().__dir__() if name in names or name.startswith("_")]
+
     @property
     def message_magic(self) -> int:
         """Magic of the records written to the topic: 2 for record batches, 0 and 1 for the older formats."""

@@ -62,7 +62,7 @@ class ProduceResult:
     """The outcome of one batch, shared by the futures of its records."""
 
     __slots__ = (
-        "_pending", "_process_id", "_was_released", "base_offset", "children", "error",
+        "_listeners", "_pending", "_process_id", "_was_released", "base_offset", "children", "error",
         "log_append_time", "topic_partition",
     )  # fmt: skip
 
@@ -79,6 +79,7 @@ class ProduceResult:
         self._pending.acquire()
         self._process_id = os.getpid()
         self._was_released = False  # the lock cannot tell: a thread that waited has it for a moment
+        self._listeners: list[Callable[[], object]] = []  # each is popped, and called, once
 
     def set(self, base_offset: int, log_append_time: int, error: Exception | None) -> None:
         """Set the outcome, for callbacks; `release` then lets waiting threads continue."""
@@ -90,6 +91,23 @@ class ProduceResult:
         self._was_released = True
         with suppress(RuntimeError):  # a thread whose time was up has just released it
             self._pending.release()
+        self._tell_listeners()
+
+    def add_listener(self, listener: Callable[[], object]) -> None:
+        """Call a function once the outcome is final: in the sender's thread, or now if it is."""
+        # 1. this thread finds no outcome. 2. the sender sets it, and tells all listeners. 3. this thread
+        # adds another one. So it looks again afterwards; whoever pops a listener calls it.
+        self._listeners.append(listener)
+        if self._was_released:
+            self._tell_listeners()
+
+    def _tell_listeners(self) -> None:
+        while self._listeners:
+            try:
+                listener = self._listeners.pop()
+            except IndexError:  # another thread has it
+                return
+            listener()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds; return whether the batch itself, not its children, has ended.

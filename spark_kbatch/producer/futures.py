@@ -1,5 +1,9 @@
 """The futures that `send` and `send_arrow` return.
 
+They are `concurrent.futures.Future`s, so that asyncio and `concurrent.futures.wait` take them. What such a future
+holds beside its record (a condition, lists of who waits) is as large as many records, and is made only once
+it is asked for: `result`, `exception` and `done` do without.
+
 Source: Kafka clients/producer/RecordMetadata.java, internals/FutureRecordMetadata.java.
 """
 
@@ -7,12 +11,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options import arguments
 from spark_kbatch.producer.batch import ProduceResult
 from spark_kbatch.record.columns import Array
@@ -35,13 +41,74 @@ Callback = Callable[[RecordMetadata | None, Exception | None], None]
 ArrowCallback = Callable[[pa.RecordBatch | None, Exception | None], None]
 
 
-class RecordFuture:
-    """The future of one record that was sent."""
+_Result = TypeVar("_Result")
+_LATE = frozenset(
+    vars(Future())
+)  # attributes of a Future that ours has only once they are asked for
 
-    __slots__ = ("_index", "_result", "_timestamp")
 
-    def __init__(self, result: ProduceResult, index: int, timestamp: int) -> None:
-        self._result, self._index, self._timestamp = result, index, timestamp
+class _SentFuture(Future[_Result]):
+    """The future of something that was sent, which ends by itself."""
+
+    # `Future.__init__` is not called: see the module's docstring.
+
+    def __await__(self) -> Generator[Any, None, _Result]:
+        import asyncio  # noqa: PLC0415  few use it
+
+        return asyncio.wrap_future(self).__await__()
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklableError(type(self).__name__, "wait for its result, and pass that on")
+
+    def cancel(self) -> bool:
+        """Return False: what was sent is not taken back."""
+        return False
+
+    def cancelled(self) -> bool:
+        """Return False."""
+        return False
+
+    def running(self) -> bool:
+        """Return True until it is done."""
+        return not self.done()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _LATE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._pending()  # raises in a fork, where it would never end
+        # Threads may do this at the same time: of each attribute the first one stays, in a single step.
+        own, made = vars(self), vars(Future())
+        is_first = own.setdefault("_condition", made["_condition"]) is made["_condition"]
+        for key, value in made.items():
+            own.setdefault(key, value)
+        if is_first:
+            self._follow()
+        return own[name]
+
+    def _pending(self) -> ProduceResult | None:
+        """Return the outcome of a batch that this waits for; None if it is done."""
+        raise NotImplementedError
+
+    def _follow(self) -> None:
+        """End as a `Future` when the last batch has ended."""
+        pending = self._pending()
+        if pending is not None:
+            pending.add_listener(self._follow)
+            return
+        error = self.exception(0)
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(self.result(0))
+
+
+class RecordFuture(_SentFuture[RecordMetadata]):
+    """The future of one record that was sent: a `concurrent.futures.Future`, which can be awaited, too."""
+
+    __slots__ = ("_batch", "_index", "_timestamp")
+
+    def __init__(self, batch: ProduceResult, index: int, timestamp: int) -> None:
+        self._batch, self._index, self._timestamp = batch, index, timestamp
 
     def __repr__(self) -> str:
         result, index = self._part()
@@ -76,8 +143,16 @@ class RecordFuture:
         return self._wait(timeout)[0].error
 
     def _part(self) -> tuple[ProduceResult, int]:
-        result, index, _ = next(self._result.parts(self._index, 1))
+        result, index, _ = next(self._batch.parts(self._index, 1))
         return result, index
+
+    def _pending(self) -> ProduceResult | None:
+        while True:
+            result, _ = self._part()
+            if not result.wait(0):
+                return result
+            if not result.children:
+                return None
 
     def _wait(self, timeout: float | None) -> tuple[ProduceResult, int]:
         seconds = _ensure_seconds(timeout)
@@ -114,9 +189,12 @@ class FailedFuture(RecordFuture):
         _ensure_seconds(timeout)
         return self._error
 
+    def _pending(self) -> None:
+        return None
 
-class ArrowFuture:
-    """The future of all rows of a `send_arrow`."""
+
+class ArrowFuture(_SentFuture[pa.RecordBatch]):
+    """The future of all rows of a `send_arrow`: a `concurrent.futures.Future`, which can be awaited, too."""
 
     def __init__(self, callback: ArrowCallback | None = None) -> None:
         self._callback = callback
@@ -131,6 +209,9 @@ class ArrowFuture:
             return f"<ArrowFuture of {rows} rows, pending>"
         error = self._error()
         return f"<ArrowFuture of {rows} rows, {'written' if error is None else f'failed: {error}'}>"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in ("add", "close", "count_down")]
 
     def add(self, result: ProduceResult, first: int, rows: Array) -> None:
         """Record that rows went into a batch, starting at its record `first`."""
@@ -184,6 +265,9 @@ class ArrowFuture:
             # A batch that was split may have children without any of these rows.
             while pending := [r for r, _, _ in whole.parts(first, len(rows)) if not r.is_done]:
                 _wait_for(pending[0], deadline)
+
+    def _pending(self) -> ProduceResult | None:
+        return next((result for result, _, _ in self._parts() if not result.is_done), None)
 
     def _parts(self) -> list[tuple[ProduceResult, int, Array]]:
         parts = []

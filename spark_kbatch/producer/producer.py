@@ -11,13 +11,16 @@ Source: Kafka clients/producer/KafkaProducer.java.
 
 from __future__ import annotations
 
+import datetime
+import difflib
+import inspect
 import operator
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +30,7 @@ from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
     InvalidTimestampError,
+    NotPicklableError,
     ProducerClosedError,
     ProducerForkedError,
     RecordTooLargeError,
@@ -119,7 +123,7 @@ class Producer:
         # of its own, beside the buffers, until it is copied back, one at a time.
         capacity_max = max(batch_size, config.buffer_memory // 16)
         scratch = capacity_max + capacity_max // 128 + 1024 if codec else 0
-        self.pool = BufferPool(
+        self._pool = BufferPool(
             total_memory=max(config.buffer_memory - scratch, 1),
             poolable_size=batch_size,
             # Once a thread waits, the sender also takes batches that are not full.
@@ -132,7 +136,7 @@ class Producer:
         seed = uuid.uuid4().int if seed is None else seed
         self._accumulator = RecordAccumulator(
             AccumulatorConfig(
-                batch_size=self.pool.poolable_size,
+                batch_size=self._pool.poolable_size,
                 linger_ms=config.linger_ms,
                 codec=codec,
                 level=config.compression_level,
@@ -141,7 +145,7 @@ class Producer:
                 retry_backoff_max_ms=config.retry_backoff_max_ms,
                 capacity_max=capacity_max,
             ),
-            self.pool,
+            self._pool,
             allocate=self._make_room if inline else self._wait_for_memory,
             on_ready=self._pump if inline else self._wake_up,
             sequences=sequences,
@@ -193,17 +197,19 @@ class Producer:
         *,
         headers: Iterable[tuple[str, Bytes | None]] | Mapping[str, Bytes | None] = (),
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp: int | datetime.datetime | None = None,
         callback: Callback | None = None,
+        **unknown: Never,
     ) -> RecordFuture:
         """Send one record; text is written as UTF-8.
 
         Args:
             headers: pairs of a name and bytes, or a dict of them.
             partition: chosen by the partitioner by default.
-            timestamp_ms: now by default.
+            timestamp: in ms since 1970, or a `datetime` with a time zone; now by default.
             callback: called with the record's metadata, or with None and an error, once the record is
                 written or has failed; in the sender's thread, in the order of a partition's records.
+            unknown: refused; an error says how another client's argument is named here.
 
         Returns:
             A future. If the record is too large, or finds no memory within max.block.ms, the future
@@ -220,10 +226,12 @@ class Producer:
         self._ensure_open()
         now_ms = self._clock_ms()
         # Every argument is checked before anything changes.
+        if unknown:
+            _refuse_argument(next(iter(unknown)))
         _ensure_topic(topic)
-        timestamp = now_ms if timestamp_ms is None else _integer("timestamp_ms", timestamp_ms)
-        if not NO_TIMESTAMP <= timestamp <= TIMESTAMP_MS_MAX:
-            raise InvalidTimestampError(timestamp)
+        time_ms = now_ms if timestamp is None else _time_ms(timestamp)
+        if not NO_TIMESTAMP <= time_ms <= TIMESTAMP_MS_MAX:
+            raise InvalidTimestampError(time_ms)
         key_bytes, value_bytes = _bytes("key", key), _bytes("value", value)
         header_bytes = [] if isinstance(headers, tuple) and not headers else _headers(headers)
         if partition is not None:
@@ -233,20 +241,20 @@ class Producer:
         size = len(key_bytes or b"") + len(value_bytes or b"")
         size += sum(HEADER_OVERHEAD_MAX + len(k) + len(v or b"") for k, v in header_bytes)
         found, partition = self._partitioner.partition_one(topic, key_bytes, size, partition)
-        found.config.ensure_time_accepted(topic, timestamp, now_ms)
+        found.config.ensure_time_accepted(topic, time_ms, now_ms)
         if header_bytes:
             _ensure_headers_exist(found)
         size += RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX
         futures: list[RecordFuture] = []
 
         def on_appended(batch: ProducerBatch, index: int) -> None:
-            futures.append(RecordFuture(batch.result, index, timestamp))
+            futures.append(RecordFuture(batch.result, index, time_ms))
             if callback is not None:
-                batch.add_callback(index, 1, record_callback(callback, timestamp))
+                batch.add_callback(index, 1, record_callback(callback, time_ms))
 
         try:
             self._ensure_size(size)
-            record = timestamp, key_bytes, value_bytes, header_bytes
+            record = time_ms, key_bytes, value_bytes, header_bytes
             self._accumulator.append_record(
                 found, partition, record, size, self._monotonic_ms(), on_appended
             )
@@ -351,9 +359,9 @@ class Producer:
         return {
             **self._sender.metrics.as_dict(self._monotonic_ms()),
             "requests-in-flight": self._sender.requests_in_flight,
-            "buffer-total-bytes": len(self.pool.memory),
-            "buffer-available-bytes": self.pool.available,
-            "waiting-threads": self.pool.queued,
+            "buffer-total-bytes": len(self._pool.memory),
+            "buffer-available-bytes": self._pool.available,
+            "waiting-threads": self._pool.queued,
         }
 
     def written(self) -> dict[TopicPartition, Written]:
@@ -367,6 +375,14 @@ class Producer:
     def __repr__(self) -> str:
         acks = "all" if self._config.acks == -1 else self._config.acks
         return f"<Producer with acks={acks}, {'closed' if self._is_closed else 'open'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklableError(
+            "Producer", "open the cluster and its producer in the function, in each task"
+        )
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in ("append", "written")]  # our own
 
     def __enter__(self) -> Producer:
         self._ensure_open()
@@ -426,17 +442,17 @@ class Producer:
 
     def _wait_for_memory(self, size: int) -> int:
         try:
-            return self.pool.allocate(size, self._config.max_block_ms)
+            return self._pool.allocate(size, self._config.max_block_ms)
         except BufferExhaustedError as error:
             why = self._sender.why_waiting
             raise error if why is None else replace(error, why=str(why)) from why
 
     def _make_room(self, size: int) -> int:
-        start = self.pool.try_allocate(size)
+        start = self._pool.try_allocate(size)
         while start is None:
             self._accumulator.send_fullest()
             self._pump()
-            start = self.pool.try_allocate(size)
+            start = self._pool.try_allocate(size)
         return start
 
     def _pump(self) -> None:
@@ -525,6 +541,29 @@ def _integer(name: str, value: Any) -> int:
         raise ConfigError(
             f"{name} is a {type(value).__name__}, {arguments.shown(value)}; accepted: a whole number"
         ) from None
+
+
+def _time_ms(timestamp: Any) -> int:
+    if isinstance(timestamp, datetime.datetime):
+        return arguments.time_ms("timestamp", timestamp)
+    try:
+        return operator.index(timestamp)
+    except TypeError:
+        accepts = "milliseconds since 1970 as a whole number, or a datetime with a time zone"
+        arguments.refuse("timestamp", timestamp, accepts)
+
+
+# What other clients for Python call arguments of `send`.
+_OTHER_NAMES = {"on_delivery": "callback", "timestamp_ms": "timestamp"}
+
+
+def _refuse_argument(name: str) -> NoReturn:
+    """Raise Python's error for an argument that `send` does not have, with the name that it has here."""
+    known = [*inspect.signature(Producer.send).parameters][1:-1]
+    nearest = difflib.get_close_matches(name, known, n=1)
+    meant = _OTHER_NAMES.get(name, *nearest[:1])
+    hint = f"did you mean {meant!r}?" if meant else f"accepted: {', '.join(known)}"
+    raise TypeError(f"send() got an unexpected keyword argument {name!r}; {hint}")
 
 
 def _bytes(name: str, value: Bytes | None) -> bytes | None:

@@ -75,6 +75,8 @@ class RemoteCluster(ReadableTopics):
     A call that cannot reach the cluster is tried again until default.api.timeout.ms have passed.
     """
 
+    _opened_by = "spark_kbatch.connect"
+
     def __init__(self, options: ClusterOptions) -> None:
         """Connect to the cluster, and ask for its cluster id.
 
@@ -83,7 +85,7 @@ class RemoteCluster(ReadableTopics):
             AuthenticationError: it, or the cluster, does not trust the other side.
         """
         super().__init__(RemoteSource(options), str(options))
-        self.options = options
+        self._options = options
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         with self._client() as client:
             self.cluster_id = client.metadata([], fresh=True).cluster_id
@@ -91,7 +93,7 @@ class RemoteCluster(ReadableTopics):
     @property
     def bootstrap_servers(self) -> str:
         """The cluster's bootstrap servers, separated by commas."""
-        return str(self.options)
+        return str(self._options)
 
     def __exit__(
         self,
@@ -111,7 +113,7 @@ class RemoteCluster(ReadableTopics):
         self._close_producers(timeout=None)
         if not self.is_closed:
             super().close()
-            close_idle_clients(self.options)
+            close_idle_clients(self._options)
 
     def _close_producers(self, timeout: float | None) -> None:
         for producer in list(self._producers):
@@ -120,7 +122,7 @@ class RemoteCluster(ReadableTopics):
     @contextlib.contextmanager
     def _client(self) -> Iterator[Client]:
         self._ensure_open()
-        with leased(self.options) as client:
+        with leased(self._options) as client:
             yield client
 
     def _ensure_open(self) -> None:
@@ -154,8 +156,8 @@ class RemoteCluster(ReadableTopics):
     def create_topic(
         self,
         name: str,
-        *,
         partitions: int | None = None,
+        *,
         replication_factor: int | None = None,
         config: Mapping[str, object] | None = None,
         exist_ok: bool = False,
@@ -269,20 +271,21 @@ class RemoteCluster(ReadableTopics):
         with self._client() as client:
             return topics.delete_records(client, wanted) if wanted else {}
 
-    def producer(self, **options: Any) -> Producer:
+    def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer of records; close it, or use it in a `with`.
 
         Args:
-            options: those of Kafka's producer, such as `acks="all"`, `linger_ms=5`,
-                `compression_type="zstd"`; see `PRODUCER_OPTIONS`. Those of the connection are the
-                cluster's.
+            config: options of Kafka's producer by Kafka's keys: `{"linger.ms": 5, "acks": "all"}`; see
+                `PRODUCER_OPTIONS`. Those of the connection are the cluster's.
+            options: the same, as keyword arguments: `linger_ms=5`, `compression_type="zstd"`.
 
         Raises:
             ConfigError: an option is unknown, has no meaning here, or has a bad value.
         """
         self._ensure_open()
-        for name in options:
-            key = topic_key(name).lower()
+        given = arguments.options("config", config, '{"linger.ms": 5}')
+        keys = dict.fromkeys(topic_key(name).lower() for name in (*given, *options))
+        for key in keys:
             if key in _CLUSTER_KEYS - _PRODUCER_KEYS:
                 raise ConfigError(
                     f"option {key!r} is one of the whole cluster: give it to spark_kbatch.connect"
@@ -292,14 +295,13 @@ class RemoteCluster(ReadableTopics):
                     "option 'flush' is for clusters in a folder: brokers flush by their own settings; "
                     "leave it out"
                 )
-        keys = {topic_key(name).lower() for name in options}
         defaults = {
-            field: getattr(self.options, field)
+            field: getattr(self._options, field)
             for field in _OF_BOTH
             if topic_key(field) not in keys
-            and getattr(self.options, field) != getattr(ClusterOptions, field)
+            and getattr(self._options, field) != getattr(ClusterOptions, field)
         }
-        producer = open_producer(self.options, parse_producer_options(defaults | options))
+        producer = open_producer(self._options, parse_producer_options(defaults, given, options))
         self._producers.add(producer)
         return producer
 
@@ -317,18 +319,13 @@ class RemoteCluster(ReadableTopics):
 
 def connect_to(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> RemoteCluster:
     """Connect to a real Kafka cluster with the arguments of `spark_kbatch.connect`."""
-    if config is not None and (
-        not isinstance(config, Mapping) or any(not isinstance(key, str) for key in config)
-    ):
-        arguments.refuse(
-            "config", config, 'a dict of Kafka\'s keys, such as {"security.protocol": "SSL"}'
-        )
+    given = arguments.options("config", config, '{"security.protocol": "SSL"}')
     if isinstance(bootstrap_servers, (str, os.PathLike)) and not is_address(str(bootstrap_servers)):
         raise ConfigError(
             f"bootstrap_servers is {arguments.shown(bootstrap_servers)}; accepted: HOST:PORT of a real "
             "cluster, or several separated by commas; a cluster in a folder is opened by spark_kbatch.open"
         )
-    return RemoteCluster(parse_client_options(bootstrap_servers, config or {}, options))
+    return RemoteCluster(parse_client_options(bootstrap_servers, given, options))
 
 
 def _settings(config: Any) -> dict[str, object]:

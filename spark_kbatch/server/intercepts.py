@@ -39,6 +39,11 @@ class InterceptedRequest:
     def __repr__(self) -> str:
         return f"InterceptedRequest({self.api!r}, version={self.version}, client_id={self.client_id!r})"
 
+    def __dir__(self) -> list[str]:
+        return [
+            name for name in super().__dir__() if name not in ("delay_s", "error", "is_dropped")
+        ]
+
     def fail(self, error: int | str) -> None:
         """Answer the request with an error, by Kafka's number or name, instead of handling it."""
         self.error = _error_code(error)

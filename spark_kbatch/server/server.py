@@ -8,9 +8,10 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from spark_kbatch.clock import monotonic_ms, now_ms
+from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options.server import ServerConfig
 from spark_kbatch.server import machine
 from spark_kbatch.server.appends import Appends
@@ -268,12 +269,16 @@ class Server:
         Args:
             api: the kind, by Kafka's name.
             function: takes an `InterceptedRequest`, which it may `fail`, `delay` or `drop`; otherwise
-                the request is answered as usual. None removes the function of this kind.
+                the request is answered as usual. An exception that it raises is logged. None removes
+                the function of this kind.
 
         Raises:
             ConfigError: no such kind.
         """
         self._dispatch.intercept(api_key_of(api), function)
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklableError("Server", f"use its address, {self.bootstrap_servers!r}")
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@
     rows        records from rows, JSON lines and CSV
     records     waiting for records
     report      the last records of topics, as text
+    tracebacks  errors that end at the test's own line
     sessions    the user's own Spark session
     compiling   kernels, compiled once
 

@@ -12,6 +12,7 @@ import pytest
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.options import arguments
 from spark_kbatch.testing.clusters import AnyCluster, Clusters, ServerOrCluster
+from spark_kbatch.testing.tracebacks import ends_at_caller
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 
@@ -22,6 +23,7 @@ class Records:
     def __init__(self, clusters: Clusters, *, timeout: float) -> None:
         self._clusters, self._timeout = clusters, timeout
 
+    @ends_at_caller
     def __call__(
         self,
         topic: str,
@@ -62,7 +64,7 @@ class Records:
         looked = _Look(cluster, topic)
         while (table := looked.again(count)) is None:
             if time.monotonic() >= deadline:
-                pytest.fail(f"after {patience:g} s {looked.found()}; expected: {count}")
+                pytest.fail(f"after {patience:g} s {looked.found(count)}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return [_record(row, key, value) for row in table.to_pylist()]
@@ -93,12 +95,19 @@ class _Look:
         self._ends, self._rows_count = ends, table.num_rows
         return table if table.num_rows >= count else None
 
-    def found(self) -> str:
+    def found(self, expected: int) -> str:
         """Return a sentence about what the last look at the topic found, for a failed test."""
         if self._rows_count is None:
-            others = ", ".join(self._cluster.topic_names()) or "no other"
-            return f"there is no topic {self._topic!r}, but {others}"
-        return f"topic {self._topic!r} has {self._rows_count} record{'s' * (self._rows_count != 1)}"
+            others = ", ".join(self._cluster.topic_names()) or "none"
+            return (
+                f"there is no topic {self._topic!r}; expected: {_records(expected)} in it. "
+                f"Topics that exist: {others}"
+            )
+        return f"topic {self._topic!r} has {_records(self._rows_count)}; expected: {expected}"
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'s' * (count != 1)}"
 
 
 def _record(

@@ -87,14 +87,14 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
 def _parsed(where: str, line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from error
+        raise ConfigError(f"{where} is not JSON: {error}") from None
 
 
 def _unprinted(name: str, value: Any) -> Any:
@@ -111,7 +111,7 @@ def _from_csv(path: Path, key: str | None) -> pa.Table:
     try:
         rows = [(f"{path}, line {reader.line_num}", row) for row in reader]
     except csv_files.Error as error:
-        raise ConfigError(f"{path}, line {reader.reader.line_num}: {error}") from error
+        raise ConfigError(f"{path}, line {reader.reader.line_num}: {error}") from None
     for where, row in rows:
         if None in row or None in row.values():
             _refuse(where, f"has not the {len(reader.fieldnames or ())} fields of the header line")
@@ -243,7 +243,7 @@ def _headers(where: str, name: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _refuse(where: str, why: str) -> NoReturn:
-    raise ConfigError(f"{where} {why}")
+    raise ConfigError(f"{where} {why}") from None
 
 
 _CONVERT: dict[str, Callable[[str, str, Any], Any]] = {

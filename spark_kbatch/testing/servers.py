@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from spark_kbatch import Cluster, RemoteCluster, Server
+from spark_kbatch import Cluster, InterceptedRequest, RemoteCluster, Server
 from spark_kbatch.server.intercepts import Intercept
+from spark_kbatch.testing.tracebacks import ends_at_caller
 
 # How long a real broker may take to answer; a test should not wait for Kafka's 60 s.
 API_TIMEOUT_MS = 20_000
@@ -30,14 +33,17 @@ class KafkaServer:
             raise TypeError("a Cluster needs the server that serves it: KafkaServer(cluster, cluster.serve())")  # fmt: skip
         self._server = server
         self._intercepted: set[str] = set()
+        self._failure: BaseException | None = None  # the first of a function that intercepts
 
     def __repr__(self) -> str:
         return f"KafkaServer({self.bootstrap_servers!r})"
 
+    @ends_at_caller
     def intercept(self, api: str, function: Intercept | None) -> None:
         """Let a function see each request of one kind before it is answered, until the test ends.
 
-        A real broker cannot be made to fail: there the test is skipped.
+        An exception of the function, such as a failed assertion, fails the test; the request is answered
+        all the same. A real broker cannot be made to fail: there the test is skipped.
 
         Args:
             api: the kind, by Kafka's name, such as "Produce".
@@ -51,10 +57,35 @@ class KafkaServer:
             pytest.skip(
                 f"requests to {self.bootstrap_servers}, a real broker, cannot be intercepted"
             )
-        self._server.intercept(api, function)
+        self._server.intercept(api, None if function is None else self._watched(function))
         self._intercepted.add(api)
 
+    def ensure_intercepts_passed(self) -> None:
+        """Raise the first exception of a function that intercepts requests, if any."""
+        __tracebackhide__ = True
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
     def stop_intercepting(self) -> None:
-        """Remove all functions that intercept requests, which are answered as usual again."""
+        """Remove all functions that intercept requests, which are answered as usual again.
+
+        Raises:
+            Exception: the first of a function, unless `ensure_intercepts_passed` has raised it.
+        """
+        __tracebackhide__ = True
         while self._intercepted and self._server is not None:
             self._server.intercept(self._intercepted.pop(), None)
+        self.ensure_intercepts_passed()
+
+    def _watched(self, function: Intercept) -> Intercept:
+        def call(request: InterceptedRequest) -> Any:
+            __tracebackhide__ = True
+            try:
+                return function(request)
+            except BaseException as error:  # those of pytest.fail and pytest.skip are no Exceptions
+                if self._failure is None:
+                    self._failure = error
+                raise
+
+        return call

@@ -14,6 +14,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.testing import rows as seeds
 from spark_kbatch.testing.clusters import Clusters, ServerOrCluster
+from spark_kbatch.testing.tracebacks import ends_at_caller
 
 _NAME_MAX = 200  # Kafka takes 249; applications add endings
 
@@ -25,6 +26,7 @@ class Topics:
         self._clusters, self._partitions = clusters, partitions
         self._remote: list[tuple[RemoteCluster, str]] = []
 
+    @ends_at_caller
     def __call__(
         self,
         name: str = "topic",
@@ -68,6 +70,7 @@ class Topics:
             _send(cluster, name, seed)
         return name
 
+    @ends_at_caller
     def send(
         self,
         topic: str,

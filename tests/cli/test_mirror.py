@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import spark_kbatch
-from spark_kbatch import Cluster
+from spark_kbatch import Cluster, MirrorProgress
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError
 from tests.support import builders
@@ -101,6 +102,26 @@ def test_a_mirror_that_follows_ends_with_a_signal(
 
     assert process.returncode == 0
     assert json.loads(told)["records"] == 20
+
+
+def test_a_mirror_that_is_interrupted_before_it_is_done_says_so(
+    source: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_given: object, stop: threading.Event, **_options: object) -> MirrorProgress:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(TIMEOUT_S)
+        return MirrorProgress(0, 0, 0, 0, 0, 10, ())
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(spark_kbatch, "mirror", interrupted)
+    words = ["mirror", str(source.path), str(tmp_path / "target"), "--topics", "events"]
+    done = CliRunner().invoke(cli, words)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+    assert done.exit_code == 130
+    assert "10 offsets are left to copy." in done.stdout
+    assert done.stderr.endswith("kbatch: interrupted\n")
 
 
 def until_it_holds(target: Path, source: Cluster) -> None:

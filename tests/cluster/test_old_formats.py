@@ -85,7 +85,7 @@ def test_records_of_a_producer_are_stored_in_the_topics_format(
 ) -> None:
     cluster, rows = a_cluster(tmp_path, magic), builders.rows(n=500, nulls=0.2)
     with cluster.producer(compression_type=compression, batch_size=4_000, flush=False) as producer:
-        one = producer.send("events", key=b"k", value=b"v", timestamp_ms=5)
+        one = producer.send("events", key=b"k", value=b"v", timestamp=5)
         many = producer.send_arrow("events", rows.drop_columns(["headers"]))
         assert one.result().offset == 0
         assert many.result()["offset"].to_pylist() == list(range(1, 501))
@@ -453,7 +453,7 @@ def test_records_of_v1_may_have_their_append_time(tmp_path: Path, compression: s
     rows = builders.rows(n=300).drop_columns(["headers"])
     before = now_ms()
     with cluster.producer(compression_type=compression, flush=False) as producer:
-        assert producer.send("events", b"v", timestamp_ms=5).result().timestamp >= before
+        assert producer.send("events", b"v", timestamp=5).result().timestamp >= before
     a_job(cluster, rows, topic="events", compression_type=compression)
     after = now_ms()
 

@@ -62,9 +62,7 @@ def write(cluster: Cluster, counts: dict[int, int], first_time: int = 0) -> None
         start = edges.log_end_offset
         with cluster.producer(flush=False) as producer:
             for offset in range(start, start + count):
-                producer.send(
-                    "t", str(offset), partition=partition, timestamp_ms=first_time + offset
-                )
+                producer.send("t", str(offset), partition=partition, timestamp=first_time + offset)
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_a_topic_with_append_times_has_no_fault(kafka: Kafka, tmp_path: Path) ->
     for number, codec_name in enumerate(CODECS):
         with cluster.producer(compression_type=codec_name) as producer:
             for _ in range(20):
-                producer.send("events", b"%d" % number, timestamp_ms=1)
+                producer.send("events", b"%d" % number, timestamp=1)
                 time.sleep(0.005)
     after = time.time_ns() // 1_000_000
     directory = cluster._parts.metadata.cluster_file.log_dir(0).path / "events-0"

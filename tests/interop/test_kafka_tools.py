@@ -44,7 +44,7 @@ def fill(cluster: Cluster, count: int = 30) -> None:
         for n in range(count):
             producer.send(
                 TOPIC, value=b"%d" % n, partition=n % PARTITIONS,
-                timestamp_ms=builders.FIRST_TIMESTAMP_MS + 1000 * n,
+                timestamp=builders.FIRST_TIMESTAMP_MS + 1000 * n,
             )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def test_rows_with_nulls_and_headers_are_read_back_in_order_and_once(
     table = rows(1000)
     with producer_to(shared_broker.address, compression_type=codec) as producer:
         offsets = producer.send_arrow(topic, table).result(60).column("offset").to_pylist()
-        single = producer.send(topic, "v", "k", headers={"h": b"x"}, timestamp_ms=5, partition=2)
+        single = producer.send(topic, "v", "k", headers={"h": b"x"}, timestamp=5, partition=2)
         assert single.result(60).offset == 0
     found = read(shared_broker, topic, range(PARTITIONS))
     assert offsets == [one.offset for one in found[1]] == list(range(3000))

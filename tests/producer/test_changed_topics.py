@@ -167,13 +167,13 @@ def test_what_was_meant_for_a_deleted_topic_is_not_written_to_the_one_with_its_n
 
 def test_altered_settings_count_for_an_open_producer(cluster: Cluster) -> None:
     with cluster.producer() as producer:
-        producer.send("events", b"v", timestamp_ms=1).result(20)
+        producer.send("events", b"v", timestamp=1).result(20)
         other(cluster).alter_topic(
             "events", {"message.timestamp.before.max.ms": 60_000, "max.message.bytes": 1024}
         )
         wait_for_a_look()
         with pytest.raises(InvalidTimestampError):
-            producer.send("events", b"v", timestamp_ms=1)
+            producer.send("events", b"v", timestamp=1)
         with pytest.raises(InvalidTimestampError):
             producer.send_arrow("events", {"value": [b"v"], "timestamp": pa.array([1])})
         producer.send_arrow("events", {"value": [b"v" * 100] * 500}).result(20)

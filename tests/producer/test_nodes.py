@@ -190,7 +190,7 @@ def check_run(tmp_path: Path, seed: int, *, records: int = 150) -> None:
         for tp, value, future in futures:
             offset = future.result(0).offset
             assert found[tp][offset] == value
-        until(lambda: bytes_in_use(producer.pool) == 0)
+        until(lambda: bytes_in_use(producer._pool) == 0)
     assert brokers.violations == []
     assert max(brokers.most_in_flight.values()) <= in_flight
     until(lambda: brokers.is_closed)

@@ -7,12 +7,14 @@ import itertools
 import logging
 import os
 import random
+import re
 import signal
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,7 @@ def test_a_record_is_as_it_was_given(cluster: spark_kbatch.Cluster) -> None:
             key=bytearray(b"k"),
             headers=[("h", b"x"), ("h", None)],
             partition=3,
-            timestamp_ms=7,
+            timestamp=7,
         )
         deleted = producer.send("events", None, key="k", partition=3)
     assert future.result() == RecordMetadata("events", 3, 0, 7)
@@ -122,6 +124,23 @@ def test_a_record_is_as_it_was_given(cluster: spark_kbatch.Cluster) -> None:
     assert abs(deleted.result().timestamp - now_ms()) < SOON * 1000
 
 
+def test_options_are_given_by_kafkas_keys_or_as_keyword_arguments(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    topic = cluster.create_topic("wide", 8)
+    with cluster.producer({"linger.ms": "60000", "batch.size": 65_536}, acks=1) as producer:
+        waiting = producer.send("wide", "v", key="k")
+        assert not waiting.done(), "it lingers"
+        assert repr(producer) == "<Producer with acks=1, open>"
+
+    assert (topic.partitions, waiting.result().topic) == (8, "wide")
+    for given, again in (({"linger.ms": 1}, {"linger_ms": 1}), ({"acks": 1}, {"acks": 1})):
+        with pytest.raises(ConfigError, match="is given twice"):
+            cluster.producer(given, **again)
+    with pytest.raises(ConfigError, match="config is 5; accepted: a dict of Kafka's keys, such as"):
+        cluster.producer(5)  # type: ignore[arg-type]
+
+
 def test_keys_meet_in_one_partition_however_they_are_sent(cluster: spark_kbatch.Cluster) -> None:
     keys = [b"%d" % (n % 50) for n in range(500)]
     with cluster.producer() as producer:
@@ -132,6 +151,38 @@ def test_keys_meet_in_one_partition_however_they_are_sent(cluster: spark_kbatch.
     assert len(set(one_by_one)) == PARTITIONS
 
 
+def test_a_records_time_is_a_datetime_or_milliseconds(cluster: spark_kbatch.Cluster) -> None:
+    moment = datetime(2024, 10, 25, 10, 0, 0, 7_999, tzinfo=timezone(timedelta(hours=2)))
+    with cluster.producer() as producer:
+        by_datetime = producer.send("events", "v", partition=0, timestamp=moment)
+        by_ms = producer.send("events", "v", partition=0, timestamp=1_729_843_200_008)
+
+    assert by_datetime.result().timestamp == 1_729_843_200_007
+    assert by_ms.result().timestamp == 1_729_843_200_008
+    found = cluster.list_offsets({("events", 0): moment})
+    assert found == {("events", 0): (1, 1_729_843_200_008)}, "the first with that time or later"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("timestamp_ms", "did you mean 'timestamp'?"),
+        ("on_delivery", "did you mean 'callback'?"),
+        ("vlaue", "did you mean 'value'?"),
+        ("x", "accepted: topic, value, key, headers, partition, timestamp, callback"),
+    ],
+)
+def test_an_argument_that_send_has_not_is_refused_with_the_name_that_is_meant(
+    cluster: spark_kbatch.Cluster, name: str, meant: str
+) -> None:
+    with (
+        cluster.producer() as producer,
+        pytest.raises(TypeError, match=rf"{name}'; {re.escape(meant)}$"),
+    ):
+        producer.send("events", **{name: 5})
+    assert not values(cluster)
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
@@ -140,7 +191,9 @@ def test_keys_meet_in_one_partition_however_they_are_sent(cluster: spark_kbatch.
         ({"value": 5}, ConfigError, "value is a int; accepted: bytes, text or None"),
         ({"key": 5}, ConfigError, "key is a int"),
         ({"partition": PARTITIONS}, ConfigError, f"partition is {PARTITIONS}"),
-        ({"timestamp_ms": -2}, InvalidTimestampError, "-2 ms"),
+        ({"timestamp": -2}, InvalidTimestampError, "-2 ms"),
+        ({"timestamp": "5"}, ConfigError, "accepted: milliseconds since 1970 .*, or a datetime"),
+        ({"timestamp": datetime(2024, 10, 25)}, ConfigError, "timestamp is 2024-.* no time zone"),  # noqa: DTZ001
         ({"headers": [(b"h", b"")]}, ConfigError, "header's key is b'h'"),
         ({"headers": [("h", 1)]}, ConfigError, "header 'h' is a int"),
     ],
@@ -277,7 +330,7 @@ def test_who_finds_no_memory_is_told_after_max_block_ms(cluster: spark_kbatch.Cl
         producer.flush(SOON)
         assert producer.send("events", b"later").result(SOON)
     assert sum(values(cluster).values()) == 6 - len(errors) + 1
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
 
 
 def sent_by_threads(
@@ -334,7 +387,7 @@ def check_threads(cluster: spark_kbatch.Cluster, records: int) -> None:
     finally:
         stop.set()
         watcher.join()
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
     # The pool, futures of 8 windows, and what allocators keep.
     assert most - before < 64 * 1024 * 1024
     # No thread starves.
@@ -416,7 +469,7 @@ def test_close_sends_what_is_left_and_takes_no_more(cluster: spark_kbatch.Cluste
     with pytest.raises(ProducerClosedError):
         producer.send_arrow("events", {"value": [b"late"]})
     assert values(cluster).total() == 1000
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
 
 
 def test_close_at_once_fails_what_was_not_sent(cluster: spark_kbatch.Cluster) -> None:
@@ -432,7 +485,7 @@ def test_close_at_once_fails_what_was_not_sent(cluster: spark_kbatch.Cluster) ->
     assert isinstance(table.exception(0), ProducerClosedError)
     assert len(told) == 10
     assert not values(cluster)
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
 
 
 def test_a_block_that_fails_closes_its_producer_at_once(cluster: spark_kbatch.Cluster) -> None:
@@ -471,7 +524,7 @@ def test_who_waits_for_memory_is_told_that_the_producer_is_closed(
             for n in range(8)
         ]
         assert gate.arrived.wait(SOON)
-        while producer.pool.queued == 0:
+        while producer._pool.queued == 0:
             time.sleep(0.001)
         producer.close(0.05)
         errors = [send.exception(SOON) for send in sends]
@@ -520,7 +573,7 @@ def test_a_producer_closed_while_threads_send_leaves_no_future_open(
     found = values(cluster)
     assert delivered <= found
     assert max(found.values(), default=1) == 1
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
 
 
 def _produce_until_killed(path: str, acknowledged: int, seed: int) -> None:

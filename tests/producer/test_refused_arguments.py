@@ -30,14 +30,16 @@ SOON = 20
 VALID_TIMES = [None, -1, 0, 5, 1_700_000_000_000, LATEST_MS]
 
 REFUSED = {
-    "a time past 64 bits": {"timestamp_ms": 2**63},
-    "a time past a timestamp": {"timestamp_ms": LATEST_MS + 1},
-    "a time far past 64 bits": {"timestamp_ms": 10**21},
-    "a time before 1970": {"timestamp_ms": -2},
-    "a time far before 1970": {"timestamp_ms": -(10**21)},
-    "a time as text": {"timestamp_ms": "5"},
-    "a fraction as a time": {"timestamp_ms": 5.0},
-    "a datetime": {"timestamp_ms": datetime.datetime.now(tz=datetime.UTC)},
+    "a time past 64 bits": {"timestamp": 2**63},
+    "a time past a timestamp": {"timestamp": LATEST_MS + 1},
+    "a time far past 64 bits": {"timestamp": 10**21},
+    "a time before 1970": {"timestamp": -2},
+    "a time far before 1970": {"timestamp": -(10**21)},
+    "a time as text": {"timestamp": "5"},
+    "a fraction as a time": {"timestamp": 5.0},
+    "a datetime without a time zone": {"timestamp": datetime.datetime(2024, 10, 25)},  # noqa: DTZ001
+    "a datetime before 1970": {"timestamp": datetime.datetime(1969, 12, 31, tzinfo=datetime.UTC)},
+    "a date": {"timestamp": datetime.date(2024, 10, 25)},
     "a number as the value": {"value": 5},
     "a list as the value": {"value": [b"v"]},
     "a value that UTF-8 does not have": {"value": "v\ud800"},
@@ -104,7 +106,7 @@ def a_record(rng: random.Random) -> dict[str, Any]:
         "key": rng.choice([None, b"", b"%d" % rng.randrange(9)]),
         "headers": rng.choice([[], [("h", None)], [("h", b"x" * 70), ("", b"")]]),
         "partition": rng.choice([None, rng.randrange(PARTITIONS)]),
-        "timestamp_ms": rng.choice(VALID_TIMES),
+        "timestamp": rng.choice(VALID_TIMES),
     }
 
 
@@ -116,7 +118,7 @@ def a_table(rng: random.Random, refused: str | None = None) -> pa.Table:
         columns = {
             "topic": pa.array(["events"] * len(rows)),
             "value": pa.array([row["value"] for row in rows], pa.binary()),
-            "timestamp": pa.array([row["timestamp_ms"] for row in rows], pa.int64()),
+            "timestamp": pa.array([row["timestamp"] for row in rows], pa.int64()),
             "partition": pa.array([row["partition"] for row in rows], pa.int64()),
         }
         if refused is not None:
@@ -164,7 +166,7 @@ def check_run(cluster: spark_kbatch.Cluster, seed: int) -> None:
     for given, future in singles:
         placed = future.result(SOON)
         tp = TopicPartition(placed.topic, placed.partition)
-        time_ms = placed.timestamp if given["timestamp_ms"] is None else given["timestamp_ms"]
+        time_ms = placed.timestamp if given["timestamp"] is None else given["timestamp"]
         headers = tuple(given["headers"])
         expected = Record(placed.offset, time_ms, given["key"], given["value"], headers)
         assert logs[tp][placed.offset] == expected
@@ -229,7 +231,7 @@ def test_the_largest_time_is_named_where_one_is_past_it(cluster: spark_kbatch.Cl
     rows = pa.table({"value": [b"v"], "timestamp": [LATEST_MS + 1]})
     with cluster.producer() as producer:
         with pytest.raises(InvalidTimestampError, match=expected):
-            producer.send("events", b"v", timestamp_ms=LATEST_MS + 1)
+            producer.send("events", b"v", timestamp=LATEST_MS + 1)
         with pytest.raises(InvalidTimestampError, match=expected):
             producer.send_arrow("events", rows)
 
@@ -240,7 +242,7 @@ def test_headers_may_be_a_dict_and_integers_those_of_numpy(cluster: spark_kbatch
             "events",
             headers={"h": b"v", "text": "w"},
             partition=pa.scalar(1).as_py(),
-            timestamp_ms=pa.array([7]).to_numpy()[0],
+            timestamp=pa.array([7]).to_numpy()[0],
         )
     assert sent.result()[1:] == (1, 0, 7)
     ((record,),) = filter(None, builders.contents(cluster).values())
@@ -265,7 +267,7 @@ def test_the_least_and_the_latest_time_are_sent_and_read_back(
     rows = pa.table({"value": [b"v", b"v"], "timestamp": order, "partition": [1, 1]})
     with cluster.producer(linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
         for time_ms in order:
-            producer.send("events", b"v", partition=0, timestamp_ms=time_ms)
+            producer.send("events", b"v", partition=0, timestamp=time_ms)
         producer.send_arrow("events", rows)
     found = builders.contents(cluster)
     for partition in (0, 1):

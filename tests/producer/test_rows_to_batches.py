@@ -101,7 +101,7 @@ def test_each_partition_has_its_rows_in_order_however_they_are_cut(
                         record.key,
                         headers=[(k, v) for k, v in record.headers],
                         partition=placed[start + at].as_py(),
-                        timestamp_ms=record.timestamp,
+                        timestamp=record.timestamp,
                     )
             else:
                 partition = placed.slice(start, end - start)
@@ -115,7 +115,7 @@ def test_each_partition_has_its_rows_in_order_however_they_are_cut(
         for data in kept.batches[partition]:
             header = reference.read_header(data)
             assert header.records_count == 1 or compression != "none" or len(data) <= batch_size
-    assert bytes_in_use(producer.pool) == 0
+    assert bytes_in_use(producer._pool) == 0
 
 
 def test_a_batch_that_is_too_large_for_its_topic_is_split() -> None:

@@ -360,7 +360,7 @@ def test_a_batch_that_cannot_be_split_fails_with_the_reason_and_others_go_on(
         futures = send(producer, b"later")
         producer.flush(10)
         assert [other.result(0).offset, *offsets(futures)] == [0, 0]
-        until(lambda: bytes_in_use(producer.pool) == 0)  # freed after the answer
+        until(lambda: bytes_in_use(producer._pool) == 0)  # freed after the answer
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
@@ -382,7 +382,7 @@ def test_a_batch_that_cannot_be_closed_fails_with_the_reason_and_others_go_on(
         futures = send(producer, b"later")
         producer.flush(10)
         assert offsets(futures) == [0]
-        until(lambda: bytes_in_use(producer.pool) == 0)  # freed after the answer
+        until(lambda: bytes_in_use(producer._pool) == 0)  # freed after the answer
 
 
 def test_batches_behind_one_that_is_refused_are_delivered(cluster: spark_kbatch.Cluster) -> None:
@@ -496,7 +496,7 @@ def test_without_acks_a_future_knows_no_offset(cluster: spark_kbatch.Cluster) ->
     with producing(cluster, transport, acks=0) as producer:
         assert offsets(send(producer, *numbered(4))) == [-1] * 4
         producer.close(30)
-        until(lambda: bytes_in_use(producer.pool) == 0)  # freed after the answer
+        until(lambda: bytes_in_use(producer._pool) == 0)  # freed after the answer
     assert values(cluster) == [b"0000", b"0002", b"0003"]
 
 
@@ -631,7 +631,7 @@ def test_nothing_lies_where_a_request_is_read_that_no_one_waits_for(
             assert late.is_unchanged
         late.deliver()
         producer.close(30)
-        until(lambda: bytes_in_use(producer.pool) == 0)  # freed after the answer
+        until(lambda: bytes_in_use(producer._pool) == 0)  # freed after the answer
     assert values(cluster) == [b"late", *numbered(20)]
 
 
@@ -821,7 +821,7 @@ def test_a_forked_child_is_told_that_the_producer_is_its_parents(
             producer.close()
 
         # Locks of the parent's threads stay taken in the child.
-        with producer._accumulator._lock, producer.pool._lock:
+        with producer._accumulator._lock, producer._pool._lock:
             child = run_child(use)
         _, status = os.waitpid(child, 0)
         assert status == 0

@@ -59,7 +59,7 @@ def test_kafka_python_reads_the_time_of_the_append(cluster: Cluster, codec: str)
         job(cluster, rows, topic="stamped", compression_type=codec, adopt_min_bytes=adopt_min_bytes)
     with cluster.producer(compression_type=codec) as producer:
         producer.send_arrow("stamped", rows)
-        sent = producer.send("stamped", value="last", timestamp_ms=5)
+        sent = producer.send("stamped", value="last", timestamp=5)
     after = now_ms()
 
     stored = b"".join(
@@ -99,7 +99,7 @@ def test_a_time_past_the_topics_limits_is_refused(
     rows = pa.record_batch({"value": ["a", "b", "c"], "timestamp": [now, now + distance, now]})
     with cluster.producer() as producer:
         with pytest.raises(InvalidTimestampError, match=words):
-            producer.send("limited", value="v", timestamp_ms=now + distance)
+            producer.send("limited", value="v", timestamp=now + distance)
         with pytest.raises(InvalidTimestampError, match=words):
             producer.send_arrow("limited", rows)
     with pytest.raises(InvalidTimestampError, match=words):
@@ -124,7 +124,7 @@ def test_a_new_topic_takes_times_up_to_an_hour_ahead(cluster: Cluster) -> None:
         with pytest.raises(InvalidTimestampError, match=words):
             producer.send_arrow("events", micros)
         with pytest.raises(InvalidTimestampError, match=words):
-            producer.send("events", "v", timestamp_ms=now * 1000)
+            producer.send("events", "v", timestamp=now * 1000)
         cluster.alter_topic("events", {"message.timestamp.after.max.ms": 2**62})
     with cluster.producer() as producer:
         producer.send_arrow("events", micros)
@@ -137,7 +137,7 @@ def test_times_within_the_limits_and_no_time_are_accepted(cluster: Cluster) -> N
     job(cluster, rows, topic="limited")
     with cluster.producer() as producer:
         producer.send_arrow("limited", rows)
-        producer.send("limited", value="e", timestamp_ms=-1)
+        producer.send("limited", value="e", timestamp=-1)
     assert len(builders.contents(cluster)[TopicPartition("limited", 0)]) == 9
 
 

@@ -81,7 +81,7 @@ def cluster(servers: str) -> Iterator[RemoteCluster]:
 )
 def test_options_are_kafkas_with_dots_or_underscores(servers: str, given: dict[str, Any]) -> None:
     with spark_kbatch.connect([servers], **given) as cluster:
-        assert (cluster.options.client_id, cluster.options.client_rack) == ("a", "r")
+        assert (cluster._options.client_id, cluster._options.client_rack) == ("a", "r")
         assert cluster.bootstrap_servers == servers
 
 
@@ -121,7 +121,7 @@ def test_open_names_connect_for_an_address() -> None:
 def test_no_secret_is_shown(servers: str) -> None:
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="s3cret";'
     with spark_kbatch.connect(servers, sasl_jaas_config=login) as cluster:
-        shown = f"{cluster!r} {cluster} {cluster.options!r}"
+        shown = f"{cluster!r} {cluster} {cluster._options!r}"
     assert "s3cret" not in shown
     assert shown.startswith(f"RemoteCluster({servers!r})")
     with pytest.raises(ConfigError) as caught:
@@ -189,8 +189,9 @@ def test_offsets_are_found_by_time_as_in_the_folder(
 
 
 def test_a_producer_sends_records_and_tables(cluster: RemoteCluster, embedded: Cluster) -> None:
-    cluster.create_topic("sent", partitions=2)
-    with cluster.producer(linger_ms=5, compression_type="zstd") as producer:
+    cluster.create_topic("sent", 2)
+    with cluster.producer({"linger.ms": "5"}, compression_type="zstd") as producer:
+        assert producer._config.linger_ms == 5
         one = producer.send("sent", key="k", value="v", headers={"h": b"x"}, partition=1)
         rows = producer.send_arrow("sent", pa.table({"value": ["a", "b"], "partition": [0, 1]}))
     assert one.result(SOON).offset == 0
@@ -219,6 +220,8 @@ def test_options_of_the_connection_are_not_a_producers(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         cluster.producer(**options)
+    with pytest.raises(ConfigError, match=words):
+        cluster.producer(options)
 
 
 def test_producers_wait_as_long_as_the_cluster_does(servers: str) -> None:
@@ -226,6 +229,10 @@ def test_producers_wait_as_long_as_the_cluster_does(servers: str) -> None:
         config = cluster.producer()._config
         assert (config.request_timeout_ms, config.retry_backoff_ms) == (2345, 7)
         assert cluster.producer(request_timeout_ms=99)._config.request_timeout_ms == 99
+        given = {"request.timeout.ms": 99}
+        assert cluster.producer(given)._config.request_timeout_ms == 99
+        with pytest.raises(ConfigError, match=r"'request\.timeout\.ms' is given twice"):
+            cluster.producer(given, request_timeout_ms=99)
 
 
 def test_closing_sends_what_producers_were_given_and_closes_connections(
@@ -240,7 +247,7 @@ def test_closing_sends_what_producers_were_given_and_closes_connections(
     assert future.result(0).offset == 0
     with pytest.raises(ProducerClosedError):
         producer.send("last", value="v")
-    assert cluster.options not in clients._idle
+    assert cluster._options not in clients._idle
     with pytest.raises(ClosedError, match=servers):
         cluster.__enter__()
     embedded.delete_topic("last")
@@ -385,7 +392,9 @@ def test_every_public_method_is_called() -> None:
     assert public_methods(RemoteCluster) == CALLS.keys()
     for name, call in CALLS.items():
         parameters = inspect.signature(getattr(RemoteCluster, name)).parameters.values()
-        named = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - {"self"}
+        named = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.POSITIONAL_ONLY)} - {
+            "self"
+        }
         assert named == call.keys(), name
 
 

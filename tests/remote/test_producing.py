@@ -108,7 +108,7 @@ def test_rows_and_records_arrive_whole_with_every_codec(
     with producing(server, compression_type=codec, batch_size=4096) as producer:
         future = producer.send_arrow("events", table)
         single = producer.send(
-            "events", "text", "key", headers={"h": b"x"}, timestamp_ms=5, partition=0
+            "events", "text", "key", headers={"h": b"x"}, timestamp=5, partition=0
         )
         assert future.result(30).column("offset").to_pylist() == list(range(300))
         assert single.result(30).offset == 0
@@ -167,9 +167,9 @@ def test_the_broker_says_which_times_it_takes(
     far = int(time.time() * 1_000_000)
     with producing(server) as producer:
         with pytest.raises(KBatchError, match="INVALID_TIMESTAMP"):
-            producer.send("events", b"v", timestamp_ms=far).result(30)
+            producer.send("events", b"v", timestamp=far).result(30)
         cluster.alter_topic("events", {"message.timestamp.after.max.ms": 2**62})
-        producer.send("events", b"v", timestamp_ms=far).result(30)
+        producer.send("events", b"v", timestamp=far).result(30)
 
 
 # Faults.
@@ -279,7 +279,7 @@ def test_memory_is_free_once_everything_is_answered(server: Server) -> None:
         for _ in range(10):
             producer.send_arrow("events", {"value": [b"v" * 100] * 1000})
         producer.flush(30)
-        until(lambda: bytes_in_use(producer.pool) == 0)
+        until(lambda: bytes_in_use(producer._pool) == 0)
 
 
 # Producer ids.

@@ -50,7 +50,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with builders.a_cluster(tmp_path, topics={"a": 2, "b": 1}) as cluster:
         with cluster.producer(linger_ms=0) as producer:
             for n, time_ms in enumerate(TIMES_MS):
-                producer.send("a", value=b"v%d" % n, partition=0, timestamp_ms=time_ms).result()
+                producer.send("a", value=b"v%d" % n, partition=0, timestamp=time_ms).result()
         yield cluster
 
 

@@ -293,7 +293,7 @@ def test_records_are_the_producers_own_memory(monkeypatch: pytest.MonkeyPatch) -
         futures = send(producer, 0)
         producer.flush(20)
         assert results(futures) == [None]
-        assert sent[0].obj is producer.pool.memory.obj
+        assert sent[0].obj is producer._pool.memory.obj
 
 
 def test_partitions_that_were_added_are_found_after_metadata_max_age() -> None:

@@ -94,7 +94,7 @@ def test_a_client_finds_offsets_by_time(tmp_path: Path, connect: Connect) -> Non
     with builders.a_cluster(tmp_path, topics={"events": 2}) as cluster:
         with cluster.producer() as producer:
             for time_ms in TIMES_MS:
-                producer.send("events", value=b"v", partition=1, timestamp_ms=time_ms)
+                producer.send("events", value=b"v", partition=1, timestamp=time_ms)
         with cluster.serve() as server:
             client = connect(server.bootstrap_servers)
             asked = [TIMES_MS[0] - 1, TIMES_MS[2], TIMES_MS[2] + 1, TIMES_MS[-1] + 1]

@@ -110,8 +110,8 @@ def test_every_record_is_read_once_over_restarts(reading: Reading) -> None:
 def test_rows_have_the_columns_of_sparks_kafka_source(reading: Reading) -> None:
     headers = [("h", b"1"), ("h", None)]
     with reading.cluster.producer() as producer:
-        producer.send("t", None, b"k", partition=1, timestamp_ms=1234, headers=headers)
-        producer.send("t", b"v", None, partition=1, timestamp_ms=-1)
+        producer.send("t", None, b"k", partition=1, timestamp=1234, headers=headers)
+        producer.send("t", b"v", None, partition=1, timestamp=-1)
     frame = reading.load(includeHeaders=True)
     reading.run(frame.withColumn("timestamp", F.unix_millis("timestamp")))
 
@@ -404,7 +404,7 @@ def test_starting_offsets_of_a_query_with_a_checkpoint_are_not_checked(
 
 def test_records_are_counted_in_windows_by_their_time(reading: Reading) -> None:
     for minute, value in ((0, "a"), (1, "a"), (7, "b"), (30, "late for none")):
-        reading.send("t", value, timestamp_ms=minute * 60_000)
+        reading.send("t", value, timestamp=minute * 60_000)
     windows = (
         reading.load()
         .withWatermark("timestamp", "5 minutes")

@@ -36,7 +36,7 @@ def write(path: str, topic: str, partitions: int = 1) -> Any:
                 key=f"k{number % 7}",
                 value=f"v{number}",
                 partition=number % partitions,
-                timestamp_ms=first + 60_000 * number,
+                timestamp=first + 60_000 * number,
             )
     return cluster
 

@@ -47,7 +47,7 @@ def produce(
                 key=record.key,
                 value=record.value,
                 headers=list(record.headers),
-                timestamp_ms=record.timestamp,
+                timestamp=record.timestamp,
                 partition=partition,
             )
             for record in records

@@ -167,7 +167,7 @@ class InFolder(Site):
             for partition, message in _each(messages):
                 producer.send(
                     topic, value=message.value, key=message.key, partition=partition,
-                    timestamp_ms=message.timestamp, headers=list(message.headers),
+                    timestamp=message.timestamp, headers=list(message.headers),
                 )  # fmt: skip
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:

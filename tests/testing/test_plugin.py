@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -146,6 +147,99 @@ def test_fixtures_serve_a_users_tests_on_a_folder_a_server_and_a_real_broker(
     assert left == [], "topics on a real broker are deleted after their test"
 
 
+INTERCEPTING = """
+import threading
+import pytest
+from spark_kbatch import connect
+
+@pytest.fixture
+def client(kbatch_server):
+    with connect(kbatch_server.bootstrap_servers) as cluster:
+        yield cluster
+
+def acks_are_one(request):
+    assert request.body.acks == 1, "the client asks for all"
+
+@pytest.mark.parametrize("run", [1, 2])
+def test_asserts_there(kbatch_server, kbatch_topic, client, run):
+    topic = kbatch_topic()
+    kbatch_server.intercept("Produce", acks_are_one)
+    with client.producer() as producer:
+        assert producer.send(topic, "v").result(10).offset == 0
+
+def test_calls_what_pytest_has(kbatch_server, client):
+    kbatch_server.intercept("Metadata", lambda request: pytest.fail("not like this"))
+    assert client.topic_names() is not None
+
+def test_fails_by_itself(kbatch_server, client):
+    kbatch_server.intercept("Metadata", lambda request: request.fial("NO_SUCH_ERROR"))
+    assert client.topic_names() is None
+
+def test_is_answered_as_usual_afterwards(kbatch_server, client):
+    assert client.topic_names() is not None
+
+@pytest.fixture
+def late(client):
+    yield
+    client.topic_names()
+
+def test_of_a_request_that_comes_after_it(kbatch_server, late):
+    kbatch_server.intercept("Metadata", lambda request: 1 // 0)
+"""
+
+
+def test_an_exception_in_a_function_that_intercepts_fails_its_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(INTERCEPTING)
+
+    run = pytester.runpytest_inprocess(*WORDS, "--show-capture=no", "--tb=short")
+
+    run.assert_outcomes(failed=4, passed=2, errors=2)
+    shown = run.stdout.str()
+    assert shown.count('assert request.body.acks == 1, "the client asks for all"') == 2
+    assert shown.count("E   AssertionError: the client asks for all") == 2
+    assert shown.count("E   Failed: not like this") == 1
+    assert shown.count("no attribute 'fial'") == 1
+    assert shown.count("E   ZeroDivisionError") == 1
+    assert "testing/servers.py" not in shown
+
+
+WRONG = """
+def test_rows(kbatch_topic):
+    kbatch_topic("orders", [{"vale": 1}])
+
+def test_a_table(kbatch_topic):
+    kbatch_topic("orders", {"vale": [1]})
+
+def test_a_file(kbatch_topic):
+    kbatch_topic("orders", json_lines="nothing.json")
+
+def test_a_topic(kbatch_topic):
+    kbatch_topic.send("orders", ["v"])
+
+def test_a_count(kbatch_records):
+    kbatch_records("orders", -1)
+
+def test_a_kind_of_request(kbatch_server):
+    kbatch_server.intercept("Prodce", None)
+"""
+
+
+def test_an_error_about_what_a_test_gave_ends_at_the_tests_own_line(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(WRONG)
+
+    run = pytester.runpytest_inprocess(*WORDS, "--tb=short")
+
+    run.assert_outcomes(failed=6)
+    frames = [line for line in run.outlines if re.match(r"\S+:\d+: in ", line)]
+    assert [frame.partition(": in ")[2] for frame in frames] == [
+        "test_rows", "test_a_table", "test_a_file", "test_a_topic", "test_a_count", "test_a_kind_of_request",
+    ]  # fmt: skip
+
+
 FAILING = r"""
 def test_fails(kbatch_topic, kbatch_records, kbatch_cluster):
     topic = kbatch_topic("words", [("k", "one"), ("k", "two\x1b[31m"), (None, "x" * 1000)])
@@ -155,6 +249,9 @@ def test_fails(kbatch_topic, kbatch_records, kbatch_cluster):
 def test_has_no_topic(kbatch_records, kbatch_cluster):
     kbatch_cluster.create_topic("wrods")
     kbatch_records("words", **{timeout})
+
+def test_has_none(kbatch_records):
+    kbatch_records("words", 2, **{timeout})
 
 def test_passes(kbatch_topic):
     kbatch_topic("unseen", ["v"])
@@ -166,7 +263,7 @@ def test_a_failed_test_shows_the_last_records_of_its_topics(pytester: pytest.Pyt
     pytester.makepyprojecttoml("[tool.pytest]\nkbatch_timeout = 0.05\nkbatch_report_rows = 2\n")
 
     by_ini = pytester.runpytest_inprocess(*WORDS)
-    by_ini.assert_outcomes(passed=1, failed=2)
+    by_ini.assert_outcomes(passed=1, failed=3)
     by_ini.stdout.fnmatch_lines(
         [
             "E *Failed: after 0.05 s topic 'words-*' has 3 records; expected: 4",
@@ -176,7 +273,8 @@ def test_a_failed_test_shows_the_last_records_of_its_topics(pytester: pytest.Pyt
             r"  0:1  20*T*Z  k    two\x1b[[]31m",
             r"  0:2  20*T*Z  \N   " + "x" * 300 + "... (1000 bytes)",
             "made-by-the-job, in */kbatch: 0 records",
-            "E *Failed: after 0.05 s there is no topic 'words', but wrods; expected: 1",
+            "E *Failed: after 0.05 s there is no topic 'words'; expected: 1 record in it. Topics that exist: wrods",
+            "E *Failed: after 0.05 s there is no topic 'words'; expected: 2 records in it. Topics that exist: none",
         ]
     )
     by_ini.stdout.no_fnmatch_line("*unseen*")

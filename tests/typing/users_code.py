@@ -82,12 +82,17 @@ def records(cluster: Cluster | BrokerLogs) -> None:
 
 
 def sends(cluster: Cluster) -> None:
+    cluster.producer({"linger.ms": 5, "acks": "all"}, batch_size=16_384).close()
+    options: dict[str, str] = {}
+    cluster.producer(**options).close()
     with cluster.producer(acks="all", linger_ms=5) as producer:
         assert_type(producer, Producer)
         future = producer.send("t", key="k", value=b"v", headers={"h": b"x"}, callback=told)
         assert_type(future, RecordFuture)
         assert_type(future.result(5).offset, int)
-        producer.send("t", headers=[("h", b"x"), ("g", None)], partition=1, timestamp_ms=5)
+        producer.send("t", headers=[("h", b"x"), ("g", None)], partition=1, timestamp=5)
+        producer.send("t", timestamp=datetime.datetime.now(datetime.UTC))
+        producer.send("t", timestamp_ms=5)  # type: ignore[arg-type]
         rows = producer.send_arrow("t", {"value": ["a"]})
         assert_type(rows, ArrowFuture)
         assert_type(rows.exception(timeout=1.5), Exception | None)
