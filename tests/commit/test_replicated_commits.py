@@ -454,3 +454,36 @@ def test_a_reader_sees_a_decided_commit_in_every_replica(tmp_path: Path) -> None
             continue
         with pytest.raises((KBatchError, OSError)):
             values(cluster)
+
+
+def test_an_unclean_election_of_the_commits_topic_writes_no_micro_batch_twice(
+    tmp_path: Path, disks: Disks, clock: Clock
+) -> None:
+    """The replica that leads misses a commit, which the history has."""
+    cluster = with_clock(a_replicated_cluster(tmp_path, disks, partitions=2), clock)
+
+    def micro_batch(number: int, data: bytes) -> bool:
+        committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True)
+        extents = job(cluster, data)
+        return committer.commit(extents, transactional_id="query", sequence=number)
+
+    assert micro_batch(0, OLD)
+    logs = [tmp_path / f"disk-{node}/broker-{node}/{TRANSACTION_STATE}" for node in NODES]
+    shutil.copytree(logs[0], tmp_path / "image")
+    assert micro_batch(1, NEW)
+    states = cluster._parts.metadata.partition_states
+    topic_id = cluster.topic(TRANSACTION_STATE.topic).topic_id
+    state = cluster._parts.manager.partition(TRANSACTION_STATE).view.state()
+    after = state._replace(leader=2, isr=(2,), partition_epoch=state.partition_epoch + 1)
+    states.write(TRANSACTION_STATE, after, topic_id)
+    for log in logs:
+        shutil.rmtree(log)
+    (tmp_path / "image").rename(logs[0])
+    cluster = with_clock(cluster, clock)
+    with pytest.raises(CommitError, match="no in-sync replica"):
+        micro_batch(2, LATER)
+
+    assert cluster._parts.coordinator(flush=True).elect_unclean()
+    assert not micro_batch(1, NEW)
+    assert micro_batch(2, LATER)
+    assert values(cluster) == of(OLD, NEW, LATER)
