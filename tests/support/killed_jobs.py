@@ -109,6 +109,7 @@ class Driver:
         self._flaky = flaky(self._work.seed, self._work.rows)
         self._options = {"topic": TOPIC, **self._work.options}
         self._path = str(folder / "cluster")
+        self._are_others_done = threading.Event()  # the jobs that do not follow what others write
 
     def run(self) -> None:
         write_whole(self._folder / "driver.started", str(os.getpid()))
@@ -120,14 +121,18 @@ class Driver:
             self._follow: self._work.follows,
             self._read: self._work.follows,
         }
-        threads = [
-            threading.Thread(target=self._until_it_succeeds, args=[job])
+        threads = {
+            job: threading.Thread(target=self._until_it_succeeds, args=[job])
             for job, count in jobs.items()
             if count
-        ]
-        for thread in threads:
+        }
+        for thread in threads.values():
             thread.start()
-        for thread in threads:
+        followers = {threads.pop(job, None) for job in (self._follow, self._read)}
+        for thread in threads.values():
+            thread.join()
+        self._are_others_done.set()
+        for thread in filter(None, followers):
             thread.join()
         (self._folder / "driver.done").touch()
 
@@ -205,14 +210,17 @@ class Driver:
         """Copy what others write until they are done, and then the rest."""
         is_rest = False
         while not is_rest:
-            is_rest = (self._folder / "clients.done").exists()
+            is_rest = self._is_all_written()
             self._copy_of(TOPIC)
+
+    def _is_all_written(self) -> bool:
+        return self._are_others_done.is_set() and (self._folder / "clients.done").exists()
 
     def _read(self) -> None:
         """Read the topic again and again: each job is there with all its rows, or not at all."""
         is_last = False
         while not is_last:
-            is_last = (self._folder / "clients.done").exists()
+            is_last = self._is_all_written()
             records = self._spark.read.format("kbatch").option("subscribe", TOPIC).load(self._path)
             job = F.split(F.col("value").cast("string"), "-")[0]
             for name, count in records.groupBy(job).count().collect():
