@@ -29,7 +29,13 @@ The rules:
   image of its disk. It is elected, not truncated.
 - A leader whose state is of another boot takes a new epoch before it appends: a replica that is away may
   have what was not flushed here, and is truncated by that epoch.
-- The last member never leaves the ISR: without it no one leads until it is back.
+- A member that leaves brings a new epoch, too, which the leader takes before its next append: what the one
+  that left has alone is truncated by it. It may be a batch that the leader never recorded.
+- A leader that lost what was shown, as what was not flushed, leads on only if no member is away.
+- A member has a copy of the partition's file beside its log, or leaves. Of all copies the newest counts
+  (see `partition_states`), and who holds the lock writes it where it is missing.
+- The last member never leaves the ISR: without it no one leads until it is back, or until an operator asks
+  for an unclean election.
 - A replica outside of the ISR is truncated to where its leader epochs differ from the leader's, and catches
   up in pieces, so that appends need not wait long; it joins once it has everything. One that ends below the
   leader's log start starts over, at the batch that holds that, with the leader's epochs. One that is lost

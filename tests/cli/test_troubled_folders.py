@@ -90,3 +90,76 @@ def two_disks(disk: Path) -> None:
 @pytest.mark.parametrize("work", [one_disk, two_disks])
 def test_log_dirs_tells_what_a_disk_can_do(work, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     on_small_disk(work, tmp_path, size="24m")
+
+
+# The way back, by the commands that errors name.
+
+
+def on_three_disks(folder: Path) -> Path:
+    """Make a cluster with one record; PATH is on the first of its disks."""
+    disks = [folder / f"disk-{node}" for node in range(3)]
+    path = disks[0] / "cluster"
+    with spark_kbatch.open(path, create=True, log_dirs=disks) as cluster:
+        cluster.create_topic("events", replication_factor=3, config={"min.insync.replicas": 2})
+        with cluster.producer(acks="all") as producer:
+            producer.send("events", value="one").result()
+    return path
+
+
+def in_sync(path: Path) -> list[bool]:
+    (replicas,) = Cluster(path).replicas("events").values()
+    return [one.in_sync for one in replicas]
+
+
+def test_a_disk_that_is_lost_with_path_is_given_up_and_replaced(tmp_path: Path) -> None:
+    path = on_three_disks(tmp_path)
+    disks = ",".join(str(tmp_path / f"disk-{node}") for node in range(3))
+    shutil.rmtree(path.parent)  # the disk of PATH and node 0
+    refused = kbatch("log-dirs", path, "--restore", disks)
+    assert refused.returncode == 1
+    assert f"`kbatch log-dirs {path} --restore {disks} --without-node 0`" in refused.stderr
+
+    restored = kbatch("log-dirs", path, "--restore", disks, "--without-node", "0")
+    assert "offline" in restored.stdout
+    assert kbatch("consume", path, "events", "--format", "%s").stdout.split() == ["one"]
+    replaced = kbatch("log-dirs", path, "--replace", "0")
+    assert replaced.returncode == 0, replaced
+    assert in_sync(path) == [True, True, True]
+
+
+def test_an_operator_elects_a_replica_that_was_not_in_sync(tmp_path: Path) -> None:
+    path = on_three_disks(tmp_path)
+    with Cluster(path) as cluster:
+        cluster.alter_topic("events", {"min.insync.replicas": 1})
+        for node in (1, 2):
+            (tmp_path / f"disk-{node}").rename(tmp_path / f"away-{node}")
+        with cluster.producer(acks="all") as producer:
+            producer.send("events", value="two").result()
+    for node in (1, 2):
+        (tmp_path / f"away-{node}").rename(tmp_path / f"disk-{node}")
+    shutil.rmtree(tmp_path / "disk-0/broker-0")
+    refused = kbatch("consume", path, "events", "--format", "%s")
+    assert refused.returncode == 1
+    assert "events-0 has no in-sync replica that can be used: node 0" in refused.stderr
+
+    done = kbatch("log-dirs", path, "--elect-unclean", "events")
+    assert "events-0: a replica that was not in sync leads" in done.stderr
+    assert kbatch("consume", path, "events", "--format", "%s").stdout.split() == ["one"]
+    replaced = kbatch("log-dirs", path, "--replace", "0")
+    assert replaced.returncode == 0, replaced
+    assert in_sync(path) == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--without-node", "0"], "--without-node goes with --restore"),
+        (["--unclean"], "--unclean goes with --replace"),
+    ],
+)
+def test_an_option_without_the_one_it_goes_with_is_refused(
+    tmp_path: Path, given: list[str], said: str
+) -> None:
+    done = kbatch("log-dirs", tmp_path / "nowhere", *given)
+    assert done.returncode == 2
+    assert said in done.stderr
