@@ -681,6 +681,7 @@ class Partition:
             "given up", self.topic_partition, node_id, usable[node_id].log_end_offset, state.isr,
         )  # fmt: skip
         self.lead_alone_locked(node_id)
+        self.ready_locked(flush=True)  # so that all it has is shown
         return node_id
 
     def give_up_locked(self) -> None:
