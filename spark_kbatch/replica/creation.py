@@ -14,6 +14,7 @@ PATH is one POSIX file system that driver and executors share.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -223,7 +224,7 @@ def _restore(
             "".join(f" --without-node {one}" for one in lost),
         )
         raise ConfigError(
-            f"{paths.path} is lost or old, and {' and '.join(map(str, lost.values()))} cannot be read: what was "
+            f"{paths.path} is lost or old, and {' and '.join(map(str, lost.values()))} cannot be used: what was "
             f"changed last may be known there alone. Mount it; or, if it is lost for good, restore without it "
             f"by `kbatch log-dirs {paths.path} --restore {','.join(map(str, folders))}{options}` "
             f"(without_nodes=[{nodes}]): records of which it had the only copy are given up"
@@ -253,16 +254,11 @@ def _newest_mirrors(
     files: Files, folders: Sequence[Path]
 ) -> tuple[dict[str, Any], Mirrors, Mirrors] | None:
     """Return the newest cluster.json in mirrors, the mirrors that have it, and all of that cluster."""
-    found = Mirrors(
-        files,
-        [
-            folder / name
-            for folder in folders
-            if files.exists(folder)
-            for name in files.list(folder)
-            if name.startswith(_MIRROR)
-        ],
-    )
+    mirrors: list[Path] = []
+    for folder in folders:
+        with contextlib.suppress(OSError):  # not mounted, or broken
+            mirrors += [folder / name for name in files.list(folder) if name.startswith(_MIRROR)]
+    found = Mirrors(files, mirrors)
     copies = {
         folder: copy
         for folder, copy in found.each(PurePath("cluster.json")).items()
@@ -282,8 +278,10 @@ def _newest_mirrors(
 
 
 def _is_there(files: Files, log_dir: LogDir, cluster_id: str) -> bool:
+    """Return True if a log dir is the cluster's and can be written."""
     try:
         found = read_meta_properties(files, log_dir.path)
+        files.open_for_locks(log_dir.path / ".lock").release()
     except (OSError, KafkaStorageError):
         return False
     return (found.directory_id, found.cluster_id) == (log_dir.directory_id, cluster_id)

@@ -132,7 +132,7 @@ def test_a_lost_path_is_not_restored_while_a_log_dir_is_missing_unless_it_is_giv
 ) -> None:
     shutil.rmtree(home / "cluster")
     with away(disks(home)[2]):
-        with pytest.raises(ConfigError, match="disk-2/broker-2 cannot be read") as told:
+        with pytest.raises(ConfigError, match="disk-2/broker-2 cannot be used") as told:
             a_cluster(home)
         assert "--without-node 2` (without_nodes=[2])" in str(told.value)
         with a_cluster(home, without_nodes=[2]) as cluster:

@@ -14,13 +14,18 @@ no lock is left behind.
 
 Other schedules delete records too: none of them is back, and the replicas are equal again in the end.
 
+In others PATH has a disk of its own, and disks are unmounted, mounted again, and lost for good; PATH is lost,
+and restored, or is one of its former states, while processes go on that had it open. A restore while a
+disk is away is refused. Faults put in on purpose are found by some of these schedules.
+
 A few schedules by default, 500 with `make soak`; `tests.support.schedules` has how to repeat one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,7 +33,13 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
-from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
+from spark_kbatch.errors import (
+    CommitError,
+    ConfigError,
+    FileSystemError,
+    KafkaStorageError,
+    KBatchError,
+)
 from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
@@ -38,6 +49,7 @@ from tests.support.failing_disks import (
     a_replicated_cluster,
     bytes_of,
     partition,
+    with_clock,
 )
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
@@ -278,6 +290,131 @@ class Deletions(Appends):
                 assert is_deleted or found[one.offset] == one.key, f"{one.key!r} is gone"
 
 
+class Mounts(Appends):
+    """The same, while disks and PATH are unmounted and come back, PATH also as it was before."""
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "cluster"
+
+    def steps(self) -> list[Step]:
+        weighted: list[Step] = [self.append] * 6 + [self.commit] * 2 + [self.unmount] * 4
+        weighted += [self.mount] * 3 + [self.kill] * 3 + [self.turn] * 2 + [self.alter] * 2
+        weighted += [self.fail, self.mend, self.sync, self.open_again, self.lose]
+        return [*weighted, self.back_up, self.back_up, self.go_back, self.go_back, self.lose_path]
+
+    # Steps.
+
+    def unmount(self, _: int) -> None:
+        node = self.rng.randrange(self.nodes)
+        if self.disk(node).exists():
+            self.log[-1] += f" {node}"
+            self.disk(node).rename(self.away(node))
+
+    def mount(self, _: int) -> None:
+        self.mount_again(self.rng.randrange(self.nodes))
+
+    def mount_again(self, node: int) -> None:
+        if self.away(node).exists():
+            self.log[-1] += f" {node} is back"
+            if self.disk(node).exists():  # made anew while it was away
+                shutil.rmtree(self.disk(node))
+            self.away(node).rename(self.disk(node))
+
+    def away(self, node: int) -> Path:
+        return self.folder / f"disk-{node}.away"
+
+    def alter(self, number: int) -> None:
+        """Change a file that is the whole cluster's."""
+        size = 1_000_000 + len(self.log)
+        try:
+            self.processes[number].alter_topic("events", {"max.message.bytes": size})
+        except (OSError, KBatchError) as error:
+            self.log[-1] += f": {error}"
+
+    def append(self, number: int) -> None:
+        self.refused(super().append, number)
+
+    def commit(self, number: int) -> None:
+        self.refused(super().commit, number)
+
+    def sync(self, number: int) -> None:
+        self.refused(super().sync, number)
+
+    def refused(self, step: Step, number: int) -> None:
+        """Run a step, which an old PATH may refuse; then the process opens the cluster again."""
+        try:
+            step(number)
+        except (ConfigError, KafkaStorageError) as error:
+            self.log[-1] += f": {error}"
+            self.open_again(number)
+
+    def open_again(self, number: int) -> None:
+        self.restored(lambda: self.opened(number))
+
+    def opened(self, number: int) -> None:
+        folders = [self.disk(node) for node in range(self.nodes)]
+        made = Cluster(
+            str(self.path),
+            create=True,
+            log_dirs=folders,
+            without_nodes=self.lost(),
+            files=self.disks,
+        )
+        self.processes[number] = with_clock(made, self.clock)
+
+    def missing(self) -> list[int]:
+        return [node for node in range(self.nodes) if not self.disk(node).exists()]
+
+    def lost(self) -> list[int]:
+        """Return the nodes whose disks are gone for good."""
+        return [node for node in self.missing() if not self.away(node).exists()]
+
+    def restored(self, step: Callable[[], object]) -> None:
+        """Run a step; if the restore of PATH needs disks that are away, mount them first."""
+        try:
+            step()
+        except (ConfigError, FileSystemError) as error:
+            self.log[-1] += f": {error}"
+            self.disks.failing.clear()
+            for node in range(self.nodes):
+                self.mount_again(node)
+            step()
+
+    def back_up(self, _: int) -> None:
+        shutil.rmtree(self.folder / "backup", ignore_errors=True)
+        shutil.copytree(self.path, self.folder / "backup")
+
+    def go_back(self, _: int) -> None:
+        """Put an older PATH in its place; one of the processes goes on without opening it."""
+        if (self.folder / "backup").exists():
+            shutil.rmtree(self.path)
+            shutil.copytree(self.folder / "backup", self.path)
+            self.restored(lambda: self.opened(self.rng.randrange(2)))
+
+    def lose_path(self, number: int) -> None:
+        shutil.rmtree(self.path)
+        self.restored(lambda: self.opened(number))
+
+    # What must hold.
+
+    def look(self) -> None:
+        for node in range(self.nodes):
+            self.mount_again(node) if not self.has_all() else None
+        with contextlib.suppress(ConfigError):
+            super().look()
+
+    def has_all(self) -> bool:
+        return all(self.has_readable(tp) for tp in [*PARTITIONS, TRANSACTION_STATE])
+
+    def mend_all(self) -> None:
+        for node in range(self.nodes):
+            self.mount_again(node)
+        super().mend_all()
+        for number in range(2):
+            self.opened(number)
+
+
 def test_a_few_schedules_lose_nothing(tmp_path: Path) -> None:
     run_schedules(Appends, tmp_path, steps=STEPS, default=QUICK)
 
@@ -286,7 +423,11 @@ def test_what_is_deleted_in_a_few_schedules_stays_deleted(tmp_path: Path) -> Non
     run_schedules(Deletions, tmp_path, steps=STEPS, default=QUICK)
 
 
+def test_a_few_schedules_of_mounts_lose_nothing(tmp_path: Path) -> None:
+    run_schedules(Mounts, tmp_path, steps=STEPS, default=QUICK)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Appends, Deletions])
+@pytest.mark.parametrize("kind", [Appends, Deletions, Mounts])
 def test_many_schedules_lose_nothing(tmp_path: Path, kind: type[Appends]) -> None:
     run_schedules(kind, tmp_path, steps=STEPS, default=MANY)

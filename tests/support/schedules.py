@@ -88,6 +88,7 @@ class Schedule(abc.ABC):
             step(number)
         except Killed:
             self.log[-1] += ", killed"
+            self.disks.kill_at = None
             self.processes[number] = with_clock(self.processes[number], self.clock)
         self.disks.kill_at = None
 

@@ -1,0 +1,81 @@
+"""Schedules of mounts find faults that are put into the rules on purpose; each says how soon.
+
+A fault that no schedule finds means that its rule is not needed, or that the schedules are too weak.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.replica.json_files import JsonFiles, Mirrors
+from spark_kbatch.replica.partition import Partition
+from spark_kbatch.replica.partition_states import PartitionState
+from tests.replica.test_schedules import STEPS, Mounts
+
+SCHEDULES_MAX = 400
+
+
+def _believe_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PATH's file of a partition count, whatever its copies say."""
+    monkeypatch.setattr(JsonFiles, "reigning_mirrors", lambda self: Mirrors(self.files, ()))
+
+
+def _follow_an_old_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes go on at an old PATH."""
+    monkeypatch.setattr(JsonFiles, "newer_mirror", lambda _: None)
+
+
+def _refresh_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take a disk for current that missed a change."""
+
+    def refresh(self: JsonFiles) -> None:
+        self._missed = set()
+
+    monkeypatch.setattr(JsonFiles, "refresh", refresh)
+
+
+def _shrink_in_the_same_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a replica leave the ISR without a new leader epoch."""
+    write = Partition._write_state
+
+    def write_state(
+        self: Partition, state: PartitionState
+    ) -> tuple[PartitionState, Collection[int]]:
+        stored = self.view.state()
+        if state.leader == stored.leader:
+            state = state._replace(leader_epoch=stored.leader_epoch)
+        return write(self, state)
+
+    monkeypatch.setattr(Partition, "_write_state", write_state)
+
+
+def _restore_without_what_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up each disk that is not there when PATH is restored."""
+    monkeypatch.setattr(Mounts, "lost", Mounts.missing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    [
+        _believe_path,
+        _follow_an_old_path,
+        _refresh_nothing,
+        _shrink_in_the_same_epoch,
+        _restore_without_what_is_away,
+    ],
+)
+def test_a_fault_on_purpose_is_found(fault, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    fault(monkeypatch)
+    for seed in range(SCHEDULES_MAX):
+        try:
+            Mounts(tmp_path / str(seed), seed).run(STEPS)
+        except Exception as error:  # noqa: BLE001  whatever the fault leads to
+            print(f"{fault.__name__}: found by schedule {seed}: {error!r}"[:300])
+            return
+        shutil.rmtree(tmp_path / str(seed))
+    pytest.fail(f"not found in {SCHEDULES_MAX} schedules")
