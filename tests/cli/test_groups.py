@@ -119,10 +119,12 @@ def test_the_error_for_an_unknown_group_names_the_existing_ones(
     assert "billing" in str(done.exception)
 
 
-def test_topics_show_the_lag_of_groups_by_partition(cluster: Cluster) -> None:
-    rows = rows_of(kbatch("topics", cluster.path))
+def test_topics_show_the_lag_of_groups(cluster: Cluster) -> None:
+    sums = rows_of(kbatch("topics", cluster.path))
+    rows = rows_of(kbatch("topics", cluster.path, "--verbose"))
     events, more = objects_of(kbatch("topics", cluster.path, "--json"))
 
+    assert [row[-1] for row in sums] == [r"au\x1bdit: 0, billing: 2", "-"]
     assert [row[-1] for row in rows] == [r"au\x1bdit: 0, billing: 2", "-", "-"]
     assert events["partitions"][0]["groups"] == {
         "au\x1bdit": {"committed_offset": 3, "lag": 0},

@@ -69,18 +69,43 @@ def kbatch_from_a_shell(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_topics_shows_offsets_and_sizes(path: Path) -> None:
+def test_topics_shows_sums_of_each_topic(path: Path) -> None:
     done = kbatch_from_a_shell("topics", path)
 
     assert done.returncode == 0
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
-    size = str(len(builders.encode(ROWS)))
-    assert rows == [
-        ["topic", "partition", "first offset", "next offset", "records", "bytes"],
-        ["empty", "0", "0", "0", "0", "0"],
-        ["events", "0", "0", "3", "3", size],
-        ["events", "1", "0", "3", "3", size],
+    assert [line.split("\t") for line in done.stdout.splitlines()] == [
+        ["topic", "partitions", "records", "bytes"],
+        ["empty", "1", "0", "0"],
+        ["events", "2", "6", str(2 * len(builders.encode(ROWS)))],
     ]
+
+
+def test_topics_shows_the_partitions_of_a_named_topic_or_of_all_that_are_asked_for(
+    path: Path,
+) -> None:
+    size = str(len(builders.encode(ROWS)))
+    headings = ["topic", "partition", "first offset", "next offset", "records", "bytes"]
+    events = [["events", "0", "0", "3", "3", size], ["events", "1", "0", "3", "3", size]]
+
+    def rows_of(*words: str) -> list[list[str]]:
+        return [line.split("\t") for line in kbatch("topics", path, *words).stdout.splitlines()]
+
+    assert rows_of("events") == [headings, *events]
+    assert rows_of("-v") == [headings, ["empty", "0", "0", "0", "0", "0"], *events]
+
+
+def test_topics_counts_the_partitions_whose_replicas_are_not_all_in_sync(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"alone": 1})
+    cluster.create_topic("copied", partitions=2, replication_factor=2)
+    for number in (0, 1):
+        (tmp_path / "cluster" / "broker-1" / f"copied-{number}" / "kbatch.state").unlink()
+    with cluster.producer() as producer:
+        producer.send("copied", "a", partition=0).result()
+
+    lines = kbatch("topics", cluster.path).stdout.splitlines()
+
+    assert lines[0].split("\t") == ["topic", "partitions", "records", "bytes", "under-replicated"]
+    assert [line.split("\t")[::4] for line in lines[1:]] == [["alone", "0"], ["copied", "1"]]
 
 
 def test_topics_as_json_is_one_object_a_topic(path: Path) -> None:
