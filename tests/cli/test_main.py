@@ -95,17 +95,18 @@ def test_topics_shows_the_partitions_of_a_named_topic_or_of_all_that_are_asked_f
 
 
 def test_topics_counts_the_partitions_whose_replicas_are_not_all_in_sync(tmp_path: Path) -> None:
-    cluster = builders.a_cluster(tmp_path, topics={"alone": 1})
+    disks = [tmp_path / "a", tmp_path / "b"]
+    cluster = Cluster(tmp_path / "cluster", create=True, log_dirs=disks)
+    cluster.create_topic("alone")
     cluster.create_topic("copied", partitions=2, replication_factor=2)
-    for number in (0, 1):
-        (tmp_path / "cluster" / "broker-1" / f"copied-{number}" / "kbatch.state").unlink()
+    disks[1].rename(tmp_path / "unplugged")
     with cluster.producer() as producer:
         producer.send("copied", "a", partition=0).result()
 
     lines = kbatch("topics", cluster.path).stdout.splitlines()
 
     assert lines[0].split("\t") == ["topic", "partitions", "records", "bytes", "under-replicated"]
-    assert [line.split("\t")[::4] for line in lines[1:]] == [["alone", "0"], ["copied", "1"]]
+    assert [line.split("\t")[::4] for line in lines[1:]] == [["alone", "0"], ["copied", "2"]]
 
 
 def test_topics_as_json_is_one_object_a_topic(path: Path) -> None:
