@@ -98,6 +98,7 @@ def _columns(
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of the input; by default a file's name tells: .json, .jsonl and .ndjson, .csv, .parquet, or else lines.")  # fmt: skip
 @click.option("--key-separator", "-K", metavar="TEXT", callback=_separator, help=r"Take what is before this in each line as the key, such as : or \t.")  # fmt: skip
+@click.option("--key-field", metavar="NAME", help="Take each line as a JSON object that is the value as it is, and the key from this field of it.")  # fmt: skip
 @click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes.")  # fmt: skip
 @click.option("--columns", metavar="COLUMN=NAME,...", callback=_columns, help="Take only these columns, from columns or fields with these names, such as key=id,value=payload.")  # fmt: skip
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers, help="Give a header to each record that brings none; may be repeated.")  # fmt: skip
@@ -116,6 +117,7 @@ def produce(
     files: Sequence[str],
     format_name: str | None,
     key_separator: bytes | None,
+    key_field: str | None,
     null_marker: str | None,
     columns: dict[str, str] | None,
     headers: list[dict[str, Any]],
@@ -130,7 +132,8 @@ def produce(
     r"""Write records from files or stdin to TOPIC.
 
     Lines are values. In JSON lines an object is a record, as `kbatch consume --json` prints it, with key,
-    value, headers, partition and timestamp; in CSV and Parquet a row is one, with columns of these names.
+    value, headers, partition and timestamp; for objects of any other kind, which are values as they are, give
+    --format lines or --key-field. In CSV and Parquet a row is one, with columns of these names.
     Null partitions and times are chosen as for records that have none. TOPIC - stands for the column topic.
     FILE - is stdin, as is none. PATH may be HOST:PORT of a real cluster.
 
@@ -141,7 +144,10 @@ def produce(
     if create and topic == _COLUMN_TOPIC:
         raise click.UsageError("--create needs the name of a topic, and TOPIC is -")
     readings = [
-        (name, _reading(name, format_name, as_json, key_separator, null_marker, columns))
+        (
+            name,
+            _reading(name, format_name, as_json, key_separator, key_field, null_marker, columns),
+        )
         for name in files or [_STDIN]
     ]
     started = time.monotonic()
@@ -211,13 +217,19 @@ def _reading(
     format_name: str | None,
     as_json: bool,
     key_separator: bytes | None,
+    key_field: str | None,
     null_marker: str | None,
     columns: dict[str, str] | None,
 ) -> Reading:
     if format_name is None:
         format_name = "json" if as_json and name == _STDIN else format_of(name)
+        if format_name == "json" and key_field is not None:
+            format_name = "lines"  # of JSON objects that are no records
+    if key_separator is not None and key_field is not None:
+        raise click.UsageError("give one of --key-separator and --key-field")
     for option, value, formats in (
         ("--key-separator", key_separator, ("lines",)),
+        ("--key-field", key_field, ("lines",)),
         ("--null-marker", null_marker, ("lines", "csv")),
         ("--columns", columns, ("json", "csv", "parquet")),
     ):
@@ -225,7 +237,7 @@ def _reading(
             raise click.UsageError(
                 f"{option} is for {' and '.join(formats)}, and {_shown_name(name)} is read as {format_name}"
             )
-    return Reading(format_name, key_separator, null_marker, columns)
+    return Reading(format_name, key_separator, null_marker, columns, key_field)
 
 
 def _rows_of(
