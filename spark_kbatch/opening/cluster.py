@@ -28,6 +28,7 @@ from spark_kbatch.commit.staging import (
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
+    ServerRunningError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -100,7 +101,7 @@ class Cluster(TopicsAtPath):
     - Records: producer, read, list_offsets, delete_records, collect_garbage, export.
     - Jobs of Spark: history, find_commit, first_commit.
     - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, verify, repair.
-    - Kafka clients: serve, running_server, groups.
+    - Kafka clients: serve, running_server, groups, alter_group_offsets.
     """
 
     def __init__(
@@ -664,3 +665,27 @@ class Cluster(TopicsAtPath):
         from spark_kbatch.cluster.groups import groups_of  # noqa: PLC0415  above
 
         return groups_of(self._parts)
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[PartitionKey, int]) -> None:
+        """Set the offsets at which a consumer group continues; it may not have members, nor need it exist.
+
+        If a server runs, here or in another process, it is asked to.
+
+        Args:
+            group_id: the group.
+            offsets: of the next record to read, by (topic, partition); they may lie outside the log.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+            UnknownTopicOrPartitionError: a partition does not exist.
+        """
+        from spark_kbatch.remote.cluster import connect_to  # noqa: PLC0415  above
+        from spark_kbatch.server.groups.store import alter_offsets  # noqa: PLC0415  above
+
+        group_id, wanted = arguments.group_offsets(group_id, offsets)
+        try:
+            alter_offsets(self._parts, group_id, wanted)
+        except ServerRunningError as error:
+            if not error.address:
+                raise
+            connect_to(error.address, None, {}).alter_group_offsets(group_id, wanted)

@@ -70,7 +70,7 @@ class RemoteCluster(ReadableTopics):
     - Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
       partitions, describe.
     - Records: producer, read, list_offsets, delete_records.
-    - Kafka clients: groups.
+    - Kafka clients: groups, alter_group_offsets.
 
     A call that cannot reach the cluster is tried again until default.api.timeout.ms have passed.
     """
@@ -313,6 +313,21 @@ class RemoteCluster(ReadableTopics):
         """
         with self._client() as client:
             return groups.all_groups(client)
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[PartitionKey, int]) -> None:
+        """Set the offsets at which a consumer group continues; it may not have members, nor need it exist.
+
+        Args:
+            group_id: the group.
+            offsets: of the next record to read, by (topic, partition); they may lie outside the log.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+            UnknownTopicOrPartitionError: a partition does not exist.
+        """
+        group_id, wanted = arguments.group_offsets(group_id, offsets)
+        with self._client() as client:
+            groups.alter_offsets(client, group_id, wanted)
 
 
 def connect_to(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> RemoteCluster:

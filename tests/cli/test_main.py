@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_kbatch import Cluster
+from spark_kbatch.cli import kcat
 from spark_kbatch.cli.main import cli, main
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
@@ -688,3 +689,32 @@ def test_consume_leaves_out_what_transactions_aborted_unless_it_is_asked_for(
     assert [json.loads(line)["offset"] for line in done.stdout.splitlines()] == offsets
     read = cluster.read("events", columns=["offset"], isolation_level=isolation_level)
     assert [offset for rows in read for offset in rows.column("offset").to_pylist()] == offsets
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        (["consume", "-o", "-5"], "--last N"),
+        (["consume", "-c", "5"], "-n N"),
+        (["consume", "-c5"], "-n N"),
+        (["consume", "-C"], "`kbatch consume`"),
+        (["consume", "--from-beginning"], "the default"),
+        (["produce", "-P"], "`kbatch produce`"),
+        (["produce", "-b", "broker:9092"], "PATH, or HOST:PORT"),
+        (["produce", "-t", "events"], "TOPIC"),
+    ],
+)
+def test_an_option_of_kcat_is_answered_by_ours(path: Path, words: list[str], ours: str) -> None:
+    command, option, *rest = words
+    done = CliRunner().invoke(cli, [command, str(path), "events", option, *rest])
+
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.split())
+    assert f"No such option: {option[:2] if len(option) == 3 else option}; here it is " in said
+    assert ours in said
+
+
+def test_no_option_that_is_answered_by_ours_is_ours() -> None:
+    for name, theirs in kcat.OURS.items():
+        own = {word for one in cli.commands[name].params for word in one.opts}
+        assert not own & theirs.keys()
