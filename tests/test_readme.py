@@ -164,7 +164,7 @@ def test_shown_commands_have_words_that_the_command_line_takes(
             _, *words = shlex.split(part.partition(" < ")[0], comments=True)
             words = [there.get(word, word) for word in words]
             for word in words:
-                if word.endswith((".csv", ".parquet")):
+                if word.endswith((".csv", ".jsonl", ".parquet")):
                     (tmp_path / word).touch()
             name, command, words = cli.resolve_command(parent, words)
             assert command is not None
