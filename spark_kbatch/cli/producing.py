@@ -27,6 +27,7 @@ from spark_kbatch.cli.paths import client_options, open_cluster, path_argument, 
 from spark_kbatch.cli.progress import OnProgress, progress_bar
 from spark_kbatch.errors import KBatchError, RequestTimedOutError
 from spark_kbatch.model import CODECS, INT_MAX
+from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.record.columns import HEADERS_TYPE
 from spark_kbatch.terminal import visible
@@ -38,7 +39,11 @@ _STDIN = "-"
 _COLUMN_TOPIC = "-"
 _INTERRUPTED = 130
 _PATIENCE_S = 2.0  # with a producer that is to stop, and writes nothing
-_OPTION_OF_KEY = {"compression.type": "--compression-type", "acks": "--acks"}
+_OPTION_OF_KEY = {
+    "compression.type": "--compression-type",
+    "acks": "--acks",
+    "auto.create.topics.enable": "--no-create",
+}
 _DEFAULTS = {
     "batch.size": "1000000"
 }  # large, since an input is mostly there already; fits max.message.bytes
@@ -108,7 +113,7 @@ def _columns(
 )
 @click.option("--acks", type=click.Choice(("all", "1", "0")), help="Replicas that must have a record before it counts as written.  [default: all]")  # fmt: skip
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the producer, such as linger.ms=50; may be repeated.")  # fmt: skip
-@click.option("--create", is_flag=True, help="Create the topic, and the cluster in a folder, if there is none.")  # fmt: skip
+@click.option("--create/--no-create", default=None, help="Whether to create the topic, and the cluster in a folder, if there is none.  [default: in a folder, but not on a real cluster]")  # fmt: skip
 @client_options
 @json_option
 def produce(
@@ -125,7 +130,7 @@ def produce(
     compression_type: str | None,
     acks: str | None,
     given: dict[str, str],
-    create: bool,
+    create: bool | None,
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
@@ -141,7 +146,11 @@ def produce(
     object, with the producer's metrics. At a line that cannot be used it stops: what was before that line is written.
     """
     options = _producer_options(given, compression_type, acks)
-    if create and topic == _COLUMN_TOPIC:
+    in_folder = not is_address(path)
+    if in_folder:
+        create = create is not False
+        options["auto.create.topics.enable"] = str(create)
+    elif create and topic == _COLUMN_TOPIC:
         raise click.UsageError("--create needs the name of a topic, and TOPIC is -")
     readings = [
         (
@@ -152,8 +161,8 @@ def produce(
     ]
     started = time.monotonic()
     why: BaseException | None = None
-    with open_cluster(path, client, create=create) as cluster:
-        if create:
+    with open_cluster(path, client, create=bool(create)) as cluster:
+        if create and not in_folder:
             cluster.create_topic(topic, exist_ok=True)
         with cluster.producer(**options) as producer:
             try:

@@ -411,7 +411,7 @@ def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
 @click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), help="Number of replicas, each in its own log dir or on its own broker; by default as for partitions.")  # fmt: skip
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY of the topic to VALUE; may be repeated.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
-@click.option("--create", is_flag=True, help="Create the cluster in a folder if there is none.")
+@click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster in a folder if there is none.")  # fmt: skip
 @client_options
 @json_option
 def create_topic(

@@ -199,7 +199,8 @@ class Cluster(TopicsAtPath):
                 name,
                 TopicConfig(**settings),
                 given=() if isinstance(config, TopicConfig) else map(topic_key, settings),
-                **({"partitions": 1, "replication_factor": 1} | given),
+                partitions=given.get("partitions", 1),
+                replication_factor=given.get("replication_factor", 1),
                 exist_ok=exist_ok,
             )
         if not exist_ok:
@@ -564,6 +565,9 @@ class Cluster(TopicsAtPath):
     def producer(self, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
 
+        A topic that does not exist is created by the first record for it, unless
+        `auto_create_topics_enable` is False.
+
         Args:
             options: those of Kafka's producer, such as `acks="all"`, `linger_ms=5`,
                 `compression_type="zstd"`; see `PRODUCER_OPTIONS`.
@@ -582,7 +586,9 @@ class Cluster(TopicsAtPath):
             LocalLog(
                 self._parts.append_records, flush=config.flush, level=config.compression_level
             ),
-            translating(self._parts.topic_to_write, self.path),
+            translating(
+                self._parts.topics_to_write(create=config.auto_create_topics_enable), self.path
+            ),
             now_ms,
             new_producer_id=self._parts.new_producer_id,
             takes_runs=True,

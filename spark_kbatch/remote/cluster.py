@@ -52,6 +52,10 @@ from spark_kbatch.remote.topics import RemoteTopic
 
 _CLUSTER_KEYS = frozenset(option.key for option in CLUSTER_OPTIONS)
 _PRODUCER_KEYS = frozenset(option.key for option in PRODUCER_OPTIONS)
+_OF_FOLDERS = {
+    "auto.create.topics.enable": "what is created in a real cluster is for `create_topic`",
+    "flush": "brokers flush by their own settings",
+}
 # Options of both; those given for the cluster hold for its producers too.
 _OF_BOTH = ("request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
 
@@ -287,10 +291,9 @@ class RemoteCluster(ReadableTopics):
                 raise ConfigError(
                     f"option {key!r} is one of the whole cluster: give it to spark_kbatch.connect"
                 )
-            if key == "flush":
+            if key in _OF_FOLDERS:
                 raise ConfigError(
-                    "option 'flush' is for clusters in a folder: brokers flush by their own settings; "
-                    "leave it out"
+                    f"option {key!r} is for clusters in a folder: {_OF_FOLDERS[key]}; leave it out"
                 )
         keys = {topic_key(name).lower() for name in options}
         defaults = {

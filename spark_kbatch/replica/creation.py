@@ -35,8 +35,11 @@ _MIRROR = "mirror-"
 
 def create_cluster(
     manager: ReplicaManager, log_dirs: Sequence[Path], topics: Mapping[str, TopicConfig]
-) -> None:
+) -> bool:
     """Create a cluster, or restore one from the copies of its JSON files (mirrors) beside its log dirs.
+
+    Returns:
+        False if it exists, or was restored.
 
     Args:
         manager: of a PATH that holds no cluster yet, as far as is known.
@@ -52,7 +55,7 @@ def create_cluster(
     _ensure_creatable(metadata)
     with manager.locks.metadata():
         if cluster_file.exists() or _restore(metadata, log_dirs):
-            return
+            return False
         _make_dirs(metadata)
         cluster_file.make_log_dirs(log_dirs)
         with manager.writing():
@@ -66,6 +69,7 @@ def create_cluster(
                 )
         cluster_file.create()
         metadata.keep_room()
+        return True
 
 
 def _make_dirs(metadata: Metadata) -> None:
