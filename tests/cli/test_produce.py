@@ -350,12 +350,14 @@ def test_a_bad_row_is_named_and_those_before_it_are_written(
 # Where to, and how
 
 
-def test_a_topic_and_its_cluster_are_created_where_that_is_asked_for(cluster: Cluster) -> None:
-    done = kbatch("produce", cluster.path, "absent", stdin="x\n")
-    assert "topic 'absent' does not exist" in str(done.exception)
-    for _ in range(2):
+def test_a_topic_and_its_cluster_are_created_unless_that_is_ruled_out(cluster: Cluster) -> None:
+    for path in (cluster.path, "./new"):
+        done = kbatch("produce", path, "absent", "--no-create", stdin="x\n")
+        assert done.exit_code == 1
+        assert "'absent' does not exist" in str(done.exception) or path == "./new"
+    for create in ((), ("--create",)):
         done = kbatch(
-            "produce", "./new", "first", "--create", "-z", "zstd", "--acks", "1", stdin="x\n"
+            "produce", "./new", "first", *create, "-z", "zstd", "--acks", "1", stdin="x\n"
         )
         assert done.stdout == "Wrote 1 record to first.\n"
     assert [one["value"] for one in records(Cluster("new"), "first")] == ["x", "x"]

@@ -30,7 +30,6 @@ from spark_kbatch.errors import (
     ProducerClosedError,
     RecordTooLargeError,
     RequestTimedOutError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
@@ -135,7 +134,6 @@ def test_keys_meet_in_one_partition_however_they_are_sent(cluster: spark_kbatch.
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"topic": "missing"}, UnknownTopicOrPartitionError, "missing"),
         ({"topic": "__transaction_state"}, ConfigError, "__transaction_state"),
         ({"value": 5}, ConfigError, "value is a int; accepted: bytes, text or None"),
         ({"key": 5}, ConfigError, "key is a int"),
