@@ -1,4 +1,4 @@
-"""One rule for all doors: who writes creates what is missing, which is told; who reads creates nothing."""
+"""One rule for all doors: a write creates what is missing and logs it; a read creates nothing."""
 
 from __future__ import annotations
 
