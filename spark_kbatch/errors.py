@@ -454,6 +454,21 @@ class ServerRunningError(KBatchError):
         return f"{self.path} is served already by a server {where}; use that one, or stop it first"
 
 
+@dataclass(eq=False, repr=False)
+class GroupNotEmptyError(KBatchError):
+    """The offsets of a consumer group were to be set while it has members."""
+
+    group_id: str
+    where: str  # the cluster
+
+    def __str__(self) -> str:
+        return (
+            f"consumer group {self.group_id!r} of {self.where} has members, which would go on from where "
+            "they are: stop them first; those that died leave after their session time-out, while the "
+            "cluster is served"
+        )
+
+
 class ProducerClosedError(KBatchError):
     """A producer was closed before it could deliver the record."""
 

@@ -79,7 +79,7 @@ DOORS = {
 FACES = {
     "spark": {"errors", "model", "opening.readers", "opening.writes", "options", "terminal"},
     "cli": {
-        ROOT, "errors", "model", "opening.readers", "opening.topics_at_path", "options", "terminal",
+        ROOT, "errors", "model", "opening.readers", "opening.topics_at_path", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "spark.demo",

@@ -1,9 +1,10 @@
-"""`kbatch groups`: shows consumer groups, with their members, offsets and lag."""
+"""`kbatch groups`: shows consumer groups, with their members, offsets and lag; `groups reset` moves offsets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -11,17 +12,29 @@ from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.cli.output import (
     Table,
     iso_time,
+    iso_time_ms,
     print_json,
     print_line,
     text_of,
 )
 from spark_kbatch.cli.parameters import json_option
-from spark_kbatch.cli.paths import client_options, is_remote, name_of, open_cluster, path_argument
-from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import ConsumerGroup
+from spark_kbatch.cli.paths import (
+    client_options,
+    complete_topic,
+    is_remote,
+    name_of,
+    open_cluster,
+    path_argument,
+)
+from spark_kbatch.errors import ConfigError, GroupNotEmptyError
+from spark_kbatch.model import LONG_MAX, ConsumerGroup, GroupOffset, TopicPartition
 
 if TYPE_CHECKING:
     from spark_kbatch import RemoteCluster
+
+logger = logging.getLogger(__name__)
+
+_WITHOUT_MEMBERS = {"Empty", "Dead", ""}  # states; empty where a broker does not tell
 
 
 @click.command()
@@ -33,8 +46,8 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
     """List consumer groups, and how far each is behind.
 
     With the name of a GROUP, show its members, and its offset and lag in each partition. A server need not
-    run: groups are shown as they were stored last, which a rebalance may be changing now. PATH may be
-    HOST:PORT of a real cluster.
+    run: groups are shown as they were stored last, which a rebalance may be changing now. `kbatch groups reset`
+    moves a group's offsets. PATH may be HOST:PORT of a real cluster.
     """
     cluster = open_cluster(path, client)
     server = _served_at(cluster)
@@ -77,6 +90,119 @@ def find_group(cluster: Cluster | RemoteCluster, group_id: str) -> ConsumerGroup
             f"{', '.join(found) or 'none'}"
         )
     return found[group_id]
+
+
+class _Time(NamedTuple):
+    """The time of the records at which a group is to go on, in ms."""
+
+    ms: int
+
+
+def _parse_to(_context: click.Context, _parameter: click.Parameter, text: str) -> str | int | _Time:
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdigit() and int(text) <= LONG_MAX:
+        return int(text)
+    found = iso_time_ms(text)
+    if found is None or found < 0:
+        raise click.BadParameter(
+            f"{text!r} is not earliest, latest, an offset, or a time such as 2024-10-25T08:00:00Z"
+        )
+    return _Time(found)
+
+
+@click.command("groups reset")
+@path_argument
+@click.argument("group")
+@click.option("--to", "to", required=True, metavar="OFFSET", callback=_parse_to, help="Where to go on: earliest, latest, an offset, or the first record of an ISO 8601 time or later.")  # fmt: skip
+@click.option("--topic", "-t", "topics", metavar="TOPIC", multiple=True, shell_complete=complete_topic, help="Move the offsets of all partitions of this topic; may be repeated.  [default: partitions in which the group has offsets]")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@client_options
+@json_option
+def reset(
+    path: str,
+    group: str,
+    to: str | int | _Time,
+    topics: Sequence[str],
+    dry_run: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Move the offsets of a consumer GROUP that has no members.
+
+    The group goes on from there once it has members again. With --topic it need not exist yet. An offset
+    outside of a log becomes the start or the end of the log, with a warning. For each partition the old offset
+    is shown beside the new one.
+
+    A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
+    """
+    cluster = open_cluster(path, client)
+    before = _offsets_of_idle_group(cluster, group, topics)
+    partitions = [tp for name in dict.fromkeys(topics) for tp in cluster.partitions(name)]
+    if not topics:
+        partitions = [
+            tp
+            for tp, one in before.items()
+            if one.committed_offset is not None and one.log_end_offset is not None
+        ]
+    after = _new_offsets(cluster, partitions, to)
+    if not dry_run:
+        cluster.alter_group_offsets(group, after)
+    table = Table(f"Offsets of group {group}{', as they would be' * dry_run}")
+    table.add_texts("topic")
+    table.add_numbers("partition", "old offset", "new offset")
+    for tp, offset in after.items():
+        old = before[tp].committed_offset if tp in before else None
+        if as_json:
+            print_json({"group": group, **tp._asdict(), "old_offset": old, "new_offset": offset})
+        else:
+            table.add_row(*tp, old, offset)
+    if not as_json:
+        table.print(if_empty=f"Group {group} has no offsets; name its topics with --topic.")
+
+
+def _offsets_of_idle_group(
+    cluster: Cluster | RemoteCluster, group_id: str, topics: Sequence[str]
+) -> Mapping[TopicPartition, GroupOffset]:
+    """Return the offsets of a group that may be moved; none of a new group, for which topics are named.
+
+    Raises:
+        GroupNotEmptyError: it has members.
+        ConfigError: there is no such group, and no topic is named.
+    Source: Kafka tools/.../consumer/group/ConsumerGroupCommand.java resetOffsets.
+    """
+    known = next((one for one in cluster.groups() if one.group_id == group_id), None)
+    if known is None:
+        return {} if topics else find_group(cluster, group_id).offsets
+    if known.members or known.state not in _WITHOUT_MEMBERS:
+        raise GroupNotEmptyError(group_id, name_of(cluster))
+    return known.offsets
+
+
+def _new_offsets(
+    cluster: Cluster | RemoteCluster, partitions: Sequence[TopicPartition], to: str | int | _Time
+) -> dict[TopicPartition, int]:
+    """Return where a group is to go on in each partition, which is inside of the log."""
+
+    def edges(which: str) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys(partitions, which)
+        found = cluster.list_offsets(wanted, isolation_level="read_uncommitted")
+        return {tp: one.offset for tp, one in found.items() if one is not None}
+
+    if isinstance(to, str):
+        return edges(to)
+    starts, ends = edges("earliest"), edges("latest")
+    if isinstance(to, _Time):
+        found = cluster.list_offsets(dict.fromkeys(partitions, to.ms))
+        return {tp: ends[tp] if one is None else one.offset for tp, one in found.items()}
+    after = {tp: min(max(to, starts[tp]), ends[tp]) for tp in partitions}
+    for tp, offset in after.items():
+        if offset != to:
+            logger.warning(
+                "offset %d of %s is outside of the log, which has %d to %d (exclusive): set to %d",
+                to, tp, starts[tp], ends[tp], offset,
+            )  # fmt: skip
+    return after
 
 
 def _group_as_json(group: ConsumerGroup) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Records that `kbatch produce` reads: lines, JSON lines, CSV or Parquet, turned into Arrow batches.
 
-    lines      a line is a value, or a key, a separator and a value
+    lines      a line is a value, or a key, a separator and a value; or a JSON object that has the key in a field
     json       an object a line, as `kbatch consume --json` prints it
     csv        the first row names the columns; in `headers` is JSON, as in an object's `headers`
     parquet    columns as `send_arrow` takes them
@@ -60,7 +60,7 @@ _TIMES = "milliseconds since 1970 or an ISO 8601 time, such as 2024-10-25T08:00:
 
 
 class Reading(NamedTuple):
-    """How to parse an input of `kbatch produce`: its format, key separator, null marker and columns."""
+    """How to parse an input of `kbatch produce`: its format, where keys are, null marker and columns."""
 
     format: str
     key_separator: bytes | None = None  # in lines
@@ -68,6 +68,7 @@ class Reading(NamedTuple):
     columns: Mapping[str, str] | None = (
         None  # where each column comes from; by their own names if None
     )
+    key_field: str | None = None  # of the JSON objects in lines
 
 
 @dataclass
@@ -124,8 +125,12 @@ def _read_lines(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
 
     separator = reading.key_separator
     for first_line, block in _blocks(source):
-        lines, bad = _split(block), None
-        if separator is None:
+        lines, bad, why = _split(block), None, f"it has no key separator {_shown(separator)}"
+        if reading.key_field is not None:
+            keys, why = _keys_in(lines, block, reading.key_field)
+            bad = len(keys) if why else None
+            columns = {"key": keys, "value": lines.slice(0, len(keys))}
+        elif separator is None:
             columns = {"value": lines}
         else:
             parts = compute.split_pattern(lines, separator, max_splits=1)
@@ -142,9 +147,55 @@ def _read_lines(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
             columns = {n: _without(marker, one) for n, one in columns.items()}
         yield pa.RecordBatch.from_pydict(columns)
         if bad is not None:
-            raise ConfigError(
-                f"{source.name}, line {first_line + bad}: it has no key separator {_shown(separator)}"
-            )
+            raise ConfigError(f"{source.name}, line {first_line + bad}: {why}")
+
+
+def _keys_in(lines: pa.Array, block: bytes, field: str) -> tuple[pa.Array, str]:
+    """Return the keys that lines of JSON objects have in a field, up to the first bad line; its error too.
+
+    Text is the key as it is, and any other value as JSON; null is null.
+    """
+    for kind in (pa.string(), pa.int64()):  # nearly always one of these
+        found = _fields_by_arrow(block, field, kind)
+        if found is not None and len(found) == len(lines) and not found.null_count:
+            return found.cast(pa.string()).cast(pa.binary()), ""
+    keys: list[bytes | None] = []
+    for line in lines.to_pylist():
+        try:
+            keys.append(_key_in(line, field))
+        except ValueError as error:
+            return pa.array(keys, pa.binary()), str(error)
+    return pa.array(keys, pa.binary()), ""
+
+
+def _fields_by_arrow(block: bytes, field: str, kind: pa.DataType) -> pa.Array | None:
+    """Return a field of each JSON object in a block of lines; None if it is not of this type everywhere."""
+    from pyarrow import json as arrow_json  # noqa: PLC0415  takes long to import
+
+    options = arrow_json.ParseOptions(
+        explicit_schema=pa.schema({field: kind}), unexpected_field_behavior="ignore"
+    )
+    try:
+        pa.array([block], pa.large_binary()).cast(pa.large_string())  # fails if it is not UTF-8
+        table = arrow_json.read_json(
+            pa.BufferReader(block),
+            read_options=arrow_json.ReadOptions(block_size=_BLOCK),
+            parse_options=options,
+        )
+    except pa.ArrowInvalid:
+        return None
+    return table[field].combine_chunks()
+
+
+def _key_in(line: bytes, field: str) -> bytes | None:
+    found = _object_in(line)
+    if field not in found:
+        raise ValueError(f"it has no field {field!r}; its fields: {', '.join(found) or 'none'}")
+    value = found[field]
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _text_of(field, text).encode()
 
 
 def _without(marker: bytes, column: pa.Array) -> pa.Array:
@@ -353,6 +404,18 @@ def _milliseconds(column: pa.Array) -> pa.Array:
 
 def _record(line: bytes, names: Mapping[str, str], *, is_strict: bool) -> dict[str, Any]:
     """Parse a JSON line into a record's columns; raise ValueError that says what is wrong with it."""
+    found = _object_in(line)
+    unknown = sorted(found.keys() - names.values() - _NOT_WRITTEN.keys())
+    if is_strict and unknown:
+        raise ValueError(
+            f"unknown field {unknown[0]!r}; accepted: {', '.join(COLUMNS)}, or choose fields with --columns; "
+            "objects that are values as they are: --format lines, and --key-field NAME for their keys"
+        )
+    return {name: _VALUE_OF[name](name, found.get(source)) for name, source in names.items()}
+
+
+def _object_in(line: bytes) -> dict[str, Any]:
+    """Return the JSON object in a line; raise ValueError that says what is wrong with it."""
     try:
         found = json.loads(line)
     except UnicodeDecodeError as error:
@@ -361,12 +424,7 @@ def _record(line: bytes, names: Mapping[str, str], *, is_strict: bool) -> dict[s
         raise ValueError(f"it is no JSON object: {error}") from None
     if not isinstance(found, dict):
         raise ValueError('it is no JSON object; accepted: such as {"key": "k", "value": "v"}')
-    unknown = sorted(found.keys() - names.values() - _NOT_WRITTEN.keys())
-    if is_strict and unknown:
-        raise ValueError(
-            f"unknown field {unknown[0]!r}; accepted: {', '.join(COLUMNS)}, or choose fields with --columns"
-        )
-    return {name: _VALUE_OF[name](name, found.get(source)) for name, source in names.items()}
+    return found
 
 
 def _bytes_of(name: str, value: Any) -> bytes | None:

@@ -32,6 +32,7 @@ from spark_kbatch.cli import (
     topics,
     upkeep,
 )
+from spark_kbatch.cli.kcat import in_our_words
 from spark_kbatch.cli.paths import ensure_folder, with_path
 from spark_kbatch.cli.stopping import interrupts_told
 from spark_kbatch.errors import KBatchError
@@ -53,6 +54,8 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command to run, and add a default PATH to its arguments where PATH is left out."""
+        if " ".join(args[:2]) in self.commands:  # of two words
+            args = [" ".join(args[:2]), *args[2:]]
         name, command, words = super().resolve_command(ctx, args)
         return name, command, words if command is None else with_path(ctx, command, words)
 
@@ -66,10 +69,11 @@ class _Commands(click.Group):
 def _arguments_escaped() -> Iterator[None]:
     try:
         yield
-    except click.UsageError as error:
+    except click.UsageError as found:
+        error = in_our_words(found) if isinstance(found, click.NoSuchOption) else found
         message = error.format_message()
         if message.isprintable() or (error.ctx and message == error.ctx.get_help()):
-            raise
+            raise error from None
         raise click.UsageError(visible(message), error.ctx) from None
 
 
@@ -121,6 +125,7 @@ for _command in (
     mirroring.mirror,
     serving.serve,
     groups.groups,
+    groups.reset,
 ):
     cli.add_command(_command)
 

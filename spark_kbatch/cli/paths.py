@@ -24,6 +24,7 @@ from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening.readers import open_for_reading, open_reader
+from spark_kbatch.opening.writes import cluster_to_write
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible
 
@@ -144,7 +145,9 @@ def open_cluster(
 ) -> Cluster | RemoteCluster:
     """Open the cluster that PATH names; with `create`, create one in a folder if there is none."""
     ensure_goes_with(path, client)
-    return spark_kbatch.connect(path, client) if is_address(path) else Cluster(path, create=create)
+    if is_address(path):
+        return spark_kbatch.connect(path, client)
+    return cluster_to_write(path) if create else Cluster(path)
 
 
 def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) -> Any:

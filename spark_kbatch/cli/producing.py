@@ -28,6 +28,7 @@ from spark_kbatch.cli.progress import OnProgress, progress_bar
 from spark_kbatch.cli.stopping import end_as_interrupted
 from spark_kbatch.errors import KBatchError, RequestTimedOutError
 from spark_kbatch.model import CODECS, INT_MAX
+from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.record.columns import HEADERS_TYPE
 from spark_kbatch.terminal import visible
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
 _STDIN = "-"
 _COLUMN_TOPIC = "-"
 _PATIENCE_S = 2.0  # with a producer that is to stop, and writes nothing
-_OPTION_OF_KEY = {"compression.type": "--compression-type", "acks": "--acks"}
+_OPTION_OF_KEY = {
+    "compression.type": "--compression-type",
+    "acks": "--acks",
+    "auto.create.topics.enable": "--no-create",
+}
 _DEFAULTS = {
     "batch.size": "1000000"
 }  # large, since an input is mostly there already; fits max.message.bytes
@@ -98,6 +103,7 @@ def _columns(
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of the input; by default a file's name tells: .json, .jsonl and .ndjson, .csv, .parquet, or else lines.")  # fmt: skip
 @click.option("--key-separator", "-K", metavar="TEXT", callback=_separator, help=r"Take what is before this in each line as the key, such as : or \t.")  # fmt: skip
+@click.option("--key-field", metavar="NAME", help="Take each line as a JSON object that is the value as it is, and the key from this field of it.")  # fmt: skip
 @click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes.")  # fmt: skip
 @click.option("--columns", metavar="COLUMN=NAME,...", callback=_columns, help="Take only these columns, from columns or fields with these names, such as key=id,value=payload.")  # fmt: skip
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers, help="Give a header to each record that brings none; may be repeated.")  # fmt: skip
@@ -107,7 +113,7 @@ def _columns(
 )
 @click.option("--acks", type=click.Choice(("all", "1", "0")), help="Replicas that must have a record before it counts as written.  [default: all]")  # fmt: skip
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the producer, such as linger.ms=50; may be repeated.")  # fmt: skip
-@click.option("--create", is_flag=True, help="Create the topic, and the cluster in a folder, if there is none.")  # fmt: skip
+@click.option("--create/--no-create", default=None, help="Whether to create the topic, and the cluster in a folder, if there is none.  [default: in a folder, but not on a real cluster]")  # fmt: skip
 @client_options
 @json_option
 def produce(
@@ -116,6 +122,7 @@ def produce(
     files: Sequence[str],
     format_name: str | None,
     key_separator: bytes | None,
+    key_field: str | None,
     null_marker: str | None,
     columns: dict[str, str] | None,
     headers: list[dict[str, Any]],
@@ -123,14 +130,15 @@ def produce(
     compression_type: str | None,
     acks: str | None,
     given: dict[str, str],
-    create: bool,
+    create: bool | None,
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
     r"""Write records from files or stdin to TOPIC.
 
     Lines are values. In JSON lines an object is a record, as `kbatch consume --json` prints it, with key,
-    value, headers, partition and timestamp; in CSV and Parquet a row is one, with columns of these names.
+    value, headers, partition and timestamp; for objects of any other kind, which are values as they are, give
+    --format lines or --key-field. In CSV and Parquet a row is one, with columns of these names.
     Null partitions and times are chosen as for records that have none. TOPIC - stands for the column topic.
     FILE - is stdin, as is none. PATH may be HOST:PORT of a real cluster.
 
@@ -138,16 +146,23 @@ def produce(
     object, with the producer's metrics. At a line that cannot be used it stops: what was before that line is written.
     """
     options = _producer_options(given, compression_type, acks)
-    if create and topic == _COLUMN_TOPIC:
+    in_folder = not is_address(path)
+    if in_folder:
+        create = create is not False
+        options["auto.create.topics.enable"] = str(create)
+    elif create and topic == _COLUMN_TOPIC:
         raise click.UsageError("--create needs the name of a topic, and TOPIC is -")
     readings = [
-        (name, _reading(name, format_name, as_json, key_separator, null_marker, columns))
+        (
+            name,
+            _reading(name, format_name, as_json, key_separator, key_field, null_marker, columns),
+        )
         for name in files or [_STDIN]
     ]
     started = time.monotonic()
     why: BaseException | None = None
-    with open_cluster(path, client, create=create) as cluster:
-        if create:
+    with open_cluster(path, client, create=bool(create)) as cluster:
+        if create and not in_folder:
             cluster.create_topic(topic, exist_ok=True)
         with cluster.producer(**options) as producer:
             try:
@@ -210,13 +225,19 @@ def _reading(
     format_name: str | None,
     as_json: bool,
     key_separator: bytes | None,
+    key_field: str | None,
     null_marker: str | None,
     columns: dict[str, str] | None,
 ) -> Reading:
     if format_name is None:
         format_name = "json" if as_json and name == _STDIN else format_of(name)
+        if format_name == "json" and key_field is not None:
+            format_name = "lines"  # of JSON objects that are no records
+    if key_separator is not None and key_field is not None:
+        raise click.UsageError("give one of --key-separator and --key-field")
     for option, value, formats in (
         ("--key-separator", key_separator, ("lines",)),
+        ("--key-field", key_field, ("lines",)),
         ("--null-marker", null_marker, ("lines", "csv")),
         ("--columns", columns, ("json", "csv", "parquet")),
     ):
@@ -224,7 +245,7 @@ def _reading(
             raise click.UsageError(
                 f"{option} is for {' and '.join(formats)}, and {_shown_name(name)} is read as {format_name}"
             )
-    return Reading(format_name, key_separator, null_marker, columns)
+    return Reading(format_name, key_separator, null_marker, columns, key_field)
 
 
 def _rows_of(

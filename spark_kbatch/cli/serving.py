@@ -19,6 +19,7 @@ from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option, settings_given
 from spark_kbatch.cli.paths import folder_argument
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.opening.writes import cluster_to_write
 from spark_kbatch.options.server import ServerConfig, parse_address
 from spark_kbatch.options.topic import PARTITIONS_MAX, REPLICATION_FACTOR_MAX, topic_key
 from spark_kbatch.terminal import visible
@@ -74,7 +75,7 @@ def _advertised(
     help="Flush batches to disk before they are acknowledged.",
 )
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the server; may be repeated.")  # fmt: skip
-@click.option("--create", is_flag=True, help="Create the cluster if there is none.")
+@click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster if there is none.")  # fmt: skip
 @json_option
 def serve(
     path: str,
@@ -101,7 +102,7 @@ def serve(
     _be_a_server()
     with (
         _signals() as next_signal,
-        Cluster(path, create=create) as cluster,
+        cluster_to_write(path) if create else Cluster(path) as cluster,
         cluster.serve(
             *listen,
             advertise=advertise,

@@ -58,6 +58,7 @@ _REPLICA_COLUMNS = ("leader", "isr", "lag")
 @click.option(
     "--internal", is_flag=True, help="Include internal topics, whose names start with '__'."
 )
+@click.option("--verbose", "-v", is_flag=True, help="Show a row for each partition, as for a named TOPIC.")  # fmt: skip
 @foreign_end_option
 @client_options
 @json_option
@@ -65,11 +66,14 @@ def topics(
     path: str,
     names: Sequence[str],
     internal: bool,
+    verbose: bool,
     foreign_end: str,
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """List topics, with offsets and sizes by partition.
+    """List topics, with their sums of records and bytes.
+
+    With the name of a TOPIC, or with --verbose, show offsets, sizes and replicas by partition; --json always does.
 
     PATH is a cluster, a real broker's log dir, or HOST:PORT of a real cluster, which does not tell sizes.
     """
@@ -95,7 +99,8 @@ def topics(
             ]
             print_json({"topic": topic.name, "topic_id": topic.topic_id, "partitions": rows})
     elif found.topics or not found.damaged:
-        _print_topics(found, name_of(cluster))
+        show = _print_partitions if names or verbose else _print_topics
+        show(found, name_of(cluster))
     for topic_partition, why in found.unreadable.items():
         click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
     _raise_first(found.damaged)
@@ -111,6 +116,13 @@ class _Row(NamedTuple):
     size_in_bytes: int | None
     replication: Mapping[str, Any]
     groups: Mapping[str, GroupOffset]
+
+    @property
+    def records_count(self) -> int | None:
+        """The number of offsets from the partition's first to its next one; None if they are not known."""
+        if self.offsets is None:
+            return None
+        return self.offsets.high_watermark - self.offsets.log_start_offset
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -209,7 +221,54 @@ def led_offsets(
 
 
 def _print_topics(found: _Listing, where: str) -> None:
+    """Print a row for each topic, with the sums of its partitions."""
+    by_topic: dict[str, list[_Row]] = {topic.name: [] for topic in found.topics}
+    for row in found.rows:
+        by_topic[row.topic_partition.topic].append(row)
     table = Table(f"Topics of {where}")
+    table.add_texts("topic")
+    has_sizes = any(row.size_in_bytes is not None for row in found.rows)
+    table.add_numbers("partitions", "records", *["bytes"] * has_sizes)
+    has_replicas = any(row.replication for row in found.rows)
+    table.add_numbers(*["under-replicated"] * has_replicas)
+    has_groups = any(row.groups for row in found.rows)
+    table.add_texts(*["lag of groups"] * has_groups)
+    for name, rows in by_topic.items():
+        lacking = [row for row in rows if not _is_replicated(row.replication)]
+        groups = list(dict.fromkeys(group for row in rows for group in row.groups))
+        lags = {
+            group: _sum(row.groups[group].lag for row in rows if group in row.groups)
+            for group in groups
+        }
+        table.add_row(
+            name,
+            len(rows),
+            _sum(row.records_count for row in rows),
+            *[_sum(row.size_in_bytes for row in rows)] * has_sizes,
+            *[len(lacking)] * has_replicas,
+            *[[f"{group}: {text_of(lag)}" for group, lag in lags.items()]] * has_groups,
+        )
+    table.print(if_empty=f"{where} has no topics yet.")
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum of numbers; None if one of them is not known."""
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total
+
+
+def _is_replicated(replication: Mapping[str, Any]) -> bool:
+    """Return True if all replicas of a partition are in sync."""
+    return len(replication.get("isr", ())) == len(replication.get("replicas", ()))
+
+
+def _print_partitions(found: _Listing, where: str) -> None:
+    """Print a row for each partition."""
+    table = Table(f"Partitions of {where}")
     table.add_texts("topic")
     has_sizes = any(row.size_in_bytes is not None for row in found.rows)
     table.add_numbers("partition", "first offset", "next offset", "records", *["bytes"] * has_sizes)
@@ -225,7 +284,7 @@ def _print_topics(found: _Listing, where: str) -> None:
         edges: tuple[int | None, ...] = (None, None, None)
         if row.offsets is not None:
             start, end = row.offsets.log_start_offset, row.offsets.high_watermark
-            edges = (start, end, end - start)
+            edges = (start, end, row.records_count)
         lags = [f"{group}: {text_of(one.lag)}" for group, one in row.groups.items()]
         table.add_row(
             *row.topic_partition,
@@ -352,7 +411,7 @@ def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
 @click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), help="Number of replicas, each in its own log dir or on its own broker; by default as for partitions.")  # fmt: skip
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY of the topic to VALUE; may be repeated.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
-@click.option("--create", is_flag=True, help="Create the cluster in a folder if there is none.")
+@click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster in a folder if there is none.")  # fmt: skip
 @client_options
 @json_option
 def create_topic(

@@ -2,11 +2,14 @@
 
 Nothing here knows of Spark.
 
-job = Job.begin(options)                # driver: creates cluster and topic if they do not exist; the
-                                        # topic of a micro-batch is created by its first rows
+job = Job.begin(options)                # driver: creates the cluster if it does not exist
 staged = job.stage(rows)                # each task; the job may have been pickled on the way
 job.commit([staged, ...])               # driver: all of it becomes visible, or none
 job.abort([staged, ...])                # or, after a failure, the staged files are removed
+
+A topic that does not exist is planned first, with an id of its own, by the driver if the options name it, or else by
+each task that has rows for it. The commit creates it, so that a job that fails leaves none. If another writer
+was faster the rows go to its topic, as long as that is the one that was planned in all but the id.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import getpass
 import itertools
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,21 +28,27 @@ import pyarrow as pa
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.parts import ClusterParts
-from spark_kbatch.commit.coordinator import Coordinator, Overwrite
+from spark_kbatch.commit.coordinator import NOTHING_VISIBLE, Coordinator, Overwrite
 from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import Extent, OpenFiles, Probe, ReplicatedStaging, Staging
-from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    CommitError,
+    ConfigError,
+    KafkaStorageError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.files import Files
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
 from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
+from spark_kbatch.replica import administration
 
 if TYPE_CHECKING:
     from spark_kbatch.cluster.transports import TaskProducer
 
 
 class Staged(NamedTuple):
-    """The file extents that one task staged, and the ids of its job and query.
+    """The file extents that one task staged, the ids of its job and query, and topics yet to be created.
 
     The driver may commit with another `Job` object.
     """
@@ -48,6 +57,7 @@ class Staged(NamedTuple):
     transaction: str
     application_id: str | None
     query_id: str | None
+    planned: tuple[Topic, ...] = ()
 
 
 class Job:
@@ -60,24 +70,27 @@ class Job:
         probe: Probe,
         overwrite: Overwrite | None,
         topic_id: str,
+        planned: Topic | None = None,
     ) -> None:
         """Store what `begin` has checked and created for the job.
 
         Args:
             topic_id: of the topic that the options name; empty if it is yet to be created, or each row
                 names its own.
+            planned: that topic, if the commit is to create it, rows or not.
         """
         self.options = options
         self._transaction = transaction
         self._probe = probe
         self._overwrite = overwrite
         self._topic_id = topic_id
+        self._planned = planned
 
     @classmethod
     def begin(
         cls, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
     ) -> Job:
-        """Create cluster and topic if they do not exist, and the job's staging directory.
+        """Create the cluster if it does not exist, and the job's staging directory.
 
         A micro-batch leaves the topic to the first task that has rows: else a query that reads its own
         topic would find a new one after each empty micro-batch, once the topic was deleted.
@@ -85,21 +98,28 @@ class Job:
         Raises:
             ConfigError: an overwrite that does not name its topic, or options that do not fit the
                 cluster or the topic.
+            UnknownTopicOrPartitionError: the topic does not exist, and may not be created.
             KafkaStorageError: the cluster cannot be written.
         """
         if overwrite and options.topic is None:
             raise ConfigError(
                 "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
             )
-        parts = ClusterParts(options.path, create=True, log_dirs=options.log_dirs)
+        parts = ClusterParts(
+            options.path,
+            create=options.auto_create_topics_enable,
+            log_dirs=options.log_dirs,
+            implied=True,
+        )
         options = replace(options, path=str(parts.path))
         transaction = uuid.uuid4().hex
-        replaced, topic_id = None, ""
+        replaced, topic_id, planned = None, "", None
         try:
             if options.topic is not None:
-                find = find_topic if is_micro_batch else find_or_create_topic
-                topic = find(parts, options.topic, options)
+                topic = find_topic(parts, options.topic, options)
                 topic_id = topic.topic_id if topic else ""
+                if topic is None and not is_micro_batch:
+                    topic = planned = plan_topic(parts, options.topic, options)
                 if topic and overwrite:
                     replaced = Overwrite(topic, options.overwrite_delete_delay_ms)
             probe = Probe.leave(parts.files, _staging_dir(parts) / transaction)
@@ -107,7 +127,7 @@ class Job:
             raise KafkaStorageError(
                 f"the cluster at {parts.path} cannot be written: {error}"
             ) from error
-        return cls(options, transaction, probe, replaced, topic_id)
+        return cls(options, transaction, probe, replaced, topic_id, planned)
 
     def stage(
         self,
@@ -128,7 +148,8 @@ class Job:
         if first is None:
             return Staged([], self._transaction, application_id, query_id)
         parts = ClusterParts(self.options.path)
-        producer = task_producer(parts, self._transaction, self.options, self._topic_id)
+        topics = _TopicsOfTask(parts, self.options, self._topic_id, self._planned)
+        producer = task_producer(parts, self._transaction, self.options, topics.find)
         done = False
         try:
             for batch in itertools.chain([first], with_rows):
@@ -140,7 +161,8 @@ class Job:
         finally:
             if not done:
                 producer.abandon()
-        return Staged(extents, self._transaction, application_id, query_id)
+        planned = tuple(topics.planned.values())
+        return Staged(extents, self._transaction, application_id, query_id, planned)
 
     def commit(
         self,
@@ -151,7 +173,7 @@ class Job:
     ) -> bool:
         """Publish the rows that all tasks staged, in the order of tasks, as one commit.
 
-        Raises the errors of `Coordinator.commit`.
+        Topics that do not exist are created first. Raises the errors of `Coordinator.commit`.
 
         Args:
             transactional_id: with `sequence`, identifies a job that may be retried, so that it is
@@ -160,13 +182,23 @@ class Job:
         Returns:
             False if it was skipped as a duplicate.
         """
-        coordinator = coordinator_for(ClusterParts(self.options.path), self.options)
+        parts = ClusterParts(self.options.path)
+        coordinator = coordinator_for(parts, self.options)
+        planned = [*(one for of_task in staged for one in of_task.planned)]
+        ids = _create(parts, [self._planned, *planned] if self._planned else planned)
+        overwrite = self._overwrite
+        if overwrite is not None and overwrite.topic.topic_id in ids:
+            topic = replace(overwrite.topic, topic_id=ids[overwrite.topic.topic_id])
+            overwrite = overwrite._replace(topic=topic)
         is_new = coordinator.commit(
-            _extents(staged),
+            [
+                one._replace(topic_id=ids.get(one.topic_id, one.topic_id))
+                for one in _extents(staged)
+            ],
             transactional_id=transactional_id or self._transaction,
             sequence=sequence,
             author=_author(staged),
-            overwrite=self._overwrite,
+            overwrite=overwrite,
         )
         self._discard(coordinator, staged)
         return is_new
@@ -223,22 +255,91 @@ def find_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic |
     return topic
 
 
-def find_or_create_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic:
-    """Return the topic that a write goes to, created with its options if it does not exist.
+def plan_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic:
+    """Return the topic that a write creates, with its options, when it commits.
 
-    Raises the errors of `find_topic`.
+    Raises:
+        UnknownTopicOrPartitionError: the options do not let it be created.
+        ConfigError: the options do not go together.
     """
-    topic = find_topic(parts, name, options)
-    if topic is None:
-        topic = parts.make_topic(
-            name,
-            TopicConfig(**options.topic_config),
-            given=map(topic_key, options.topic_config),
-            partitions=options.num_partitions or 1,
-            replication_factor=options.replication_factor or 1,
+    if not options.auto_create_topics_enable:
+        raise UnknownTopicOrPartitionError(
+            f"topic {name!r} does not exist in {parts.path}, and option 'auto.create.topics.enable' is false"
         )
-        _ensure_fits(topic, options)  # another job may have been faster
+    topic = administration.plan_topic(
+        parts.manager,
+        name,
+        config=TopicConfig(**options.topic_config),
+        given=map(topic_key, options.topic_config),
+        partitions=options.num_partitions or 1,
+        replication_factor=options.replication_factor or 1,
+    )
+    _ensure_fits(topic, options)
     return topic
+
+
+class _TopicsOfTask:
+    """The topics that the rows of one task go to: found, or planned if they do not exist."""
+
+    def __init__(
+        self, parts: ClusterParts, options: WriteOptions, topic_id: str, planned: Topic | None
+    ) -> None:
+        """Start with what the job's begin knows of the topic that the options name."""
+        self.planned: dict[str, Topic] = {}
+        self._parts, self._options, self._topic_id = parts, options, topic_id
+        self._of_job = planned
+
+    def find(self, name: str) -> Topic:
+        """Return a topic.
+
+        Raises the errors of `find_topic` and `plan_topic`.
+
+        Raises:
+            UnknownTopicOrPartitionError: it was deleted since the job's begin; none is created in its place.
+        """
+        if name == self._options.topic and self._of_job is not None:
+            return self._of_job
+        if name == self._options.topic and self._topic_id:
+            return self._as_it_was(name)
+        topic = find_topic(self._parts, name, self._options)
+        if topic is None:
+            topic = self.planned[name] = plan_topic(self._parts, name, self._options)
+        return topic
+
+    def _as_it_was(self, name: str) -> Topic:
+        topic = self._parts.metadata.topics.find(name)
+        if topic is None or topic.topic_id != self._topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} was deleted while the job ran; "
+                + ("create it again and run" if topic is None else "it was created again: run")
+                + " the job again"
+            )
+        return topic
+
+
+def _create(parts: ClusterParts, planned: Iterable[Topic]) -> dict[str, str]:
+    """Create the planned topics that do not exist yet; return the id that each planned one has now.
+
+    Raises:
+        CommitError: another writer created one with other settings, so that the staged rows do not fit.
+    """
+    found: dict[str, Topic] = {}
+    ids = {}
+    try:
+        for topic in planned:
+            if topic.name not in found:
+                found[topic.name] = parts.make_planned_topic(topic)
+            made = found[topic.name]
+            ids[topic.topic_id] = made.topic_id
+            if replace(made, topic_id=topic.topic_id, given=topic.given) != topic:
+                raise CommitError(
+                    NOTHING_VISIBLE,
+                    f"topic {topic.name!r} was created with other settings, partitions or replicas while "
+                    "the job ran; run the job again",
+                )
+    except OSError as error:
+        raise CommitError(NOTHING_VISIBLE, f"a topic cannot be created: {error}") from error
+    return ids
 
 
 def _ensure_fits(topic: Topic, options: WriteOptions) -> None:
@@ -262,13 +363,15 @@ def coordinator_for(parts: ClusterParts, options: WriteOptions) -> Coordinator:
 
 
 def task_producer(
-    parts: ClusterParts, transaction: str, options: WriteOptions, topic_id: str = ""
+    parts: ClusterParts,
+    transaction: str,
+    options: WriteOptions,
+    find: Callable[[str], Topic] | None = None,
 ) -> TaskProducer:
     """Return the producer that one task of a job writes through.
 
     Args:
-        topic_id: of the topic that the options name, as of the job's begin: a task does not create
-            another one in its place.
+        find: returns a topic by name; by default one that exists.
     """
     # Planning processes, which import this module too, need no producer.
     from spark_kbatch.cluster.transports import TaskProducer  # noqa: PLC0415
@@ -280,20 +383,7 @@ def task_producer(
         shared_bytes_max=options.adopt_min_bytes // 8,
         flush=options.flush,
     )
-
-    def find(name: str) -> Topic:
-        if not topic_id or name != options.topic:
-            return find_or_create_topic(parts, name, options)
-        topic = parts.metadata.topics.find(name)
-        if topic is None or topic.topic_id != topic_id:
-            raise UnknownTopicOrPartitionError(
-                f"topic {name!r} was deleted while the job ran; "
-                + ("create it again and run" if topic is None else "it was created again: run")
-                + " the job again"
-            )
-        return topic
-
-    return TaskProducer(staging, find, options, now_ms)
+    return TaskProducer(staging, find or parts.topic_to_write, options, now_ms)
 
 
 def new_staging(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,14 @@ class ClusterParts:
         log_dirs: str | Sequence[StrPath] = (),
         without_nodes: Collection[int] | None = None,
         files: Files | None = None,
+        implied: bool = False,
     ) -> None:
         """Open the cluster at `path`, or create it there with `create`.
 
-        Arguments and errors are those of `Cluster`.
+        Other arguments and errors are those of `Cluster`.
+
+        Args:
+            implied: whether no one asked for the creation, as for `make_topic`.
         """
         files = files or Files()
         folders = _folders(log_dirs)
@@ -96,7 +100,9 @@ class ClusterParts:
             internal = dict.fromkeys(
                 (TRANSACTION_STATE.topic, COMMITS.topic), INTERNAL_TOPIC_CONFIG
             )
-            create_cluster(self.manager, folders, internal, without_nodes)
+            if create_cluster(self.manager, folders, internal, without_nodes):
+                level = logging.WARNING if implied else logging.INFO
+                logger.log(level, "created a cluster in %s", self.path)
         self.metadata.cluster_file.ensure_exists()
         self._ensure_newest(without_nodes or ())
         if folders:
@@ -152,6 +158,27 @@ class ClusterParts:
         ensure_not_internal(name)
         return self.metadata.topics.topic(name)
 
+    def topics_to_write(self, *, create: bool) -> Callable[[str], Topic]:
+        """Return `topic_to_write` for one producer, which with `create` creates what does not exist.
+
+        A topic that it has returned before, and that was deleted since, is not created again.
+        """
+        known: set[str] = set()
+
+        def find(name: str) -> Topic:
+            try:
+                topic = self.topic_to_write(name)
+            except UnknownTopicOrPartitionError:
+                if not create or name in known or self.metadata.topics.why_lost(name):
+                    raise
+                topic = self.make_topic(
+                    name, TopicConfig(), partitions=1, replication_factor=1, implied=True
+                )
+            known.add(name)
+            return topic
+
+        return find
+
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order."""
         return self.manager.partitions(topic)
@@ -166,12 +193,28 @@ class ClusterParts:
         replication_factor: int,
         exist_ok: bool = True,
         deadline: float | None = None,
+        implied: bool = False,
     ) -> Topic:
-        """Create a topic (`administration.create_topic`); warn if its replicas lie on one disk."""
+        """Create a topic (`administration.create_topic`); warn if its replicas lie on one disk.
+
+        Args:
+            implied: whether no one asked for it: it is created because it is written to, and told as a warning.
+        """
         topic = administration.create_topic(
             self.manager, name, partitions=partitions, config=config, given=given,
             replication_factor=replication_factor, exist_ok=exist_ok, deadline=deadline,
+            level=logging.WARNING if implied else logging.INFO,
         )  # fmt: skip
+        self._warn_of_one_disk(name, replication_factor)
+        return topic
+
+    def make_planned_topic(self, topic: Topic) -> Topic:
+        """Create a topic that a write implies (`administration.create_planned_topic`), as `make_topic`."""
+        made = administration.create_planned_topic(self.manager, topic, level=logging.WARNING)
+        self._warn_of_one_disk(topic.name, topic.replication_factor)
+        return made
+
+    def _warn_of_one_disk(self, name: str, replication_factor: int) -> None:
         in_path = [
             one for one in self.metadata.cluster_file.log_dirs() if one.path.parent == self.path
         ]
@@ -184,7 +227,6 @@ class ClusterParts:
                 name,
                 self.path,
             )
-        return topic
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics, at one moment."""

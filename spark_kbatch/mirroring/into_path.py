@@ -83,7 +83,9 @@ class PathTarget:
     def create_topic(self, name: str, partitions: int) -> TargetTopic:
         """Create a topic with one replica in the target cluster."""
         return self._known(
-            self._parts.make_topic(name, TopicConfig(), partitions=partitions, replication_factor=1)
+            self._parts.make_topic(
+                name, TopicConfig(), partitions=partitions, replication_factor=1, implied=True
+            )
         )
 
     def _known(self, topic: Topic) -> TargetTopic:

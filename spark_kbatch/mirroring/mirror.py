@@ -146,7 +146,7 @@ def _opened_target(
     options = _cluster_options("target", location, config)
     target: Target
     if options is None:
-        target = PathTarget(ClusterParts(location, create=True), mirror_name)
+        target = PathTarget(ClusterParts(location, create=True, implied=True), mirror_name)
     else:
         from spark_kbatch.mirroring.into_cluster import ClusterTarget  # noqa: PLC0415  the network
 

@@ -28,6 +28,7 @@ from spark_kbatch.commit.staging import (
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
+    ServerRunningError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -101,7 +102,7 @@ class Cluster(TopicsAtPath):
     - Records: producer, read, list_offsets, delete_records, collect_garbage, export.
     - Jobs of Spark: history, find_commit, first_commit.
     - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, verify, repair.
-    - Kafka clients: serve, running_server, groups.
+    - Kafka clients: serve, running_server, groups, alter_group_offsets.
     """
 
     def __init__(
@@ -204,7 +205,8 @@ class Cluster(TopicsAtPath):
                 name,
                 TopicConfig(**settings),
                 given=() if isinstance(config, TopicConfig) else map(topic_key, settings),
-                **({"partitions": 1, "replication_factor": 1} | given),
+                partitions=given.get("partitions", 1),
+                replication_factor=given.get("replication_factor", 1),
                 exist_ok=exist_ok,
             )
         if not exist_ok:
@@ -591,6 +593,9 @@ class Cluster(TopicsAtPath):
     def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
 
+        A topic that does not exist is created by the first record for it, unless
+        `auto_create_topics_enable` is False.
+
         Args:
             config: options of Kafka's producer by Kafka's keys: `{"linger.ms": 5, "acks": "all"}`; see
                 `PRODUCER_OPTIONS`.
@@ -611,7 +616,9 @@ class Cluster(TopicsAtPath):
             LocalLog(
                 self._parts.append_records, flush=chosen.flush, level=chosen.compression_level
             ),
-            translating(self._parts.topic_to_write, self.path),
+            translating(
+                self._parts.topics_to_write(create=chosen.auto_create_topics_enable), self.path
+            ),
             now_ms,
             new_producer_id=self._parts.new_producer_id,
             takes_runs=True,
@@ -694,3 +701,27 @@ class Cluster(TopicsAtPath):
         from spark_kbatch.cluster.groups import groups_of  # noqa: PLC0415  above
 
         return groups_of(self._parts)
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[PartitionKey, int]) -> None:
+        """Set the offsets at which a consumer group continues; it may not have members, nor need it exist.
+
+        If a server runs, here or in another process, it is asked to.
+
+        Args:
+            group_id: the group.
+            offsets: of the next record to read, by (topic, partition); they may lie outside the log.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+            UnknownTopicOrPartitionError: a partition does not exist.
+        """
+        from spark_kbatch.remote.cluster import connect_to  # noqa: PLC0415  above
+        from spark_kbatch.server.groups.store import alter_offsets  # noqa: PLC0415  above
+
+        group_id, wanted = arguments.group_offsets(group_id, offsets)
+        try:
+            alter_offsets(self._parts, group_id, wanted)
+        except ServerRunningError as error:
+            if not error.address:
+                raise
+            connect_to(error.address, None, {}).alter_group_offsets(group_id, wanted)

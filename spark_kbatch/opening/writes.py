@@ -1,4 +1,4 @@
-"""A Spark job's write, begun on the driver: to an embedded cluster or to a real one."""
+"""A Spark job's write, begun on the driver: to an embedded cluster or to a real one; clusters for commands that write."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_kbatch.cluster.job import Job
+from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.opening.cluster import Cluster
+from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.write import WriteOptions
 
 
@@ -33,12 +36,19 @@ class WriteJob(Protocol):
         """Clean up after a failed job, from the results of its finished tasks."""
 
 
+def cluster_to_write(path: StrPath) -> Cluster:
+    """Open the cluster at `path` for a command that writes; if there is none it is created, and that is told."""
+    ClusterParts(path, create=True, implied=True)
+    return Cluster(path)
+
+
 def begin_job(
     options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
 ) -> WriteJob:
     """Begin a write to an embedded or real cluster, as its options say, and return the job.
 
-    A topic that does not exist is created now, or by the first rows of a micro-batch.
+    In a folder, a topic that does not exist is created by the commit; in a real cluster now, or by the first
+    rows of a micro-batch, if `num.partitions` is given.
 
     Raises the errors of the job's `begin`.
     """

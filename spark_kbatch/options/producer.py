@@ -37,6 +37,7 @@ class ProducerConfig:
     """The parsed options of a producer, checked against each other."""
 
     acks: int = -1  # -1 for all
+    auto_create_topics_enable: bool = True
     batch_size: int = 16384
     buffer_memory: int = 32 * 1024 * 1024
     compression_type: str = "none"
@@ -77,6 +78,7 @@ PRODUCER_OPTIONS = (
     Option("partitioner.class", parse_dotted_path, "a function, or its path `package.module.function`", None, "Function that chooses the partition of records without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each record.", "Kafka's partitioner"),
     Option("partitioner.ignore.keys", parse_boolean, "true, false", ProducerConfig.partitioner_ignore_keys, "Whether to choose partitions without looking at keys, as for records that have none."),
     Option("partitioner.adaptive.partitioning.enable", parse_boolean, "true, false", ProducerConfig.partitioner_adaptive_partitioning_enable, "Whether records without a key prefer partitions with fewer waiting batches."),
+    Option("auto.create.topics.enable", parse_boolean, "true, false", ProducerConfig.auto_create_topics_enable, "Whether a topic that does not exist is created, with one partition, when a record is sent to it; for clusters in a folder. A topic that is deleted while the producer runs is not created again."),
     Option("flush", parse_boolean, "true, false", ProducerConfig.flush, "Whether a batch is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose acknowledged records."),
 )
 # fmt: on

@@ -78,6 +78,7 @@ class WriteOptions:
     overwrite_delete_delay_ms: int
     transactional_id_expiration_ms: int | None
     commits_retention_bytes: int
+    auto_create_topics_enable: bool
     cluster: ClusterOptions | None = None  # a real one, which is written to in place of `path`
     producer: Mapping[str, str] = field(default_factory=dict)  # of Kafka's, with the real cluster
 
@@ -222,6 +223,7 @@ WRITE_OPTIONS = options_of(
     Option("linger.ms", parse_number(0), f"0 to {INT_MAX}", None, "How long a batch that is not full waits for more rows. Not set, a batch is sent when it is full, when memory is short, or at the end of the task: no one can read a job's data before its commit, so sending earlier (Kafka's 0) gains nothing. On a real cluster, whose readers see each batch, 0 shows rows of a long task earlier, in smaller batches."),
     Option("partitioner.class", parse_dotted_path, "`package.module.function`", None, "Function that chooses the partition of rows without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each row. Executors must be able to import it.", "Kafka's partitioner"),
     Option("partitioner.ignore.keys", parse_boolean, "true, false", False, "Whether to choose partitions without looking at keys, as for rows that have none."),
+    Option("auto.create.topics.enable", parse_boolean, "true, false", True, "Whether a write creates what it names and does not exist: the topic, and the cluster in a folder. With false it fails then."),
     Option("num.partitions", parse_number(1, 100_000), "1 to 100000", None, "Number of partitions of a topic that this write creates. An existing topic must have as many.", "1; not set, nothing is created on a real cluster"),
     Option("replication.factor", parse_number(1, 32767), "1 to 32767", None, "Number of replicas, each in a log dir of its own, of a topic that this write creates. An existing topic must have as many.", "1; on a real cluster what its brokers' `default.replication.factor` says"),
     Option("log.dirs", parse_folders, "folders, separated by commas", (), "Folders, usually on different disks, for the logs of a cluster that this write creates; a record can have as many replicas as there are folders. An existing cluster must have the same.", "in PATH"),
@@ -242,7 +244,7 @@ WRITE_OPTIONS = options_of(
 
 # Options that mean something in a folder alone.
 EMBEDDED_WRITE_KEYS = (
-    "log.dirs", "adopt.min.bytes", "overwrite.delete.delay.ms", "flush", "staging.retention.ms",
+    "auto.create.topics.enable", "log.dirs", "adopt.min.bytes", "overwrite.delete.delay.ms", "flush", "staging.retention.ms",
     "commits.retention.bytes", "txnAppId", "txnVersion", "transactional.id.expiration.ms",
 )  # fmt: skip
 # Keys of Kafka's producer that mean something with a real cluster alone; as in Spark's connector they need
@@ -328,4 +330,5 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         overwrite_delete_delay_ms=given.get("overwrite.delete.delay.ms"),
         transactional_id_expiration_ms=given.get("transactional.id.expiration.ms"),
         commits_retention_bytes=given.get("commits.retention.bytes"),
+        auto_create_topics_enable=given.get("auto.create.topics.enable"),
     )

@@ -52,6 +52,10 @@ from spark_kbatch.remote.topics import RemoteTopic
 
 _CLUSTER_KEYS = frozenset(option.key for option in CLUSTER_OPTIONS)
 _PRODUCER_KEYS = frozenset(option.key for option in PRODUCER_OPTIONS)
+_OF_FOLDERS = {
+    "auto.create.topics.enable": "what is created in a real cluster is for `create_topic`",
+    "flush": "brokers flush by their own settings",
+}
 # Options of both; those given for the cluster hold for its producers too.
 _OF_BOTH = ("request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
 
@@ -70,7 +74,7 @@ class RemoteCluster(ReadableTopics):
     - Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
       partitions, describe.
     - Records: producer, read, list_offsets, delete_records.
-    - Kafka clients: groups.
+    - Kafka clients: groups, alter_group_offsets.
 
     A call that cannot reach the cluster is tried again until default.api.timeout.ms have passed.
     """
@@ -290,10 +294,9 @@ class RemoteCluster(ReadableTopics):
                 raise ConfigError(
                     f"option {key!r} is one of the whole cluster: give it to spark_kbatch.connect"
                 )
-            if key == "flush":
+            if key in _OF_FOLDERS:
                 raise ConfigError(
-                    "option 'flush' is for clusters in a folder: brokers flush by their own settings; "
-                    "leave it out"
+                    f"option {key!r} is for clusters in a folder: {_OF_FOLDERS[key]}; leave it out"
                 )
         defaults = {
             field: getattr(self._options, field)
@@ -315,6 +318,21 @@ class RemoteCluster(ReadableTopics):
         """
         with self._client() as client:
             return groups.all_groups(client)
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[PartitionKey, int]) -> None:
+        """Set the offsets at which a consumer group continues; it may not have members, nor need it exist.
+
+        Args:
+            group_id: the group.
+            offsets: of the next record to read, by (topic, partition); they may lie outside the log.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+            UnknownTopicOrPartitionError: a partition does not exist.
+        """
+        group_id, wanted = arguments.group_offsets(group_id, offsets)
+        with self._client() as client:
+            groups.alter_offsets(client, group_id, wanted)
 
 
 def connect_to(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> RemoteCluster:

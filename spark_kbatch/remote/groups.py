@@ -1,4 +1,4 @@
-"""The consumer groups of a real cluster: their members, committed offsets and lag.
+"""The consumer groups of a real cluster: their members, committed offsets and lag; and offsets set by hand.
 
 Each broker coordinates some of the groups: it lists them, describes them, and knows their offsets. If a group's
 coordinator moves meanwhile, or a broker leaves the cluster, all are looked at again.
@@ -7,15 +7,16 @@ A cluster does not tell everything that an embedded one has: a group's generatio
 committed, are -1. Members of groups of the newer protocol (`group.protocol=consumer`) are not shown.
 
 Source: Kafka clients/.../admin/KafkaAdminClient.java; ListGroupsRequest.json, DescribeGroupsRequest.json,
-OffsetFetchRequest.json.
+OffsetFetchRequest.json, OffsetCommitRequest.json; AlterConsumerGroupOffsetsHandler.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from spark_kbatch.errors import (
+    GroupNotEmptyError,
     RequestTimedOutError,
     RetriableError,
     UnknownTopicOrPartitionError,
@@ -29,13 +30,27 @@ from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
     ApiKey,
     DescribeGroupsRequest,
+    FindCoordinatorRequest,
     ListGroupsRequest,
+    OffsetCommitRequest,
     OffsetFetchRequest,
 )
 
+_Result = TypeVar("_Result")
+
 _NOT_TOLD = -1
 _ONE_GROUP_UNTIL = 7  # version of OffsetFetch
+_ONE_KEY_UNTIL = 3  # version of FindCoordinator
+_TOPIC_NAMES_UNTIL = 9  # version of OffsetCommit
 _NONE_COMMITTED = -1
+_NO_GENERATION, _NO_MEMBER = -1, ""
+# What a coordinator answers to a commit that is no member's, while the group has members.
+_HAS_MEMBERS = {
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.STALE_MEMBER_EPOCH,
+}
 
 
 class _Listed(NamedTuple):
@@ -68,11 +83,28 @@ def all_groups(client: Client) -> list[ConsumerGroup]:
     Raises:
         RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
     """
+    return _until_answered(client, lambda: _groups(client))
+
+
+def alter_offsets(client: Client, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commit offsets of a group without members, which need not exist.
+
+    Raises:
+        GroupNotEmptyError: it has members.
+        UnknownTopicOrPartitionError: a partition does not exist.
+        RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
+    """
+    if offsets:
+        _until_answered(client, lambda: _commit(client, group_id, offsets))
+
+
+def _until_answered(client: Client, ask: Callable[[], _Result]) -> _Result:
+    """Ask again while coordinators move, for default.api.timeout.ms at most."""
     end_ms = client.monotonic_ms() + client.options.default_api_timeout_ms
     attempts = 0
     while True:
         try:
-            return _groups(client)
+            return ask()
         except RetriableError as error:
             if isinstance(error, RequestTimedOutError) or client.monotonic_ms() >= end_ms:
                 raise
@@ -149,6 +181,48 @@ def _committed(client: Client, group: _Listed) -> dict[TopicPartition, _Committe
                 tp = TopicPartition(topic.name, one.partition_index)
                 found[tp] = _Committed(one.committed_offset, one.metadata or "")
     return found
+
+
+def _commit(client: Client, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    node = _coordinator(client, group_id)
+    topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(offsets):
+        by_topic.setdefault(topic, []).append(number)
+    body = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=_NO_GENERATION,
+        member_id=_NO_MEMBER,
+        group_instance_id=None,
+        topics=[
+            topic_of(
+                name=topic,
+                partitions=[
+                    topic_of.OffsetCommitRequestPartition(
+                        partition_index=number,
+                        committed_offset=offsets[TopicPartition(topic, number)],
+                        committed_metadata="",
+                    )
+                    for number in numbers
+                ],
+            )
+            for topic, numbers in by_topic.items()
+        ],
+    )
+    answer = client.request(ApiKey.OFFSET_COMMIT, body, node=node, last_version=_TOPIC_NAMES_UNTIL)
+    for topic in answer.topics:
+        for one in topic.partitions:
+            if one.error_code in _HAS_MEMBERS:
+                raise GroupNotEmptyError(group_id, str(client.options))
+            what = f"set the offset of {topic.name}-{one.partition_index} for group {group_id!r}"
+            _ensure_none(one.error_code, what)
+
+
+def _coordinator(client: Client, group_id: str) -> Node:
+    body = FindCoordinatorRequest(key=group_id, key_type=0)
+    answer = client.request(ApiKey.FIND_COORDINATOR, body, last_version=_ONE_KEY_UNTIL)
+    _ensure_none(answer.error_code, f"looked for the coordinator of group {group_id!r}")
+    return Node(answer.node_id, answer.host, answer.port)
 
 
 def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

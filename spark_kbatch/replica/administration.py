@@ -46,6 +46,7 @@ from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import (
+    INTERNAL_PREFIX,
     TRANSACTION_STATE_TOPIC,
     Topic,
     TopicConfig,
@@ -90,11 +91,13 @@ def create_topic(
     replication_factor: int = 1,
     exist_ok: bool = True,
     deadline: float | None = None,
+    level: int = logging.INFO,
 ) -> Topic:
     """Create a topic, unless it exists; return it.
 
     Args:
         given: keys of the settings that were given, also of those with the default's value.
+        level: of the line in the log that tells the creation.
 
     Raises:
         TopicAlreadyExistsError: it exists, and that is not ok.
@@ -112,17 +115,67 @@ def create_topic(
         manager.metadata.topics.ensure_may_be_named(name)
         if replication_factor > 1:
             manager.metadata.cluster_file.add_log_dirs(replication_factor)
-        with manager.writing():
-            manager.deletions.continue_locked()
-            manager.deletions.ensure_name_is_free_locked(name)
-            return create_topic_locked(
-                manager,
-                name,
-                partitions=partitions,
-                config=config,
-                given=given,
-                replication_factor=replication_factor,
-            )
+        replicas = _assign(manager, partitions, replication_factor)
+        topic = Topic(name, random_id(), partitions, config, replicas, frozenset(given))
+        _create_locked(manager, topic, level)
+        return topic
+
+
+def plan_topic(
+    manager: ReplicaManager,
+    name: str,
+    *,
+    partitions: int,
+    config: TopicConfig,
+    given: Iterable[str] = (),
+    replication_factor: int = 1,
+) -> Topic:
+    """Return a topic as it would be created now, for `create_planned_topic`; only missing log dirs are made.
+
+    Raises the errors of `create_topic`.
+    """
+    ensure_valid_topic(name)
+    if why_lost := manager.metadata.topics.why_lost(name):
+        raise KafkaStorageError(why_lost)  # as a creation would find
+    manager.metadata.topics.ensure_may_be_named(name)
+    if replication_factor > 1:
+        with manager.locks.metadata():
+            manager.metadata.cluster_file.add_log_dirs(replication_factor)
+    replicas = _assign(manager, partitions, replication_factor)
+    return Topic(name, random_id(), partitions, config, replicas, frozenset(given))
+
+
+def create_planned_topic(manager: ReplicaManager, topic: Topic, *, level: int) -> Topic:
+    """Create a topic as `plan_topic` returned it, unless one of its name exists; return what exists then."""
+    with manager.locks.metadata():
+        found = manager.metadata.topics.find(topic.name)
+        if found is not None:
+            return found
+        manager.metadata.topics.ensure_may_be_named(topic.name)
+        _create_locked(manager, topic, level)
+        return topic
+
+
+def _create_locked(manager: ReplicaManager, topic: Topic, level: int) -> None:
+    """Create a topic whose name no other has, and tell it in the log; internal topics are not told."""
+    with manager.writing():
+        manager.deletions.continue_locked()
+        manager.deletions.ensure_name_is_free_locked(topic.name)
+        _write_locked(manager, topic)
+    if not topic.name.startswith(INTERNAL_PREFIX):
+        logger.log(
+            level,
+            "created topic %r with %d partition%s in %s",
+            topic.name,
+            topic.partitions,
+            "s" * (topic.partitions != 1),
+            manager.metadata.path,
+        )
+
+
+def _write_locked(manager: ReplicaManager, topic: Topic) -> None:
+    _make_logs(manager, topic, range(topic.partitions))
+    manager.metadata.topics.write(topic)
 
 
 def create_topic_locked(
@@ -140,8 +193,7 @@ def create_topic_locked(
     """
     replicas = _assign(manager, partitions, replication_factor)
     topic = Topic(name, random_id(), partitions, config, replicas, frozenset(given))
-    _make_logs(manager, topic, range(partitions))
-    manager.metadata.topics.write(topic)
+    _write_locked(manager, topic)
     return topic
 
 

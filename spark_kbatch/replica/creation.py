@@ -43,7 +43,7 @@ def create_cluster(
     log_dirs: Sequence[Path],
     topics: Mapping[str, TopicConfig],
     without_nodes: Collection[int] | None = None,
-) -> None:
+) -> bool:
     """Create a cluster, or restore one from the copies of its JSON files (mirrors) beside its log dirs.
 
     Args:
@@ -52,6 +52,9 @@ def create_cluster(
         topics: the cluster's own, of one partition, with a replica in each log dir.
         without_nodes: nodes that are given up when a cluster is restored; by default none, and a cluster
             is created if there is nothing to restore.
+
+    Returns:
+        False if it exists, or was restored.
 
     Raises:
         ConfigError: PATH is a file, holds something else, or cannot be written; or a log dir is
@@ -62,7 +65,7 @@ def create_cluster(
     _ensure_creatable(metadata)
     with manager.locks.metadata():
         if cluster_file.exists() or _restore(manager, log_dirs, without_nodes or ()):
-            return
+            return False
         if without_nodes is not None:
             raise ConfigError(
                 f"there is nothing to restore {metadata.path} from: no folder with copies of its files, "
@@ -81,6 +84,7 @@ def create_cluster(
                 )
         cluster_file.create()
         metadata.keep_room()
+        return True
 
 
 def _make_dirs(metadata: Metadata) -> None:

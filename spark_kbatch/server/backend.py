@@ -37,8 +37,9 @@ class Backend(Protocol):
         replication_factor: int,
         exist_ok: bool = True,
         deadline: float | None = None,
+        implied: bool = False,
     ) -> Topic:
-        """Create a topic, as `administration.create_topic` does."""
+        """Create a topic, as `ClusterParts.make_topic` does."""
 
     def append_records(
         self,

@@ -118,11 +118,11 @@ class MetadataHandler:
                 partitions=made.partitions,
                 replication_factor=made.replication_factor,
                 deadline=deadline,
+                implied=True,
             )
         except (OSError, KBatchError) as error:
             logger.warning("topic %r, which a client asked for, cannot be created: %s", name, error)
             return not isinstance(error, LockTimeoutError)
-        logger.info("topic %r was created, because a client asked for it", name)
         return True
 
     def _metadata(self, received: Received, late: Collection[str] = ()) -> Any:

@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from spark_kbatch import Cluster
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster.job import task_producer
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.staging import Extent, Staging
@@ -31,6 +30,7 @@ from tests.support import builders
 from tests.support.faults import run_child
 from tests.support.soundness import ensure_sound
 from tests.support.targets import Targets
+from tests.support.topics_of_writes import task_producer
 
 SMALL_COMMITS, SMALL_MS_MAX, SEGMENTS_MAX = 1000, 10.0, 3
 FILES, FILE_BATCHES, BATCH_BYTES = 1000, 16, 1 << 20

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from rich.table import Table
 
-from spark_kbatch.cluster.job import coordinator_for, task_producer
+from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.model import TopicPartition
@@ -41,6 +41,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.targets import Targets
+from tests.support.topics_of_writes import task_producer
 
 ROUNDS = 7
 FLAT_MAX = 2.0

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
+import kafka
 import pytest
 from click.testing import CliRunner, Result
 
+import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, GroupNotEmptyError
+from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders, stored_groups
 
 
@@ -119,10 +123,12 @@ def test_the_error_for_an_unknown_group_names_the_existing_ones(
     assert "billing" in str(done.exception)
 
 
-def test_topics_show_the_lag_of_groups_by_partition(cluster: Cluster) -> None:
-    rows = rows_of(kbatch("topics", cluster.path))
+def test_topics_show_the_lag_of_groups(cluster: Cluster) -> None:
+    sums = rows_of(kbatch("topics", cluster.path))
+    rows = rows_of(kbatch("topics", cluster.path, "--verbose"))
     events, more = objects_of(kbatch("topics", cluster.path, "--json"))
 
+    assert [row[-1] for row in sums] == [r"au\x1bdit: 0, billing: 2", "-"]
     assert [row[-1] for row in rows] == [r"au\x1bdit: 0, billing: 2", "-", "-"]
     assert events["partitions"][0]["groups"] == {
         "au\x1bdit": {"committed_offset": 3, "lag": 0},
@@ -157,3 +163,118 @@ def test_topics_are_shown_even_if_groups_cannot_be_read(
 
     assert events["topic"] == "events"
     assert "consumer groups are not shown" in caplog.text
+
+
+# Offsets moved by hand
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Cluster:
+    """Return a cluster with a group that has read a part of topic events, and has no members."""
+    cluster = builders.a_cluster(tmp_path, topics={"events": 2, "more": 1})
+    builders.append_records(
+        cluster, {("events", 0): builders.batch(), ("more", 0): builders.batch()}
+    )
+    cluster.delete_records({("events", 0): 1})
+    stored_groups.store(cluster, "audit", {("events", 0): 2})
+    return cluster
+
+
+def committed(cluster: Cluster, group: str = "audit") -> dict[tuple[str, int], int | None]:
+    (found,) = (one for one in cluster.groups() if one.group_id == group)
+    return {tuple(tp): one.committed_offset for tp, one in found.offsets.items()}
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["folder", "server"])
+@pytest.mark.parametrize(
+    ("to", "offset"),
+    [("earliest", 1), ("latest", 3), ("2", 2), ("1970-01-01", 1), ("2100-01-01", 3)],
+)
+def test_a_group_without_members_goes_on_from_where_it_is_told_to(
+    idle: Cluster, to: str, offset: int, served: bool
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if served:
+            stack.enter_context(idle.serve())
+        planned = kbatch("groups", "reset", idle.path, "audit", "--to", to, "--dry-run")
+        assert committed(idle) == {("events", 0): 2}
+        done = kbatch("groups", "reset", idle.path, "audit", "--to", to)
+
+        assert rows_of(done) == rows_of(planned) == [["events", "0", "2", str(offset)]]
+        assert committed(idle) == {("events", 0): offset}
+        close_idle_clients()
+
+
+def test_the_offsets_of_named_topics_are_moved_in_all_their_partitions(idle: Cluster) -> None:
+    words = ["--topic", "events", "-t", "more", "--to", "earliest", "--json"]
+
+    assert objects_of(kbatch("groups", "reset", idle.path, "audit", *words)) == [
+        {"group": "audit", "topic": "events", "partition": 0, "old_offset": 2, "new_offset": 1},
+        {"group": "audit", "topic": "events", "partition": 1, "old_offset": None, "new_offset": 0},
+        {"group": "audit", "topic": "more", "partition": 0, "old_offset": None, "new_offset": 0},
+    ]
+    assert len(objects_of(kbatch("groups", "reset", idle.path, "new", *words))) == 3
+    assert committed(idle, "new") == committed(idle) == {
+        ("events", 0): 1, ("events", 1): 0, ("more", 0): 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("to", "offset"), [("0", 1), ("99", 3)])
+def test_an_offset_outside_of_the_log_becomes_its_start_or_end_with_a_warning(
+    idle: Cluster, to: str, offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = kbatch("groups", "reset", idle.path, "audit", "--to", to)
+
+    assert rows_of(done) == [["events", "0", "2", str(offset)]]
+    said = f"offset {to} of events-0 is outside of the log, which has 1 to 3 (exclusive): set to {offset}"
+    assert said in caplog.messages
+
+
+def test_a_reader_of_the_group_starts_at_the_offset_that_was_set_and_bars_another_one(
+    idle: Cluster,
+) -> None:
+    reset = ["groups", "reset", idle.path, "audit", "--to", "earliest"]
+    with idle.serve() as server:
+        assert kbatch(*reset).exit_code == 0
+        with contextlib.closing(
+            kafka.KafkaConsumer(
+                "events", bootstrap_servers=server.bootstrap_servers, group_id="audit",
+                consumer_timeout_ms=10_000, enable_auto_commit=False,
+            )
+        ) as consumer:  # fmt: skip
+            assert next(consumer).offset == 1
+            refused = kbatch(*reset)
+            remotely = kbatch("groups", "reset", server.bootstrap_servers, *reset[3:])
+            with pytest.raises(GroupNotEmptyError), spark_kbatch.open(idle.path) as cluster:
+                cluster.alter_group_offsets("audit", {("events", 0): 1})
+        assert isinstance(refused.exception, GroupNotEmptyError)
+        assert "'audit' of" in str(refused.exception)
+        assert "has members" in str(refused.exception)
+        assert isinstance(remotely.exception, GroupNotEmptyError)
+        assert kbatch("groups", "reset", server.bootstrap_servers, *reset[3:]).exit_code == 0
+        close_idle_clients()
+    assert committed(idle) == {("events", 0): 1}
+
+
+def test_members_that_were_stored_last_bar_a_reset_while_no_server_runs(cluster: Cluster) -> None:
+    done = kbatch("groups", "reset", cluster.path, "billing", "--to", "earliest")
+
+    assert isinstance(done.exception, GroupNotEmptyError)
+    assert committed(cluster, "billing")["events", 0] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["audit", "--to", "noon"], "'noon' is not earliest, latest, an offset, or a time"),
+        (["audit"], "Missing option '--to'"),
+        (["adit", "--to", "latest"], "'adit' does not exist"),
+        (["audit", "--to", "latest", "--topic", "none"], "topic 'none' does not exist"),
+    ],
+)
+def test_a_reset_that_cannot_be_done_says_why(idle: Cluster, words: list[str], said: str) -> None:
+    done = kbatch("groups", "reset", idle.path, *words)
+
+    assert done.exit_code in (1, 2)
+    assert said in done.stderr + str(done.exception)
+    assert committed(idle) == {("events", 0): 2}

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_kbatch import Cluster
+from spark_kbatch.cli import kcat
 from spark_kbatch.cli.main import cli, main
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
@@ -69,18 +70,44 @@ def kbatch_from_a_shell(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_topics_shows_offsets_and_sizes(path: Path) -> None:
+def test_topics_shows_sums_of_each_topic(path: Path) -> None:
     done = kbatch_from_a_shell("topics", path)
 
     assert done.returncode == 0
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
-    size = str(len(builders.encode(ROWS)))
-    assert rows == [
-        ["topic", "partition", "first offset", "next offset", "records", "bytes"],
-        ["empty", "0", "0", "0", "0", "0"],
-        ["events", "0", "0", "3", "3", size],
-        ["events", "1", "0", "3", "3", size],
+    assert [line.split("\t") for line in done.stdout.splitlines()] == [
+        ["topic", "partitions", "records", "bytes"],
+        ["empty", "1", "0", "0"],
+        ["events", "2", "6", str(2 * len(builders.encode(ROWS)))],
     ]
+
+
+def test_topics_shows_the_partitions_of_a_named_topic_or_of_all_that_are_asked_for(
+    path: Path,
+) -> None:
+    size = str(len(builders.encode(ROWS)))
+    headings = ["topic", "partition", "first offset", "next offset", "records", "bytes"]
+    events = [["events", "0", "0", "3", "3", size], ["events", "1", "0", "3", "3", size]]
+
+    def rows_of(*words: str) -> list[list[str]]:
+        return [line.split("\t") for line in kbatch("topics", path, *words).stdout.splitlines()]
+
+    assert rows_of("events") == [headings, *events]
+    assert rows_of("-v") == [headings, ["empty", "0", "0", "0", "0", "0"], *events]
+
+
+def test_topics_counts_the_partitions_whose_replicas_are_not_all_in_sync(tmp_path: Path) -> None:
+    disks = [tmp_path / "a", tmp_path / "b"]
+    cluster = Cluster(tmp_path / "cluster", create=True, log_dirs=disks)
+    cluster.create_topic("alone")
+    cluster.create_topic("copied", partitions=2, replication_factor=2)
+    disks[1].rename(tmp_path / "unplugged")
+    with cluster.producer() as producer:
+        producer.send("copied", "a", partition=0).result()
+
+    lines = kbatch("topics", cluster.path).stdout.splitlines()
+
+    assert lines[0].split("\t") == ["topic", "partitions", "records", "bytes", "under-replicated"]
+    assert [line.split("\t")[::4] for line in lines[1:]] == [["alone", "0"], ["copied", "2"]]
 
 
 def test_topics_as_json_is_one_object_a_topic(path: Path) -> None:
@@ -462,8 +489,9 @@ def test_records_below_an_offset_are_deleted(old: Path) -> None:
 def test_a_topic_is_created_and_described(tmp_path: Path) -> None:
     path = tmp_path / "new"
     words = ("--partitions", "2", "--set", "retention.ms=5000")
-    assert "no such folder" in kbatch("create-topic", path, "events", *words).stderr
-    done = kbatch("create-topic", path, "events", *words, "--create")
+    refused = kbatch("create-topic", path, "events", *words, "--no-create")
+    assert "no such folder" in refused.stderr
+    done = kbatch("create-topic", path, "events", *words)
     assert done.stdout == "topic events has 2 partitions, replication factor 1\n"
     again = kbatch("create-topic", path, "events")
     assert (again.returncode, "or give --if-not-exists" in again.stderr) == (1, True)
@@ -662,3 +690,32 @@ def test_consume_leaves_out_what_transactions_aborted_unless_it_is_asked_for(
     assert [json.loads(line)["offset"] for line in done.stdout.splitlines()] == offsets
     read = cluster.read("events", columns=["offset"], isolation_level=isolation_level)
     assert [offset for rows in read for offset in rows.column("offset").to_pylist()] == offsets
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        (["consume", "-o", "-5"], "--last N"),
+        (["consume", "-c", "5"], "-n N"),
+        (["consume", "-c5"], "-n N"),
+        (["consume", "-C"], "`kbatch consume`"),
+        (["consume", "--from-beginning"], "the default"),
+        (["produce", "-P"], "`kbatch produce`"),
+        (["produce", "-b", "broker:9092"], "PATH, or HOST:PORT"),
+        (["produce", "-t", "events"], "TOPIC"),
+    ],
+)
+def test_an_option_of_kcat_is_answered_by_ours(path: Path, words: list[str], ours: str) -> None:
+    command, option, *rest = words
+    done = CliRunner().invoke(cli, [command, str(path), "events", option, *rest])
+
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.split())
+    assert f"No such option: {option[:2] if len(option) == 3 else option}; here it is " in said
+    assert ours in said
+
+
+def test_no_option_that_is_answered_by_ours_is_ours() -> None:
+    for name, theirs in kcat.OURS.items():
+        own = {word for one in cli.commands[name].params for word in one.opts}
+        assert not own & theirs.keys()

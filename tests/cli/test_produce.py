@@ -224,6 +224,56 @@ def test_a_bad_object_is_named_by_its_line(cluster: Cluster, line: str | bytes, 
 # CSV and Parquet
 
 
+def test_an_applications_own_objects_are_values_as_they_are_with_keys_from_a_field(
+    cluster: Cluster,
+) -> None:
+    lines = ['{"id": "a",  "n": 1}', '{"n": {"id": 0}, "id": "é"}', '{"id": null}']
+    Path("events.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    refused = kbatch("produce", cluster.path, "events", "events.jsonl")
+    assert "--format lines" in str(refused.exception)
+    assert "--key-field" in str(refused.exception)
+
+    produce(cluster, "events", "events.jsonl", "--key-field", "id", "-p", "0")
+    assert [(one["key"], one["value"]) for one in records(cluster)] == list(
+        zip(["a", "é", None], lines, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "keys"),
+    [
+        ([1, -2], ["1", "-2"]),
+        (["1", 2], ["1", "2"]),
+        ([1.5, True, [1, "é"]], ["1.5", "true", '[1, "é"]']),
+        (["a\nb", ""], ["a\nb", ""]),
+    ],
+)
+def test_a_field_that_is_no_text_is_a_key_as_json(
+    cluster: Cluster, values: list[Any], keys: list[str]
+) -> None:
+    lines = "".join(json.dumps({"id": one, "more": [{}]}) + "\n" for one in values)
+    produce(cluster, "events", "--json", "--key-field", "id", "-p", "0", stdin=lines)
+    assert [one["key"] for one in records(cluster)] == keys
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"no": 1, "ID": 2}', "line 2: it has no field 'id'; its fields: no, ID"),
+        ("", "line 2: it is no JSON object"),
+        ('{"id": 1}{"id": 2}', "line 2: it is no JSON object"),
+        ('{"id": "\\ud800"}', "line 2: 'id' has a lone surrogate"),
+    ],
+)
+def test_a_line_without_the_field_is_named_and_those_before_it_are_written(
+    cluster: Cluster, line: str, said: str
+) -> None:
+    lines = f'{{"id": 1}}\n{line}\n{{"id": 3}}\n'
+    done = kbatch("produce", cluster.path, "events", "--key-field", "id", stdin=lines)
+    assert said in str(done.exception)
+    assert [one["key"] for one in records(cluster)] == ["1"]
+
+
 def test_a_row_of_csv_is_a_record(cluster: Cluster) -> None:
     Path("in.csv").write_text(
         "\ufeffid,key,value,timestamp,headers,partition\n"
@@ -300,12 +350,14 @@ def test_a_bad_row_is_named_and_those_before_it_are_written(
 # Where to, and how
 
 
-def test_a_topic_and_its_cluster_are_created_where_that_is_asked_for(cluster: Cluster) -> None:
-    done = kbatch("produce", cluster.path, "absent", stdin="x\n")
-    assert "topic 'absent' does not exist" in str(done.exception)
-    for _ in range(2):
+def test_a_topic_and_its_cluster_are_created_unless_that_is_ruled_out(cluster: Cluster) -> None:
+    for path in (cluster.path, "./new"):
+        done = kbatch("produce", path, "absent", "--no-create", stdin="x\n")
+        assert done.exit_code == 1
+        assert "'absent' does not exist" in str(done.exception) or path == "./new"
+    for create in ((), ("--create",)):
         done = kbatch(
-            "produce", "./new", "first", "--create", "-z", "zstd", "--acks", "1", stdin="x\n"
+            "produce", "./new", "first", *create, "-z", "zstd", "--acks", "1", stdin="x\n"
         )
         assert done.stdout == "Wrote 1 record to first.\n"
     assert [one["value"] for one in records(Cluster("new"), "first")] == ["x", "x"]

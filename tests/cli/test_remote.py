@@ -73,7 +73,8 @@ def test_output_is_that_of_the_folder(cluster: Cluster, address: str, words: lis
 
 
 def test_topics_are_listed_with_leaders_and_without_sizes(cluster: Cluster, address: str) -> None:
-    assert rows_of(kbatch("topics", address)) == [
+    assert rows_of(kbatch("topics", address)) == [["events", "2", "3", "0"]]
+    assert rows_of(kbatch("topics", address, "-v")) == [
         ["events", "0", "0", "3", "3", "1", "1"],
         ["events", "1", "0", "0", "0", "1", "1"],
     ]
@@ -236,7 +237,8 @@ def test_a_partition_without_a_leader_is_listed_at_once(
     monkeypatch.setattr(MetadataCache, "update", without_leader)
     close_idle_clients()
     try:
-        assert rows_of(kbatch("topics", address)) == [
+        assert rows_of(kbatch("topics", address)) == [["events", "2", "-", "0"]]
+        assert rows_of(kbatch("topics", address, "-v")) == [
             ["events", "0", "0", "3", "3", "1", "1"],
             ["events", "1", "-", "-", "-", "-1", "1"],
         ]

@@ -49,7 +49,7 @@ def test_a_served_cluster_can_be_used_until_a_signal(
 ) -> None:
     path = tmp_path / "cluster"
 
-    with served(path, "--create", "--num-partitions", "2", "--json") as process:
+    with served(path, "--num-partitions", "2", "--json") as process:
         told = json.loads(first_line(process))
         client = kafka.KafkaProducer(bootstrap_servers=told["bootstrap_servers"])
         process.send_signal(signal.SIGUSR1)
@@ -59,7 +59,10 @@ def test_a_served_cluster_can_be_used_until_a_signal(
         process.send_signal(number)
         rest, errors = process.communicate(timeout=TIMEOUT_S)
 
-    assert (process.returncode, errors) == (0, "")
+    assert process.returncode == 0
+    created, topic = errors.splitlines()
+    assert created.endswith(f"created a cluster in {path}")
+    assert topic.endswith(f"created topic 'events' with 2 partitions in {path}")
     after = json.loads(rest)["metrics"]
     for metrics, count in ((before, 0), (after, 1)):
         assert metrics["BrokerTopicMetrics"]["MessagesInPerSec"]["Count"] == count
@@ -92,7 +95,7 @@ main()
 def test_a_signal_that_interrupts_no_wait_of_the_main_thread_ends_the_server(
     tmp_path: Path,
 ) -> None:
-    words = ["serve", str(tmp_path / "cluster"), "--create", "--listen", "127.0.0.1:0"]
+    words = ["serve", str(tmp_path / "cluster"), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(
         [sys.executable, "-c", SIGNALLED_ELSEWHERE, *words],
         stdin=subprocess.PIPE,
@@ -163,8 +166,8 @@ def test_usage_errors_start_nothing(tmp_path: Path, words: list[str], told: str)
     assert (done.exit_code, told in done.stderr) == (2, True)
 
 
-def test_a_folder_without_a_cluster_is_an_error(tmp_path: Path) -> None:
-    with served(tmp_path) as process:
+def test_a_folder_without_a_cluster_is_an_error_if_none_may_be_created(tmp_path: Path) -> None:
+    with served(tmp_path, "--no-create") as process:
         _, errors = process.communicate(timeout=TIMEOUT_S)
 
     assert process.returncode == 1

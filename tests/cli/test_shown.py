@@ -34,6 +34,7 @@ HOSTILE = pa.record_batch(
 )
 COMMANDS = {
     "topics": ["topics", "{path}"],
+    "partitions": ["topics", "{path}", "--verbose"],
     "consume": ["consume", "{path}", "events"],
     "consume-json": ["consume", "{path}", "^e", "--json"],
     "consume-format": ["consume", "{path}", "events", "--format", r"%t %p %o %T %k %v %h %K %S\n"],

@@ -36,7 +36,7 @@ def told_and_found(path: Path, out: str) -> tuple[int, int]:
 
 
 def started(path: Path, file: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "spark_kbatch", "produce", path, "events", file, "--create"]
+    command = [sys.executable, "-m", "spark_kbatch", "produce", path, "events", file]
     return subprocess.Popen(
         [*map(str, command), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -46,7 +46,8 @@ def end_on_a_full_disk(disk: Path) -> None:
     file = lines(disk.parent / "lines.txt", 12 << 20)
     times = ["delivery.timeout.ms=3000", "request.timeout.ms=2000", "max.block.ms=2000"]
     settings = [word for one in times for word in ("--set", one)]
-    done = kbatch("produce", disk / "cluster", "events", file, "--create", *settings)
+    kbatch("create-topic", disk / "cluster", "events")
+    done = kbatch("produce", disk / "cluster", "events", file, *settings)
     assert done.returncode == 1, done
     told, found = told_and_found(disk / "cluster", done.stdout)
     assert told == found > 1000, (told, found)
@@ -59,6 +60,7 @@ def end_on_a_full_disk(disk: Path) -> None:
 
 def interrupt_on_a_full_disk(disk: Path) -> None:
     file = lines(disk.parent / "lines.txt", 12 << 20)
+    kbatch("create-topic", disk / "cluster", "events")
     with started(disk / "cluster", file) as running:
         assert running.stderr is not None
         assert "No space left on device" in running.stderr.readline(), "it is said at once"
@@ -75,7 +77,7 @@ def interrupt_on_a_full_disk(disk: Path) -> None:
 
 
 def start_on_a_full_disk(disk: Path) -> None:
-    kbatch("create-topic", disk / "cluster", "events", "--create")
+    kbatch("create-topic", disk / "cluster", "events")
     fill(disk)
     with started(disk / "cluster", lines(disk.parent / "lines.txt", 1 << 20)) as running:
         assert running.stderr is not None
@@ -97,6 +99,7 @@ def test_the_count_after_an_interrupt_is_what_is_in_the_log(tmp_path: Path) -> N
     file = lines(tmp_path / "lines.txt", 256 << 20)
     for number in range(3):
         path = tmp_path / f"cluster-{number}"
+        kbatch("create-topic", path, "events")
         with started(path, file) as running:
             log = path / "broker-0/events-0/00000000000000000000.log"
             until = time.monotonic() + 60

@@ -25,6 +25,10 @@ def test_topics_shows_the_other_partitions_and_how_to_repair_one(tmp_path: Path)
 
     done = kbatch("topics", path)
     assert done.returncode == 1
+    sums = [line.split("\t") for line in done.stdout.splitlines()[1:]]
+    assert sums == [["events", "2", "-", "-"], ["others", "2", "1", "69"]]
+    done = kbatch("topics", path, "-v")
+    assert done.returncode == 1
     assert [line.split("\t") for line in done.stdout.splitlines()[1:]] == [
         ["events", "0", "-", "-", "-", "-"],
         ["events", "1", "0", "1", "1", "69"],

@@ -13,7 +13,7 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster.job import coordinator_for, find_or_create_topic, task_producer
+from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -36,6 +36,7 @@ from spark_kbatch.record.header import walk
 from tests.support import builders, reference
 from tests.support.crashes import sample
 from tests.support.reference import Record
+from tests.support.topics_of_writes import find_or_create_topic, task_producer
 
 EVENTS = TopicPartition("events", 0)
 LOG = "00000000000000000000.log"

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.job import coordinator_for, task_producer
+from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.record.header import walk
 from tests.support import builders
 from tests.support.reference import CODECS
+from tests.support.topics_of_writes import task_producer
 
 EVENTS = TopicPartition("events", 0)
 ROWS = builders.rows(n=300)

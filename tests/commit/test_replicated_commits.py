@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.job import find_or_create_topic
 from spark_kbatch.commit.coordinator import (
     COMMITTED,
     NOTHING_VISIBLE,
@@ -38,6 +37,7 @@ from tests.support.failing_disks import (
     with_clock,
 )
 from tests.support.faults import ReadOnlyFiles
+from tests.support.topics_of_writes import find_or_create_topic
 
 PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
 OLD, NEW, LATER = batch(n=3, seed=1), batch(n=4, seed=2), batch(n=2, seed=3)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch.cluster.job import coordinator_for, find_or_create_topic, task_producer
+from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.consumer.reading import ROW_SCHEMA
 from spark_kbatch.errors import (
     ConfigError,
@@ -24,6 +24,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.builders import batch, to_records
+from tests.support.topics_of_writes import find_or_create_topic, task_producer
 
 
 def write_rows(cluster: spark_kbatch.Cluster, rows: pa.RecordBatch, **options: str) -> None:

@@ -42,6 +42,7 @@ EVENTS = ("events", 0)
 CALLS: dict[str, dict[str, Any]] = {
     "alter_topic": {"name": "events", "config": {"retention.ms": 5}},
     "close": {},
+    "alter_group_offsets": {"group_id": "app", "offsets": {EVENTS: 1}},
     "collect_garbage": {"topics": ["events"], "staging_retention_ms": 60_000, "dry_run": False},
     "create_partitions": {"name": "events", "total_count": 4},
     "create_topic": {

@@ -83,6 +83,7 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         overwrite_delete_delay_ms=3_600_000,
         transactional_id_expiration_ms=None,
         commits_retention_bytes=256 * 1024 * 1024,
+        auto_create_topics_enable=True,
     )
 
 

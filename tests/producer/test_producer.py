@@ -32,7 +32,6 @@ from spark_kbatch.errors import (
     ProducerClosedError,
     RecordTooLargeError,
     RequestTimedOutError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
@@ -186,7 +185,6 @@ def test_an_argument_that_send_has_not_is_refused_with_the_name_that_is_meant(
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"topic": "missing"}, UnknownTopicOrPartitionError, "missing"),
         ({"topic": "__transaction_state"}, ConfigError, "__transaction_state"),
         ({"value": 5}, ConfigError, "value is a int; accepted: bytes, text or None"),
         ({"key": 5}, ConfigError, "key is a int"),

@@ -11,12 +11,13 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.job import coordinator_for, task_producer
+from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.reference import Record, split_batches
+from tests.support.topics_of_writes import task_producer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # by kafka-python, about itself

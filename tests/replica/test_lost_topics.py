@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.job import find_or_create_topic
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
@@ -19,6 +18,7 @@ from spark_kbatch.replica import topic_files
 from tests.support import builders, stored_groups
 from tests.support.builders import append_records, batch, contents
 from tests.support.reference import Record
+from tests.support.topics_of_writes import find_or_create_topic
 
 EVENTS = TopicPartition("events", 0)
 Contents = dict[TopicPartition, list[Record]]

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.job import find_or_create_topic
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -31,6 +30,7 @@ from tests.conftest import REPOSITORY
 from tests.support import builders
 from tests.support.crashes import sample
 from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child
+from tests.support.topics_of_writes import find_or_create_topic
 
 CLUSTER_FOLDERS = {"broker-0", "locks", "snapshots", "staging-0", "topics"}
 

@@ -67,3 +67,16 @@ def test_the_ends_of_a_commit_read_the_topic_as_it_was_after_it(
         for commit in cluster.history("t")
     ]
     assert as_of == [["a1", "a2", "b1", "c1", "c2"], ["a1", "a2", "b1"], ["a1", "a2"]]
+
+
+def test_a_write_that_fails_in_its_tasks_leaves_no_topic(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = frame(spark, "a1", "a2").selectExpr("CAST(raise_error(value) AS STRING) AS value")
+    with pytest.raises(Exception, match=r"a1|a2"):
+        save(rows, tmp_path, topic="t")
+    with pytest.raises(Exception, match=r"a1|a2"):
+        save(rows.selectExpr("value", "'t' AS topic"), tmp_path)
+    assert Cluster(tmp_path).topic_names() == []
+    save(frame(spark, "a1").where("false"), tmp_path, topic="t", num_partitions=3)
+    assert Cluster(tmp_path).topic("t").partitions == 3

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -219,6 +220,54 @@ def test_a_job_whose_topic_grows_while_it_runs_is_committed(
     assert counts == [1, 1, 0, 0 if overwrite else 4]
     assert "got partitions 2 to 3 while the job ran" in caplog.text
     ensure_next_job_works(cluster)
+
+
+# Topics that do not exist yet.
+
+
+def test_a_job_that_fails_leaves_no_topic(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, create=True)
+    job = begin(cluster, **{"num.partitions": "2"})
+    done = stage(job)
+    assert cluster.topic_names() == []
+    job.abort([done])
+    assert cluster.topic_names() == []
+    assert list((cluster.path / "staging-0").iterdir()) == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
+def test_jobs_that_begin_together_write_to_the_topic_that_the_first_one_creates(
+    tmp_path: Path, overwrite: bool
+) -> None:
+    cluster = Cluster(tmp_path, create=True)
+    first = begin(cluster, **{"num.partitions": "2"})
+    options = {"path": str(tmp_path), "topic": "events", "num.partitions": "2"}
+    second = Job.begin(parse_write_options(options), overwrite=overwrite)
+    staged = [stage(second), stage(second)]
+    first.commit([stage(first)])
+    topic = cluster.topic("events")
+    second.commit(staged)
+    assert cluster.topic("events") == topic
+    assert written(cluster) == (2 if overwrite else 3)
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [{"partitions": 3}, {"partitions": 2, "config": {"retention.ms": 5}}],
+    ids=["partitions", "settings"],
+)
+def test_a_job_whose_topic_another_writer_creates_differently_fails_and_nothing_is_visible(
+    tmp_path: Path, meanwhile: dict[str, Any]
+) -> None:
+    cluster = Cluster(tmp_path, create=True)
+    job = begin(cluster, **{"num.partitions": "2"})
+    done = stage(job)
+    cluster.create_topic("events", **meanwhile)
+    with pytest.raises(CommitError, match=r"with other settings.*; run the job again") as error:
+        job.commit([done])
+    assert error.value.outcome == coordinator.NOTHING_VISIBLE
+    job.abort([done])
+    assert written(cluster) == 0
 
 
 # Staged files that disappear.

@@ -2,6 +2,7 @@
 
     OffsetsStore       for the one server of a cluster: loads, appends, rewrites
     read_groups        for all other processes, whether a server runs or not
+    alter_offsets      for all other processes, while no server runs
 
 The topic is created at first use, with one partition, because one server coordinates all groups. Its name
 starts with "__", so it is internal: no user can write to it, and lists leave it out. It has as many replicas
@@ -32,6 +33,7 @@ from spark_kbatch.commit.internal_topics import (
     rewrite_locked,
 )
 from spark_kbatch.errors import (
+    GroupNotEmptyError,
     InvalidTopicError,
     KafkaStorageError,
     KBatchError,
@@ -53,6 +55,7 @@ from spark_kbatch.server.groups.records import (
     MemberMetadata,
     OffsetKey,
 )
+from spark_kbatch.server.ownership import Ownership
 from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
@@ -320,7 +323,7 @@ _CODES_OF_APPENDS = {
 }
 
 
-# Reading without a server.
+# Reading and writing without a server.
 
 
 class StoredGroup(NamedTuple):
@@ -365,6 +368,36 @@ def read_groups(backend: Backend) -> list[StoredGroup]:
             )
         )
     return found
+
+
+def alter_offsets(backend: Backend, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Store committed offsets of a group without members, which need not exist, while no server runs.
+
+    Raises:
+        ServerRunningError: a server runs, and has the groups in its memory; says where.
+        GroupNotEmptyError: the group has members, as it was stored last.
+        UnknownTopicOrPartitionError: a partition does not exist.
+        KafkaStorageError: the offsets cannot be written.
+    """
+    ids = {tp: backend.manager.partition(tp).topic.topic_id for tp in offsets}
+    ownership = Ownership(backend.metadata)  # until then no server starts
+    try:
+        store = OffsetsStore(backend, flush=True)
+        group = store.load().groups.get(group_id)
+        if group is not None and group.members:
+            raise GroupNotEmptyError(group_id, str(backend.metadata.path))
+        now_ms = backend.manager.now_ms()
+        store.append(
+            [
+                (
+                    OffsetKey(group_id, *tp),
+                    CommittedOffset(offset, commit_timestamp=now_ms, topic_id=ids[tp]),
+                )
+                for tp, offset in offsets.items()
+            ]
+        )
+    finally:
+        ownership.release()
 
 
 def _load(backend: Backend) -> tuple[StoredGroups, int, int]:
