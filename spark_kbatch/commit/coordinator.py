@@ -47,7 +47,7 @@ from spark_kbatch.errors import (
     NotEnoughReplicasError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log import overwritten, recovery
+from spark_kbatch.log import overwritten
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
@@ -365,11 +365,7 @@ class Coordinator:
         for node_id, decided in by_node.items():
             with contextlib.suppress(OSError, KBatchError):
                 log = self._manager.partition(topic_partition).view.log_of(node_id)
-                state = log.state()
-                if state.sequence >= decided.sequence:
-                    return True
-                found = recovery.verified(log.segments, decided, state.log_end_offset)
-                if found.log_end_offset == decided.log_end_offset:
+                if log.state().sequence >= decided.sequence or log.has_up_to(decided):
                     return True
         return False
 

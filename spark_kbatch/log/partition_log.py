@@ -185,6 +185,11 @@ class PartitionLog:
             self._checked = state, found
         return found or state
 
+    def has_up_to(self, state: LogState) -> bool:
+        """Return True if the log's files have whole batches between its recorded end and that of `state`."""
+        found = recovery.verified(self.segments, state, self.state().log_end_offset)
+        return found.log_end_offset == state.log_end_offset
+
     def write_state(self, state: LogState, *, flush: bool) -> None:
         """Record `state` in the log's `kbatch.state`.
 
