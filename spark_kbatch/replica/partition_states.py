@@ -120,7 +120,9 @@ class PartitionStates:
         other = [
             folder
             for folder, copy in own.items()
-            if number_of(copy) == number_of(own[newest]) and copy != own[newest]
+            if number_of(copy) == number_of(own[newest])
+            # An earlier release kept a state without raising the number.
+            and {**copy, _UNWRITTEN: {}} != {**own[newest], _UNWRITTEN: {}}
         ]
         newest, *others = (
             folder / path.relative_to(self.paths.path) for folder in (newest, *other)

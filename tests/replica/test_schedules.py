@@ -293,6 +293,11 @@ class Deletions(Appends):
 class Mounts(Appends):
     """The same, while disks and PATH are unmounted and come back, PATH also as it was before."""
 
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
+        # What max.message.bytes of the topic may be: the last that was set, and those of failures since.
+        self.sizes = {TopicConfig.max_message_bytes}
+
     @property
     def path(self) -> Path:
         return self.folder / "cluster"
@@ -327,10 +332,13 @@ class Mounts(Appends):
     def alter(self, number: int) -> None:
         """Change a file that is the whole cluster's."""
         size = 1_000_000 + len(self.log)
+        self.sizes.add(size)
         try:
             self.processes[number].alter_topic("events", {"max.message.bytes": size})
         except (OSError, KBatchError) as error:
             self.log[-1] += f": {error}"
+        else:
+            self.sizes = {size}
 
     def append(self, number: int) -> None:
         self.refused(super().append, number)
@@ -413,6 +421,10 @@ class Mounts(Appends):
         super().mend_all()
         for number in range(2):
             self.opened(number)
+
+    def finish(self) -> None:
+        super().finish()
+        assert self.processes[0].topic("events").config.max_message_bytes in self.sizes
 
 
 def test_a_few_schedules_lose_nothing(tmp_path: Path) -> None:
