@@ -42,7 +42,7 @@ class PartitionState(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What was read for one partition, with the fingerprints of the files it was read from."""
+    """One partition as it was read, with the fingerprints of the files it was read from."""
 
     topic_id: str
     fingerprints: tuple[object, ...]
