@@ -115,6 +115,8 @@ class ClusterParts:
 
     def _ensure_newest(self, without_nodes: Collection[int]) -> None:
         """Bring PATH up to date if it is old, and the copies of its files that missed a change, if possible."""
+        if self.metadata.json_files.are_equal():
+            return
         if self.metadata.json_files.newer_mirror() is not None:
             from spark_kbatch.replica.creation import bring_up_to_date  # noqa: PLC0415  as above
 

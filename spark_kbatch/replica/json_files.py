@@ -139,6 +139,7 @@ class JsonFiles:
         self.files, self.path = files, path
         self.mirrors = Mirrors(files, ())
         self._cluster_file = path / _CLUSTER_FILE
+        self._copies: tuple[Path, ...] = ()  # of it, in the mirrors
         self._looked_at: tuple[
             object, ...
         ] = ()  # fingerprints of a PATH that was found to be the newest
@@ -151,6 +152,7 @@ class JsonFiles:
         folders = tuple(folders)
         if folders != self.mirrors.folders:
             self.mirrors = Mirrors(self.files, folders)
+            self._copies = tuple(folder / _CLUSTER_FILE for folder in folders)
             self._looked_at = ()
 
     # Which copies count.
@@ -187,10 +189,9 @@ class JsonFiles:
 
         Costs a few looks at files that have not changed since.
         """
-        if not self.mirrors.folders:
+        if not self._copies:
             return None
-        paths = (self.path, *self.mirrors.folders)
-        looked_at = tuple(self._fingerprint(folder / _CLUSTER_FILE) for folder in paths)
+        looked_at = self._look()
         if looked_at == self._looked_at:
             return None
         data = self._read_if_there(self._cluster_file)
@@ -203,6 +204,19 @@ class JsonFiles:
                 return folder
         self._looked_at = looked_at
         return None
+
+    def are_equal(self) -> bool:
+        """Return True if all mirrors can be read and are current, so that PATH is the newest as well."""
+        if not self._copies:
+            return True
+        looked_at, own = self._look(), self._read_if_there(self._cluster_file)
+        if own is None or any(self._read_if_there(copy) != own for copy in self._copies):
+            return False
+        self._looked_at = looked_at
+        return REIGN in parse(own, self._cluster_file).values
+
+    def _look(self) -> tuple[object, ...]:
+        return tuple(map(self._fingerprint, (self._cluster_file, *self._copies)))
 
     def ensure_newest(self) -> None:
         """Check that PATH is not an old one, by the copies that can be read.

@@ -45,7 +45,9 @@ class _Known(NamedTuple):
     """One partition as it was read, with the fingerprints of the files it was read from."""
 
     topic_id: str
-    fingerprints: tuple[object, ...]
+    mirrors: Mirrors
+    paths: tuple[Path, ...]  # of its file in PATH and in the mirrors
+    fingerprints: tuple[object, ...] = ()
     state: PartitionState | None = None
     newest: Path | None = None  # where it was read
     lacking: tuple[Path, ...] = ()  # PATH or mirrors that have an older one, or none
@@ -79,16 +81,18 @@ class PartitionStates:
         return self._read(topic_partition, topic_id).state
 
     def _read(self, topic_partition: TopicPartition, topic_id: str) -> _Known:
-        path = self.paths.partition_file(topic_partition)
-        folders = self._json_files.mirrors.folders
-        name = path.relative_to(self.paths.path)
+        mirrors, known = self._json_files.mirrors, self._known.get(topic_partition)
+        if known is None or known.topic_id != topic_id or known.mirrors is not mirrors:
+            path = self.paths.partition_file(topic_partition)
+            name = path.relative_to(self.paths.path)
+            copies = tuple(folder / name for folder in mirrors.folders)
+            known = _Known(topic_id, mirrors, (path, *copies))
         # The look comes before the read: a file that is replaced in between is read again next time.
-        fingerprints = tuple(map(self._fingerprint, (path, *(one / name for one in folders))))
-        known = self._known.get(topic_partition)
-        if known is None or (known.topic_id, known.fingerprints) != (topic_id, fingerprints):
-            known = _Known(topic_id, fingerprints)
+        fingerprints = tuple(map(self._fingerprint, known.paths))
+        if known.fingerprints != fingerprints:
+            known = _Known(topic_id, mirrors, known.paths, fingerprints)
             if any(fingerprints):
-                known = self._newest(topic_partition, path, known)
+                known = self._newest(topic_partition, known.paths[0], known)
             self._known[topic_partition] = known
         return known
 
