@@ -68,6 +68,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20,
     },
     "repair": {"partitions": [EVENTS], "dry_run": False},
+    "elect_unclean": {"topic": "events"},
     "replace_log_dir": {"node_id": 0, "unclean": False},
     "replicas": {"topics": ["events"]},
     "replicate": {"topics": ["events"]},

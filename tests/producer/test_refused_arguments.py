@@ -60,7 +60,7 @@ REFUSED = {
     "a fraction as a partition": {"partition": 0.0},
     "a number as the topic": {"topic": 5},
     "no topic": {"topic": None},
-    "a topic that does not exist": {"topic": "missing"},
+    "a name that no topic has": {"topic": "no/topic"},
     "the cluster's own topic": {"topic": "__commits"},
     "a callback that is no function": {"callback": 5},
     "headers in an old format": {"topic": "old", "headers": [("h", b"v")]},
@@ -77,7 +77,7 @@ REFUSED_COLUMNS: dict[str, Callable[[int], pa.Array]] = {
         pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     ),
     "no topic": lambda n: pa.array([*["events"] * (n - 1), None], pa.string()),
-    "a topic that does not exist": lambda n: pa.array([*["events"] * (n - 1), "missing"]),
+    "a name that no topic has": lambda n: pa.array([*["events"] * (n - 1), "no/topic"]),
 }
 _COLUMN = {
     "a time before 1970": "timestamp",
@@ -86,7 +86,7 @@ _COLUMN = {
     "a huge partition": "partition",
     "a header without a key": "headers",
     "no topic": "topic",
-    "a topic that does not exist": "topic",
+    "a name that no topic has": "topic",
 }
 
 

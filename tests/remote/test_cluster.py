@@ -132,7 +132,7 @@ def test_no_secret_is_shown(servers: str) -> None:
 # The words are an embedded cluster's.
 
 ONLY_IN_FOLDERS = {
-    "collect_garbage", "export", "find_commit", "first_commit", "history", "log_dirs", "metrics", "repair",
+    "collect_garbage", "elect_unclean", "export", "find_commit", "first_commit", "history", "log_dirs", "metrics", "repair",
     "replace_log_dir", "replicas", "replicate", "running_server", "serve",
     "verify",
 }  # fmt: skip
@@ -362,6 +362,7 @@ def test_groups_are_those_of_the_folder_but_for_what_no_broker_tells(
 # Invalid arguments.
 
 CALLS: dict[str, dict[str, Any]] = {
+    "alter_group_offsets": {"group_id": "app", "offsets": {E0: 0}},
     "alter_topic": {"name": "events", "config": {"retention.ms": 5}},
     "close": {},
     "create_partitions": {"name": "events", "total_count": 4},

@@ -681,3 +681,19 @@ def test_segments_roll_in_every_replica(tmp_path: Path, disks: Disks, clock: Clo
     assert (
         len(list(cluster._parts.metadata.cluster_file.log_directory(EVENTS, 1).glob("*.log"))) > 2
     )
+
+
+def test_a_follower_that_alone_has_a_batch_and_leaves_is_truncated_when_it_is_back(
+    tmp_path: Path, disks: Disks, clock: Clock
+) -> None:
+    cluster = with_clock(a_replicated_cluster(tmp_path, disks, replicas=2), clock)
+    write(cluster, 0)
+    # As by a process that is killed when the follower has recorded a batch, and the leader has not.
+    builders.append(partition(cluster)._log_of(1), BATCHES[1])
+    disks.fail(disk(cluster, 1), BROKEN)
+    write(cluster, 2)
+    disks.mend(disk(cluster, 1))
+    clock.now_ms += RETRY_MS
+    write(cluster, 3)
+    assert isr(cluster) == (0, 1)
+    ensure_holds(cluster, 0, 2, 3)

@@ -216,7 +216,7 @@ def test_a_file(kbatch_topic):
     kbatch_topic("orders", json_lines="nothing.json")
 
 def test_a_topic(kbatch_topic):
-    kbatch_topic.send("orders", ["v"])
+    kbatch_topic.send("no/topic", ["v"])
 
 def test_a_count(kbatch_records):
     kbatch_records("orders", -1)
