@@ -368,27 +368,30 @@ class Partition:
             KafkaStorageError: no in-sync replica can be used; says why.
         """
         self._states.spread(self.topic_partition, self.topic.topic_id)
-        state = self._without_unwritten_locked(self.view.state())
+        state, refused = self._without_unwritten_locked(self.view.state()), None
         for _ in self.replicas:
             log_state = self.view.log_state(state.leader)
             if log_state is not None and state.leader not in state.unwritten:
                 try:
                     log = self._log_of(state.leader)
                     if not log.segments.is_as_recorded(log_state):
+                        recorded = read_state(log.files, log.directory)
+                        others = any(self.view.alive(state))
+                        if not others and log_state.log_end_offset < recorded.high_watermark:
+                            refused = self._refused_to_lead(state, log_state, recorded)
+                            if refused is not None:
+                                break
                         if log_state.boot_id != boot_id():
                             # A replica that is away may have what was not flushed here. What comes in its
                             # place has another epoch, by which that replica is truncated.
                             after = state._replace(leader_epoch=state.leader_epoch + 1)
                             hw = log_state.high_watermark
                             state = self._change_isr_locked(after, state.isr, hw)
-                        recorded = read_state(log.files, log.directory)
                         log_state = log.discard_unrecorded(log_state)
-                        end = log_state.log_end_offset
-                        if end < recorded.log_end_offset and any(self.view.alive(state)):
+                        if log_state.log_end_offset < recorded.log_end_offset and others:
                             # What was not flushed is gone here, and others may have it.
                             state = self._elect_locked(state)
                             continue
-                        self._ensure_may_lead(state, end, recorded.high_watermark)
                     if log_state.leader_epoch < state.leader_epoch and any(
                         has_more(other, log_state) for _, other in self.view.alive(state)
                     ):
@@ -398,7 +401,7 @@ class Partition:
                 except (OSError, KBatchError) as error:
                     self.view.failed(state.leader, error)
             state = self._elect_locked(state)
-        raise self.view.no_usable_replica(state)
+        raise refused or self.view.no_usable_replica(state)
 
     def _without_unwritten_locked(self, state: PartitionState) -> PartitionState:
         """Write log states of decided commits that replicas missed while their disks were offline."""
@@ -508,25 +511,27 @@ class Partition:
 
     # Elections.
 
-    def _ensure_may_lead(self, state: PartitionState, end: int, high_watermark: int) -> None:
-        """Check that no replica leads without what was shown while an in-sync one that may have it is away.
+    def _refused_to_lead(
+        self, state: PartitionState, survived: LogState, recorded: LogState
+    ) -> KafkaStorageError | None:
+        """Return why a leader that lost what was shown may not lead; None if no in-sync replica is away.
 
-        If all can be read it does, and the loss is logged.
-
-        Raises:
-            KafkaStorageError: one is away.
+        Then it leads, and the loss is logged.
         """
-        if end >= high_watermark:
-            return
-        what = f"{self.topic_partition} was shown up to offset {high_watermark}"
+        what = f"{self.topic_partition} was shown up to offset {recorded.high_watermark}"
         away = [node for node in state.isr if self.view.log_state(node) is None]
-        if away:
-            raise KafkaStorageError(
-                f"{what}, and the in-sync replicas that can be used end at {end}: mount the disk of node "
-                f"{', '.join(map(str, away))}, or give the rest up with `kbatch log-dirs PATH "
-                f"--elect-unclean {self.topic_partition.topic}`"
+        if not away:
+            logger.error(
+                "%s, and ends at %d now: what was not flushed is lost",
+                what,
+                survived.log_end_offset,
             )
-        logger.error("%s, and ends at %d now: what was not flushed is lost", what, end)
+            return None
+        return KafkaStorageError(
+            f"{what}, and what can be read ends at {survived.log_end_offset}: mount the disk of node "
+            f"{', '.join(map(str, away))}, or give the rest up with `kbatch log-dirs PATH "
+            f"--elect-unclean {self.topic_partition.topic}`"
+        )
 
     def _become_leader_locked(self, state: PartitionState, log_state: LogState) -> Leadership:
         """Record the new leader epoch in the leader's log, unless it is there already."""
@@ -666,11 +671,12 @@ class Partition:
         Raises:
             KafkaStorageError: no replica can be used.
         """
+        with contextlib.suppress(OSError, KBatchError):
+            self.ready_locked(flush=True)
+            return None
         state = self.view.state()
         found = {node: self.view.log_state(node) for node in self.replicas}
         usable = {node: log_state for node, log_state in found.items() if log_state is not None}
-        if any(node in usable and node not in state.unwritten for node in state.isr):
-            return None
         if not usable:
             raise self.view.no_usable_replica(state)
         node_id = max(

@@ -697,3 +697,29 @@ def test_a_follower_that_alone_has_a_batch_and_leaves_is_truncated_when_it_is_ba
     write(cluster, 3)
     assert isr(cluster) == (0, 1)
     ensure_holds(cluster, 0, 2, 3)
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_leader_that_lost_what_was_shown_waits_for_a_member_that_is_away(
+    tmp_path: Path, disks: Disks, clock: Clock, is_given_up: bool
+) -> None:
+    cluster = with_clock(a_replicated_cluster(tmp_path, disks, replicas=2), clock)
+    write(cluster, 0, 1)
+    shown = high_watermark(cluster)
+    (file,) = log_directory(cluster, 0).glob("*.log")
+    os.truncate(file, file.stat().st_size - 5)  # a power loss took what was not flushed
+    disks.fail(disk(cluster, 1), BROKEN)
+    with another_boot():
+        after = with_clock(cluster, clock)
+        (refused,) = append_records(after, {EVENTS: BATCHES[2]}).values()
+        assert f"events-0 was shown up to offset {shown}" in str(refused.error)
+        assert "mount the disk of node 1" in str(refused.error)
+
+        if is_given_up:
+            assert after.elect_unclean("events") == [EVENTS]
+            write(after, 2)
+        disks.mend(disk(cluster, 1))
+        clock.now_ms += RETRY_MS
+        write(after, 3 if is_given_up else 2)
+        assert isr(after) == (0, 1)
+        ensure_holds(after, *((0, 2, 3) if is_given_up else (0, 1, 2)))
