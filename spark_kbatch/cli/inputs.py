@@ -60,7 +60,7 @@ _TIMES = "milliseconds since 1970 or an ISO 8601 time, such as 2024-10-25T08:00:
 
 
 class Reading(NamedTuple):
-    """How to parse an input of `kbatch produce`: its format, where keys are, null marker and columns."""
+    """The form of an input of `kbatch produce`: its format, where keys are, null marker and columns."""
 
     format: str
     key_separator: bytes | None = None  # in lines

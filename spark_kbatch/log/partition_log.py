@@ -611,7 +611,7 @@ class PartitionLog:
         )
 
 
-@functools.lru_cache(maxsize=1024)  # once per damage, not at every read behind it
+@functools.lru_cache(maxsize=1024)  # once per damage, not at every read after it
 def _warn_of_damage(error: str) -> None:
     logger.warning("%s; what is read lies after that", error)
 

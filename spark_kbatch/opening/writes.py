@@ -37,7 +37,7 @@ class WriteJob(Protocol):
 
 
 def cluster_to_write(path: StrPath) -> Cluster:
-    """Open the cluster at `path` for a command that writes; if there is none it is created, and that is told."""
+    """Open the cluster at `path` for a command that writes; if there is none, create it and log that."""
     ClusterParts(path, create=True, implied=True)
     return Cluster(path)
 

@@ -115,8 +115,7 @@ def create_topic(
         manager.metadata.topics.ensure_may_be_named(name)
         if replication_factor > 1:
             manager.metadata.cluster_file.add_log_dirs(replication_factor)
-        replicas = _assign(manager, partitions, replication_factor)
-        topic = Topic(name, random_id(), partitions, config, replicas, frozenset(given))
+        topic = _new_topic(manager, name, partitions, config, given, replication_factor)
         _create_locked(manager, topic, level)
         return topic
 
@@ -141,6 +140,17 @@ def plan_topic(
     if replication_factor > 1:
         with manager.locks.metadata():
             manager.metadata.cluster_file.add_log_dirs(replication_factor)
+    return _new_topic(manager, name, partitions, config, given, replication_factor)
+
+
+def _new_topic(
+    manager: ReplicaManager,
+    name: str,
+    partitions: int,
+    config: TopicConfig,
+    given: Iterable[str],
+    replication_factor: int,
+) -> Topic:
     replicas = _assign(manager, partitions, replication_factor)
     return Topic(name, random_id(), partitions, config, replicas, frozenset(given))
 
@@ -191,8 +201,7 @@ def create_topic_locked(
 
     The caller also keeps brokers out of the log dirs.
     """
-    replicas = _assign(manager, partitions, replication_factor)
-    topic = Topic(name, random_id(), partitions, config, replicas, frozenset(given))
+    topic = _new_topic(manager, name, partitions, config, given, replication_factor)
     _write_locked(manager, topic)
     return topic
 

@@ -234,7 +234,7 @@ class ClusterFile:
                 f"{log_dir.path} is not empty: it holds {', '.join(names[:3])}; move that away first"
             )
         known[node_id] = log_dir
-        if known[node_id].path.parent != self._paths.path:
+        if log_dir.path.parent != self._paths.path:
             self._files.remove_dir(mirror_of(log_dir.path))  # what a disk that was given up had
         self._write_log_dirs(known)
         self._make_log_dir(log_dir, self.cluster_id())

@@ -168,11 +168,6 @@ def _probe_locks(files: Files, path: Path) -> None:
             raise OSError("record locks do not exclude others")
 
 
-def is_old(metadata: Metadata) -> bool:
-    """Return True if a mirror shows that PATH is old: from a backup, or restored elsewhere meanwhile."""
-    return metadata.json_files.newer_mirror() is not None
-
-
 def bring_up_to_date(manager: ReplicaManager, without_nodes: Collection[int] = ()) -> None:
     """Restore the files of an old PATH from the mirrors of the log dirs that it names.
 
@@ -182,7 +177,7 @@ def bring_up_to_date(manager: ReplicaManager, without_nodes: Collection[int] = (
     metadata = manager.metadata
     try:
         with manager.locks.metadata():
-            if is_old(metadata):
+            if metadata.json_files.newer_mirror() is not None:
                 folders = [one.path.parent for one in metadata.cluster_file.log_dirs()]
                 _restore(manager, folders, without_nodes)
     except OSError as error:

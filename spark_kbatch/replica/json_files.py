@@ -140,9 +140,8 @@ class JsonFiles:
         self.mirrors = Mirrors(files, ())
         self._cluster_file = path / _CLUSTER_FILE
         self._copies: tuple[Path, ...] = ()  # of it, in the mirrors
-        self._looked_at: tuple[
-            object, ...
-        ] = ()  # fingerprints of a PATH that was found to be the newest
+        # Fingerprints of a PATH that was found to be the newest.
+        self._looked_at: tuple[object, ...] = ()
         # These are guarded by the metadata lock.
         self._is_changing = False
         self._missed: set[Path] = set()  # mirrors that did not take a part of the change
@@ -274,8 +273,12 @@ class JsonFiles:
             yield
         finally:
             self._is_changing = False
+        self._tell_mirrors(data)
+
+    def _tell_mirrors(self, cluster: bytes) -> None:
+        """Write cluster.json to the mirrors that took all of a change."""
         took_it = [one for one in self.mirrors.folders if one not in self._missed]
-        self._missed |= Mirrors(self.files, took_it).write(PurePath(_CLUSTER_FILE), data)
+        self._missed |= Mirrors(self.files, took_it).write(PurePath(_CLUSTER_FILE), cluster)
 
     def write_cluster(self, value: Mapping[str, Any]) -> None:
         """Replace cluster.json, on disk on return; in the mirrors too, with all else that they have missed."""
@@ -287,8 +290,7 @@ class JsonFiles:
         else:  # A new cluster begins to exist.
             data = as_bytes(dict(value) | {REIGN: 0, GENERATION: 0, "path": str(self.path)})
             self.replace(self._cluster_file, data)
-            took_it = [one for one in self.mirrors.folders if one not in self._missed]
-            Mirrors(self.files, took_it).write(PurePath(_CLUSTER_FILE), data)
+            self._tell_mirrors(data)
 
     def stale_mirrors(self) -> list[Path]:
         """Return the mirrors that can be read and are not current, except those of another cluster."""
