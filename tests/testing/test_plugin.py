@@ -200,7 +200,9 @@ def test_an_exception_in_a_function_that_intercepts_fails_its_test(
     assert shown.count('assert request.body.acks == 1, "the client asks for all"') == 2
     assert shown.count("E   AssertionError: the client asks for all") == 2
     assert shown.count("E   Failed: not like this") == 1
-    assert shown.count("no attribute 'fial'") == 1
+    assert (
+        shown.count("E   AttributeError: 'InterceptedRequest' object has no attribute 'fial'") == 1
+    )
     assert shown.count("E   ZeroDivisionError") == 1
     assert "testing/servers.py" not in shown
 
