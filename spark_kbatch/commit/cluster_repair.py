@@ -141,7 +141,7 @@ class ClusterRepair:
         partition = self._manager.partition(tp)
         with self._locked(tp):
             if partition.only_log is not None:  # whose state may be what is to be repaired
-                log, said = partition.only_log, list[str]()
+                log, said = partition.view.usable_only_log(to_write=not self._dry_run), list[str]()
                 if not self._dry_run:
                     partition.write_kept_locked()
             elif self._dry_run:

@@ -286,9 +286,10 @@ class Coordinator:
         decided when it is back. `roll_forward` elects another leader.
         """
         partition = self._transaction_state
-        only_log = partition.only_log
-        if only_log is not None and not only_log.state().has_pending_commit:
-            return False  # nearly always, and every append asks
+        if partition.only_log is not None:
+            only_log = partition.view.usable_only_log(to_write=False)
+            if not only_log.state().has_pending_commit:
+                return False  # nearly always, and every append asks
         while True:
             look = partition.view.look()
             if not look.has_leader:

@@ -277,8 +277,11 @@ class JsonFiles:
 
     def _tell_mirrors(self, cluster: bytes) -> None:
         """Write cluster.json to the mirrors that took all of a change."""
-        took_it = [one for one in self.mirrors.folders if one not in self._missed]
-        self._missed |= Mirrors(self.files, took_it).write(PurePath(_CLUSTER_FILE), cluster)
+        self._missed |= self._up_to_date().write(PurePath(_CLUSTER_FILE), cluster)
+
+    def _up_to_date(self) -> Mirrors:
+        folders = [one for one in self.mirrors.folders if one not in self._missed]
+        return Mirrors(self.files, folders)
 
     def write_cluster(self, value: Mapping[str, Any]) -> None:
         """Replace cluster.json, on disk on return; in the mirrors too, with all else that they have missed."""
@@ -385,8 +388,8 @@ class JsonFiles:
             self.copy(path, data)
 
     def copy(self, path: Path, data: bytes) -> None:
-        """Write a copy of one of PATH's files to the mirrors."""
-        self._missed |= self.mirrors.write(path.relative_to(self.path), data)
+        """Write a copy of one of PATH's files to the mirrors that took all of the change so far."""
+        self._missed |= self._up_to_date().write(path.relative_to(self.path), data)
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace one of PATH's files, on disk on return, and in the spare file if the disk is full."""

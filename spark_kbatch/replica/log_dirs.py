@@ -8,8 +8,9 @@ Node N's is broker-N; each may be on a disk of its own.
                writers alone
 
 So a disk that is not mounted, whose mount point is an empty directory, is offline, and so is one that
-was replaced, until the operator says that it belongs to the cluster. Whether an open directory is still
-the one at its path is seen by device and inode, with one look before each use.
+was replaced, until the operator says that it belongs to the cluster. Whether a directory is still the
+one that was looked at is seen by the fingerprint of its meta.properties, with one look before each use:
+two disks can have the same device number and the same inode there, one after the other.
 
 A process does not tell others what it finds out: files say which replicas lead and are in sync, and each process
 finds by itself what it cannot use.
@@ -31,7 +32,7 @@ from typing import NamedTuple
 from spark_kbatch import mutexes
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import NO_ROOM, Files
-from spark_kbatch.log.checkpoints import read_meta_properties
+from spark_kbatch.log.checkpoints import META_PROPERTIES, read_meta_properties
 from spark_kbatch.replica.cluster_file import ClusterFile, LogDir
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class LogDirs:
         self._mutex: threading.Lock  # guards the next two; innermost
         mutexes.make(self, "_mutex")
         self._offline: dict[int, _Offline] = {}
-        self._identities: dict[int, tuple[int, int]] = {}  # of directories that were looked at
+        # Of meta.properties in directories that were looked at.
+        self._fingerprints: dict[int, tuple[int, ...] | None] = {}
 
     @property
     def all(self) -> tuple[LogDir, ...]:
@@ -78,20 +80,20 @@ class LogDirs:
         """
         with self._mutex:
             offline = self._offline.get(node_id)
-            identity = self._identities.get(node_id)
+            known = self._fingerprints.get(node_id)
         if offline is not None and self._monotonic_ms() < offline.until_ms:
             return False
         try:
             log_dir = self._cluster_file.log_dir(node_id)
-            found = self._files.identity_at(log_dir.path)
-            if offline is None and found == identity:
+            found = self._files.fingerprint(log_dir.path / META_PROPERTIES)
+            if offline is None and found is not None and found == known:
                 return True
             self._ensure_ours(log_dir)
         except (OSError, KafkaStorageError) as error:
             self.failed(node_id, error)
             return False
         with self._mutex:
-            self._identities[node_id] = found
+            self._fingerprints[node_id] = found
             self._offline.pop(node_id, None)
         if offline is not None:
             logger.info("trying log dir %s again", log_dir.path)
@@ -181,7 +183,8 @@ class LogDirs:
 
     def _ensure_ours(self, log_dir: LogDir) -> None:
         found = read_meta_properties(self._files, log_dir.path)
-        if found.directory_id != log_dir.directory_id:
+        with contextlib.suppress(OSError, KafkaStorageError):  # PATH may be lost, and this one not
+            # It may have been replaced since: then it is the former disk that has the id known here.
             log_dir = self._cluster_file.log_dirs(again=True)[log_dir.node_id]
         if found.directory_id != log_dir.directory_id:
             raise KafkaStorageError(

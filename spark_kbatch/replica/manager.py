@@ -273,8 +273,10 @@ class ReplicaManager:
 
     def log(self, topic_partition: TopicPartition) -> PartitionLog:
         """Return the log of a partition's replica to read; raises as `replica`."""
-        only_log = self.partition(topic_partition).only_log
-        return only_log or self.replica(topic_partition).log
+        view = self.partition(topic_partition).view
+        if view.only_log is not None:
+            return view.usable_only_log(to_write=False)
+        return view.readable().log
 
     def quick_high_watermarks(
         self, topic: str, besides: Container[int]
@@ -288,9 +290,16 @@ class ReplicaManager:
         if found.replication_factor > 1:
             return [(number, None) for number in others]
         starts = [f"{one.path}/{topic}-" for one in self.dirs.all]
-        replicas = found.replicas or ((0,),) * found.partitions
-        directories = [f"{starts[replicas[number][0]]}{number}" for number in others]
-        return list(zip(others, read_high_watermarks(self.files, directories), strict=True))
+        nodes = [found.replicas[number][0] if found.replicas else 0 for number in others]
+        directories = [
+            f"{starts[node]}{number}" for node, number in zip(nodes, others, strict=True)
+        ]
+        ends = read_high_watermarks(self.files, directories)
+        usable = {node for node in set(nodes) if self.dirs.is_used(node)}
+        return [
+            (number, end if node in usable else None)
+            for node, number, end in zip(nodes, others, ends, strict=True)
+        ]
 
     # Locks.
 

@@ -171,7 +171,8 @@ class Partition:
         """Elect a leader if needed and let its followers catch up; return the leader's replica."""
         if self.only_log is not None:
             self.write_kept_locked()
-            return Replica(self.replicas[0], self.only_log, self.only_log.state())
+            log = self.view.usable_only_log()
+            return Replica(self.replicas[0], log, log.state())
         led = self._lead_and_replicate_locked(flush=flush)
         return Replica(led.state.leader, led.log, led.log_state)
 
@@ -194,7 +195,7 @@ class Partition:
             As `place`; an OSError only if no replica has the batches.
         """
         if self.only_log is not None:
-            log = self.only_log
+            log = self.view.usable_only_log()
             return {
                 self.replicas[0]: place(
                     Replica(self.replicas[0], log, log.discard_unrecorded(log.state()))
@@ -267,7 +268,7 @@ class Partition:
         if self.only_log is not None:
             ((node_id, state),) = states.items()
             try:
-                _write_if_newer(self.only_log, state, flush=flush)
+                _write_if_newer(self.view.usable_only_log(), state, flush=flush)
                 return
             except (OSError, KBatchError) as error:
                 if len(self._dirs.all) == 1:
@@ -301,7 +302,7 @@ class Partition:
         The partition is ready.
         """
         if self.only_log is not None:
-            yield self.only_log
+            yield self.view.usable_only_log()
             return
         led = self._ready()
         try:
@@ -324,7 +325,7 @@ class Partition:
             KafkaStorageError, OSError: whether it is visible is not known.
         """
         if self.only_log is not None:
-            self.only_log.write_state(state, flush=flush)
+            self.view.usable_only_log().write_state(state, flush=flush)
             return state
         led = self._ready()
         held = state._replace(
@@ -463,9 +464,9 @@ class Partition:
             NotEnoughReplicasError: with acks=all too few replicas are in sync.
             As `append_as_leader`.
         """
-        log = self.only_log
-        if log is not None:
+        if self.only_log is not None:
             self.write_kept_locked()
+            log = self.view.usable_only_log()
             result = append_as_leader(
                 log, log.state(), *batch[:2],
                 batch_headers=batch.batch_headers, origin=origin, flush=flush, now_ms=self._now_ms(),
@@ -853,7 +854,7 @@ class Partition:
             raise LeaderError(error) from error
 
     def _leading_log(self) -> PartitionLog:
-        return self.only_log or self._ready().log
+        return self._ready().log if self.only_log is None else self.view.usable_only_log()
 
     def _delete_on_followers_locked(self, offset: int, now_ms: int) -> None:
         """Move the log start of in-sync followers; one for which that fails leaves the ISR, on disk on return."""

@@ -178,7 +178,11 @@ class PartitionStates:
         }
         data = as_bytes(value | {_UNWRITTEN: unwritten, "topic_id": topic_id})
         self._json_files.replace(path, data)
-        return self._json_files.mirrors.write(path.relative_to(self.paths.path), data)
+        if not self._json_files.mirrors.folders:
+            return set()
+        own = self._json_files.reigning_mirrors()
+        missed = own.write(path.relative_to(self.paths.path), data)
+        return missed | (set(self._json_files.mirrors.folders) - set(own.folders))
 
     def _make_dirs(self, path: Path) -> None:
         self.files.make_dir(path.parent)

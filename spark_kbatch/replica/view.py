@@ -165,7 +165,7 @@ class PartitionView:
         if self.only_log is not None:
             node_id = self.replicas[0]
             state = PartitionState(node_id, self.replicas, unwritten=self.kept())
-            return Look(state, {node_id: self.only_log.state()})
+            return Look(state, {node_id: self.usable_only_log(to_write=False).state()})
         state = self.state()
         if state.leader not in avoid:
             leader = self.log_state(state.leader, to_write=False)
@@ -308,6 +308,18 @@ class PartitionView:
         return any(self._dirs.is_online(node) for node in self.replicas if node not in isr)
 
     # Single replicas.
+
+    def usable_only_log(self, *, to_write: bool = True) -> PartitionLog:
+        """Return the log of a partition that has one replica.
+
+        Raises:
+            KafkaStorageError: its log dir is offline, so what is at its path may be another disk's.
+        """
+        assert self.only_log is not None
+        (node_id,) = self.replicas
+        if self._dirs.is_used(node_id) or (not to_write and self._dirs.is_readable(node_id)):
+            return self.only_log
+        raise self.no_usable_replica(PartitionState(node_id, self.replicas))
 
     def alive(
         self, state: PartitionState, *, to_write: bool = True

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.log.checkpoints import random_id, write_partition_metadata
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -203,6 +203,60 @@ def test_the_only_copy_is_replaced_only_by_name(cluster: Cluster) -> None:
     (result,) = append_records(again, {("single", 1): batch(n=2)}).values()
     assert (result.error, result.base_offset) == (None, 0)
     assert len(builders.contents(again)[TopicPartition("single", 1)]) == 2
+
+
+@pytest.mark.parametrize("is_of_another_cluster", [False, True])
+def test_another_disk_is_neither_read_nor_written_where_it_would_be_the_only_replica(
+    cluster: Cluster, tmp_path: Path, is_of_another_cluster: bool
+) -> None:
+    cluster.create_topic("single", partitions=3)
+    append_records(cluster, {("single", 1): batch()})
+    disk, former = cluster.path.parent / "disk-1", cluster.path.parent / "former"
+    if is_of_another_cluster:
+        dirs = [tmp_path / f"other-{node}" for node in range(3)]
+        with Cluster(tmp_path / "other", create=True, log_dirs=dirs) as other:
+            other.create_topic("single", partitions=3)
+            append_records(other, {("single", 1): batch(n=7)})
+        disk.rename(former)
+        dirs[1].rename(disk)
+    else:
+        shutil.copytree(disk, former)
+        shutil.rmtree(disk)
+        assert run("log-dirs", str(cluster.path), "--replace", "1", "--unclean")[0] == 0
+        shutil.rmtree(disk)
+        shutil.copytree(former, disk)
+    before = {file: file.read_bytes() for file in disk.rglob("*") if file.is_file()}
+    if not is_of_another_cluster:  # Then its copies of the cluster's files are brought up to date.
+        before = {file: data for file, data in before.items() if "broker-1" in file.parts}
+
+    for one in (cluster, Cluster(cluster.path)):
+        with pytest.raises(
+            KafkaStorageError, match=r"single-1 has no in-sync replica.*another disk"
+        ):
+            one.read("single").read_all()
+        (result,) = append_records(one, {("single", 1): batch()}).values()
+        assert "another disk is mounted there" in str(result.error)
+        with pytest.raises(KafkaStorageError, match="another disk"):
+            one.delete_records({TopicPartition("single", 1): 1})
+        with pytest.raises(KafkaStorageError, match="another disk"):
+            builders.write(one, {("single", 1): [batch()]})
+        (verified,) = [report for report in one.verify() if report.topic_partition == ("single", 1)]
+        assert "another disk is mounted there" in verified.damaged[0]
+        (result,) = append_records(one, {("single", 0): batch()}).values()
+        assert result.error is None
+    if is_of_another_cluster:
+        cluster.alter_topic("events", {"max.message.bytes": 77_777})
+        cluster.create_topic("new", partitions=3)
+        cluster.create_partitions("single", 6)
+        cluster.replicate()
+        cluster.delete_topic("events")
+        assert {file: file.read_bytes() for file in disk.rglob("*") if file.is_file()} == before
+    assert {file: file.read_bytes() for file in before} == before
+
+    shutil.rmtree(disk)
+    if is_of_another_cluster:
+        former.rename(disk)
+        assert len(builders.contents(Cluster(cluster.path))[TopicPartition("single", 1)]) == 3
 
 
 def test_replicate_names_what_cannot_be_in_sync(cluster: Cluster) -> None:
