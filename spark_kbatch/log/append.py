@@ -465,8 +465,13 @@ class LogAppender:
         size = sum(map(len, parts))
         if not size:
             return
-        # A crash between the two steps of `adopt` leaves a segment without its file, which is created here.
-        self._made_files |= self._size == 0
+        if self._size == 0 and not self._made_files:
+            # A crash in `adopt`, or in a truncation of all, leaves an active segment without files.
+            for path in self._segment.paths:
+                if not self._files.exists(path):
+                    self._files.write(path, 0, b"")
+                    self._touched[path] = None
+            self._made_files = True
         with self._files.made(self._segment.log) as descriptor:
             position = self._size
             for part in parts:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
+from spark_kbatch.log import retention
 from spark_kbatch.log.checkpoints import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -285,7 +286,10 @@ class LogRepair:
         An entry is right if its batch is there, whatever index.interval.bytes was when it was made.
         """
         log, files, after = self._log, self._files, state
+        going = retention.being_deleted(log, state)
         for view in log.segments.views_from(state, self._bases(state), 0):
+            if view.base_offset in going:
+                continue
             active = view.base_offset == state.segment_base_offset
             made = functools.cache(partial(self._indexed, view, rolled=not active))
             try:

@@ -11,6 +11,7 @@ import pytest
 
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
+from spark_kbatch.log import retention
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.checkpoints import write_leader_epochs
 from spark_kbatch.log.partition_log import PartitionLog
@@ -81,6 +82,14 @@ def test_an_empty_log_without_leader_epochs_is_sound(tmp_path: Path) -> None:
     (log.directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
     write_leader_epochs(log.files, log.directory, [])
     assert repair(log, dry_run=True) == RepairReport(log.topic_partition, 0, 0, (), ())
+
+
+def test_a_deletion_that_a_crash_interrupted_is_no_damage(log: PartitionLog) -> None:
+    retention.delete_records(log, log.state(), 8, now_ms=0)
+    left = segment_at(log.directory, 0).log  # which goes last
+    left.with_name(f"{left.name}.deleted").rename(left)
+    assert log.segments.bases(log.state())[0] == 0
+    assert repair(log) == RepairReport(log.topic_partition, 8, 22, (), ())
 
 
 @pytest.mark.parametrize("interval", [0, 2 * SIZE, 1 << 20])

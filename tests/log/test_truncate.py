@@ -304,6 +304,8 @@ def test_a_kill_at_any_step_leaves_the_old_log_or_the_new_one(
             append(log, a_batch([9, 9]))
             offsets = [*(record.offset for record in after), end, end + 1]
             assert [record.offset for record in held(log)] == offsets, message
+            active = segment_at(log.directory, log.state().segment_base_offset)
+            assert all(path.exists() for path in active.paths), message
         truncate(log)
         assert held(log) == after, message
         ensure_sound(log)

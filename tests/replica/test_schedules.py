@@ -24,7 +24,6 @@ A few schedules by default, 500 with `make soak`; `tests.support.schedules` has 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -44,8 +43,11 @@ from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders
+from tests.support.crashes import another_boot
 from tests.support.failing_disks import (
     EVENTS,
+    Killed,
+    MemoryDisks,
     a_replicated_cluster,
     bytes_of,
     partition,
@@ -78,6 +80,8 @@ class Append:
 
 class Appends(Schedule):
     """Appends and commits to two partitions."""
+
+    always_flushes = False
 
     def __init__(self, folder: Path, seed: int) -> None:
         super().__init__(folder, seed, nodes=[2, 3, 3])
@@ -117,12 +121,15 @@ class Appends(Schedule):
             required_acks=acks,
             entries_per_partition={EVENTS: encode_batch(records)},
             on_complete=one,
-            flush=self.rng.random() < 0.5,
+            flush=self.flushes(),
         )
+
+    def flushes(self) -> bool:
+        return self.always_flushes or self.rng.random() < 0.5
 
     def commit(self, number: int) -> None:
         cluster, key = self.processes[number], f"job-{len(self.jobs)}".encode()
-        acks, flush = self.rng.choice([-1, -1, 1]), self.rng.random() < 0.5
+        acks, flush = self.rng.choice([-1, -1, 1]), self.flushes()
         self.log[-1] += f" {key!r} by {number}, acks {acks}"
         self.jobs[key] = UNKNOWN  # until the commit returns or fails
         data = bytes(encode_batch([Record(n, 1000 + n, key, b"value") for n in range(2)]))
@@ -156,11 +163,12 @@ class Appends(Schedule):
         ]
         if self.is_readable(node) and all(nodes - {node} for nodes in in_sync):
             self.log[-1] += f" {node}"
-            shutil.rmtree(self.disk(node))
+            self.disks.take_away(self.disk(node))
 
     def sync(self, number: int) -> None:
+        commits = self.processes[0]._parts.coordinator(flush=self.always_flushes)
         self.processes[number]._parts.manager.replicate(
-            PARTITIONS, self.processes[0]._parts.coordinator(flush=False), flush=False
+            PARTITIONS, commits, flush=self.always_flushes
         )
 
     # What must hold.
@@ -169,7 +177,7 @@ class Appends(Schedule):
         process = self.rng.choice(self.processes)
         try:
             offsets, found = self.read(process)
-        except KafkaStorageError:
+        except (OSError, KafkaStorageError):
             # A disk that has failed is not tried again for a while.
             self.clock.now_ms += RETRY_MS
             if not all(self.has_readable(tp) for tp in [*PARTITIONS, TRANSACTION_STATE]):
@@ -201,7 +209,7 @@ class Appends(Schedule):
         self.disks.failing.clear()
         self.clock.now_ms += 2 * RETRY_MS
         for node in range(self.nodes):
-            if not self.disk(node).exists():
+            if not self.disks.has(self.disk(node)):
                 self.processes[0].replace_log_dir(node)
         self.clock.now_ms += 2 * RETRY_MS
 
@@ -302,6 +310,10 @@ class Mounts(Appends):
     def path(self) -> Path:
         return self.folder / "cluster"
 
+    @property
+    def backup(self) -> Path:
+        return self.folder / "backup"
+
     def steps(self) -> list[Step]:
         weighted: list[Step] = [self.append] * 6 + [self.commit] * 2 + [self.unmount] * 4
         weighted += [self.mount] * 3 + [self.kill] * 3 + [self.turn] * 2 + [self.alter] * 2
@@ -312,19 +324,18 @@ class Mounts(Appends):
 
     def unmount(self, _: int) -> None:
         node = self.rng.randrange(self.nodes)
-        if self.disk(node).exists():
+        if self.disks.has(self.disk(node)):
             self.log[-1] += f" {node}"
-            self.disk(node).rename(self.away(node))
+            self.disks.mount_at(self.disk(node), self.away(node))
 
     def mount(self, _: int) -> None:
         self.mount_again(self.rng.randrange(self.nodes))
 
     def mount_again(self, node: int) -> None:
-        if self.away(node).exists():
+        if self.disks.has(self.away(node)):
             self.log[-1] += f" {node} is back"
-            if self.disk(node).exists():  # made anew while it was away
-                shutil.rmtree(self.disk(node))
-            self.away(node).rename(self.disk(node))
+            self.disks.take_away(self.disk(node))  # if it was made anew while it was away
+            self.disks.mount_at(self.away(node), self.disk(node))
 
     def away(self, node: int) -> Path:
         return self.folder / f"disk-{node}.away"
@@ -372,11 +383,11 @@ class Mounts(Appends):
         self.processes[number] = with_clock(made, self.clock)
 
     def missing(self) -> list[int]:
-        return [node for node in range(self.nodes) if not self.disk(node).exists()]
+        return [node for node in range(self.nodes) if not self.disks.has(self.disk(node))]
 
     def lost(self) -> list[int]:
         """Return the nodes whose disks are gone for good."""
-        return [node for node in self.missing() if not self.away(node).exists()]
+        return [node for node in self.missing() if not self.disks.has(self.away(node))]
 
     def restored(self, step: Callable[[], object]) -> None:
         """Run a step; if the restore of PATH needs disks that are away, mount them first."""
@@ -390,18 +401,18 @@ class Mounts(Appends):
             step()
 
     def back_up(self, _: int) -> None:
-        shutil.rmtree(self.folder / "backup", ignore_errors=True)
-        shutil.copytree(self.path, self.folder / "backup")
+        self.disks.take_away(self.backup)
+        self.disks.clone(self.path, self.backup)
 
     def go_back(self, _: int) -> None:
         """Put an older PATH in its place; one of the processes goes on without opening it."""
-        if (self.folder / "backup").exists():
-            shutil.rmtree(self.path)
-            shutil.copytree(self.folder / "backup", self.path)
+        if self.disks.has(self.backup):
+            self.disks.take_away(self.path)
+            self.disks.clone(self.backup, self.path)
             self.restored(lambda: self.opened(self.rng.randrange(2)))
 
     def lose_path(self, number: int) -> None:
-        shutil.rmtree(self.path)
+        self.disks.take_away(self.path)
         self.restored(lambda: self.opened(number))
 
     # What must hold.
@@ -427,6 +438,42 @@ class Mounts(Appends):
         assert self.processes[0].topic("events").config.max_message_bytes in self.sizes
 
 
+class PowerLosses(Mounts):
+    """The same on disks in memory, while power is lost: on each disk some, all or nothing of what was not flushed.
+
+    All is flushed before it is acknowledged.
+    """
+
+    always_flushes = True
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(Path("/simulated"), seed)
+        self.disks.disk.settled()
+        self.boots = contextlib.ExitStack()
+
+    def some_disks(self) -> MemoryDisks:
+        return MemoryDisks()
+
+    def steps(self) -> list[Step]:
+        return [*super().steps(), *[self.lose_power] * 5]
+
+    def lose_power(self, _: int) -> None:
+        """End both processes, perhaps within a step, and start the machine again."""
+        step, operations = self.rng.choice(self.steps_to_kill())
+        self.disks.kill_at = self.rng.randrange(operations)
+        with contextlib.suppress(Killed):
+            step(0)
+        self.disks.kill_at = None
+        self.disks.lose_power(self.rng)
+        self.boots.enter_context(another_boot())
+        for number in range(2):
+            self.open_again(number)
+
+    def run(self, count: int) -> None:
+        with self.boots:
+            super().run(count)
+
+
 def test_a_few_schedules_lose_nothing(tmp_path: Path) -> None:
     run_schedules(Appends, tmp_path, steps=STEPS, default=QUICK)
 
@@ -435,11 +482,15 @@ def test_what_is_deleted_in_a_few_schedules_stays_deleted(tmp_path: Path) -> Non
     run_schedules(Deletions, tmp_path, steps=STEPS, default=QUICK)
 
 
+def test_a_few_schedules_of_power_losses_lose_nothing(tmp_path: Path) -> None:
+    run_schedules(PowerLosses, tmp_path, steps=STEPS, default=QUICK)
+
+
 def test_a_few_schedules_of_mounts_lose_nothing(tmp_path: Path) -> None:
     run_schedules(Mounts, tmp_path, steps=STEPS, default=QUICK)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Appends, Deletions, Mounts])
+@pytest.mark.parametrize("kind", [Appends, Deletions, Mounts, PowerLosses])
 def test_many_schedules_lose_nothing(tmp_path: Path, kind: type[Appends]) -> None:
     run_schedules(kind, tmp_path, steps=STEPS, default=MANY)

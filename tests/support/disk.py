@@ -35,6 +35,7 @@ from spark_kbatch.files import Buffer, Files, LockFile
 
 SECTOR = 512
 BLOCK = 4096  # what a disk with a limit gives out
+_LOSING = [0.0, 0.3, 0.3, 0.6, 1.0]  # shares of what was not flushed
 
 
 class Node:
@@ -56,6 +57,14 @@ class Node:
         self.changes += 1
         if not self.is_dir:
             self.images.append(bytes(self.data))
+
+    def settled_copy(self, disk: Disk) -> Node:
+        """Return a copy of all that is here, as if flushed."""
+        twin = disk.new_node(is_dir=self.is_dir)
+        twin.data, twin.images = bytearray(self.data), [bytes(self.data)]
+        twin.entries = {name: one.settled_copy(disk) for name, one in self.entries.items()}
+        twin.flushed_entries = dict(twin.entries)
+        return twin
 
 
 class Renaming:
@@ -122,17 +131,36 @@ class Disk:
         """Return a copy, without the processes."""
         return self._copied(flushed=False)
 
-    def after_power_loss(self, rng: random.Random) -> Disk:
-        """Return a disk after a power loss: with all changes, only flushed ones, or anything between."""
-        losing = rng.choice([0.0, 0.3, 0.3, 0.6, 1.0])
+    def after_power_loss(self, rng: random.Random, *, apart: bool = False) -> Disk:
+        """Return a disk after a power loss: with all changes, only flushed ones, or anything between.
+
+        With `apart` each folder at the top is a disk of its own, so loses more or less than the others.
+        """
         struck = self._copied(flushed=True)
-        for change in struck.unflushed_names:
-            if rng.random() >= losing:
-                change.carry_out()
-        for node in struck.nodes():
-            node.entries = node.flushed_entries
-            node.data = bytearray(_survivor(node.images, rng, losing))
+        struck._lose(rng, rng.choice(_LOSING), struck._tops() if apart else {})
         return struck.copy().settled()
+
+    def _lose(self, rng: random.Random, losing: float, tops: dict[Node, str]) -> None:
+        of_top = {top: rng.choice(_LOSING) for top in sorted(set(tops.values()))}
+        for change in self.unflushed_names:
+            if rng.random() >= of_top.get(tops.get(change.node, ""), losing):
+                change.carry_out()
+        for node in self.nodes():
+            node.entries = node.flushed_entries
+            of_node = of_top.get(tops.get(node, ""), losing)
+            node.data = bytearray(_survivor(node.images, rng, of_node))
+
+    def _tops(self) -> dict[Node, str]:
+        """Return the name of the folder at the top that each node is in."""
+        found: dict[Node, str] = {}
+        todo = [(node, name) for name, node in self.root.entries.items()]
+        while todo:
+            node, name = todo.pop()
+            if node not in found:
+                found[node] = name
+                below = [*node.entries.values(), *node.flushed_entries.values()]
+                todo += [(child, name) for child in below]
+        return found
 
     def settled(self) -> Disk:
         """Make everything count as flushed; return this disk."""

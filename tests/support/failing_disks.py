@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from spark_kbatch import Cluster
-from spark_kbatch.files import Buffer, Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.manager import ReplicaManager
@@ -16,7 +19,8 @@ from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import ReplicaInfo
 from tests.support import builders
-from tests.support.faults import FaultyFiles
+from tests.support.disk import Disk, DiskFiles, Node
+from tests.support.faults import Faults, Unflushed
 
 EVENTS = TopicPartition("events", 0)
 
@@ -24,14 +28,14 @@ EVENTS = TopicPartition("events", 0)
 BROKEN, FULL, READ_ONLY = errno.EIO, errno.ENOSPC, errno.EROFS
 
 
-class Disks(FaultyFiles):
-    """A file system whose folders fail on demand; `kill_at` ends a process as SIGKILL would.
+class FailingFolders(Faults):
+    """A mixin: folders fail on demand; `kill_at` ends a process as SIGKILL would.
 
     A process here is a separate `Cluster`; after `Killed` its writes are still there.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *disk: Any) -> None:
+        super().__init__(None, *disk)
         self.failing: dict[Path, int] = {}  # errno by folder
         self.kill_at: int | None = None  # steps from now
 
@@ -50,7 +54,7 @@ class Disks(FaultyFiles):
     def _step(
         self, name: str, where: Path | int, partly: Callable[[float], object] | None = None
     ) -> None:
-        path = where if isinstance(where, Path) else Path(f"/proc/self/fd/{where}").readlink()
+        path = where if isinstance(where, Path) else self.path_of(where)
         self.steps.append(name)
         if self.kill_at is not None:
             self.kill_at -= 1
@@ -62,7 +66,7 @@ class Disks(FaultyFiles):
 
     def opened(self, path: Path, *, write: bool = False):  # type: ignore[no-untyped-def]
         self._check(path, changes=write)
-        return Files.opened(self, path, write=write)
+        return super(Faults, self).opened(path, write=write)
 
     def list(self, directory: Path) -> list[str]:
         self._check(directory, changes=False)
@@ -80,8 +84,56 @@ class Disks(FaultyFiles):
         self._check(directory, changes=False)
         return super().version(directory)
 
-    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
-        super().write_at(descriptor, position, data)
+
+class Disks(FailingFolders, Unflushed):
+    """Folders of this machine as disks."""
+
+    # What hands do to disks is no step of a process.
+
+    def has(self, folder: Path) -> bool:
+        return folder.exists()
+
+    def take_away(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def mount_at(self, folder: Path, target: Path) -> None:
+        folder.rename(target)
+
+    def clone(self, folder: Path, target: Path) -> None:
+        shutil.copytree(folder, target)
+
+
+class MemoryDisks(FailingFolders, DiskFiles):
+    """Folders of a disk in memory as disks, each of which may lose what was not flushed."""
+
+    def __init__(self) -> None:
+        super().__init__(Disk())
+
+    def path_of(self, descriptor: int) -> Path:
+        return DiskFiles.path_of(self, descriptor)
+
+    def has(self, folder: Path) -> bool:
+        return folder.name in self.disk.root.entries
+
+    def take_away(self, folder: Path) -> None:
+        for entries in self._names():
+            entries.pop(folder.name, None)
+
+    def mount_at(self, folder: Path, target: Path) -> None:
+        for entries in self._names():
+            entries[target.name] = entries.pop(folder.name)
+
+    def clone(self, folder: Path, target: Path) -> None:
+        node = self.disk.root.entries[folder.name].settled_copy(self.disk)
+        for entries in self._names():
+            entries[target.name] = node
+
+    def _names(self) -> list[dict[str, Node]]:
+        return [self.disk.root.entries, self.disk.root.flushed_entries]
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Lose what was not flushed, on some disks all of it and on others nothing."""
+        self.disk = self.disk.after_power_loss(rng, apart=True)
 
 
 class Killed(BaseException):
@@ -147,4 +199,6 @@ def isr(cluster: Cluster) -> tuple[int, ...]:
 def bytes_of(cluster: Cluster, node_id: int, topic_partition: TopicPartition = EVENTS) -> bytes:
     """Return the bytes of all batches that a replica holds."""
     directory = cluster._parts.metadata.cluster_file.log_directory(topic_partition, node_id)
-    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    files = cluster._parts.files
+    names = sorted(name for name in files.list(directory) if name.endswith(".log"))
+    return b"".join(files.read(directory / name) for name in names)

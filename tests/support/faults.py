@@ -153,14 +153,14 @@ class Faults(Files):
         return super().open_for_locks(path)
 
 
-class _Unflushed(Files):
+class Unflushed(Files):
     """The disk without flushes: no test looks past the page cache here, so none needs to wait."""
 
     def flush_descriptor(self, descriptor: int) -> None:
         pass
 
 
-class FaultyFiles(Faults, _Unflushed):
+class FaultyFiles(Faults, Unflushed):
     """The disk with one fault, or none. `steps` lists what changed it."""
 
 
