@@ -892,5 +892,10 @@ def _flushed(ahead: Ahead) -> LogState:
 
 
 def _write_if_newer(log: PartitionLog, state: LogState, *, flush: bool) -> None:
+    """Write a decided commit's state; with `flush` it is on disk on return, whoever wrote it."""
     if log.state().sequence < state.sequence:
         log.write_state(state, flush=flush)
+    elif flush:
+        # Its writer may have died before it was flushed. The commit is complete after this, in this log
+        # too: after a power loss no one would write it again.
+        log.flush_state()

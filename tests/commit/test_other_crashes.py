@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -12,9 +13,10 @@ from spark_kbatch import Cluster
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.files import Files
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
-from tests.support.crashes import Crash, Recording
+from tests.support.crashes import Crash, Recording, another_boot
 from tests.support.disk import Disk, DiskFiles
 from tests.support.jobs import PATH, Contents, contents
 
@@ -29,6 +31,7 @@ SEEDS = pytest.mark.parametrize(
         pytest.param(range(1, 20), id="many seeds", marks=pytest.mark.slow),
     ],
 )
+BATCH = builders.batch(seed=8)
 NEXT = {place: [builders.batch(seed=9)] for place in PLACES}
 
 
@@ -88,6 +91,29 @@ def test_an_overwrite_that_crashes_at_any_step_replaces_all_or_nothing(seeds: ra
         if crash.power_lost and crash.at == decided + 1:
             allowed = [old, new]
         assert found_and_written_to(crash) in allowed, crash
+
+
+def test_a_commit_that_the_next_writer_has_finished_survives_a_power_loss() -> None:
+    def job(files: Files) -> None:
+        cluster = Cluster(PATH, files=files)
+        builders.commit(cluster, builders.staged(cluster, OLD, flush=True), flush=True)
+
+    disk = a_disk()
+    Cluster(PATH, files=DiskFiles(disk)).create_topic("other")
+    recording = Recording(disk.settled(), job)
+    decided = recording.first("write", SLOT)
+    for crash in recording.kills(stride=1):
+        files = crash.files()
+        cluster = Cluster(PATH, files=files)
+        # Elsewhere, so that it writes no state of these partitions.
+        builders.commit(
+            cluster, builders.staged(cluster, {("other", 0): [BATCH]}, flush=True), flush=True
+        )
+        for seed in range(10):
+            with another_boot():
+                found = contents(DiskFiles(files.disk.after_power_loss(random.Random(seed))))
+            counts = [len(found[TopicPartition(*place)]) for place in PLACES]
+            assert counts == [6 if crash.at > decided else 3] * 2, f"{crash}, seed {seed}"
 
 
 @SEEDS
