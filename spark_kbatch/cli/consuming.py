@@ -43,11 +43,14 @@ class _Bounds(NamedTuple):
     of_all: int | str
     of_some: Mapping[tuple[str | None, int], int | str]
 
+    def given(self, tp: TopicPartition) -> int | str:
+        """Return the offset or the word that is given for a partition."""
+        word = self.of_some.get((tp.topic, tp.partition))
+        return self.of_some.get((None, tp.partition), self.of_all) if word is None else word
+
     def of(self, tp: TopicPartition, edges: LogOffsets, isolation: IsolationLevel) -> int:
         """Return a partition's start or end offset, with "earliest" and "latest" resolved."""
-        word = self.of_some.get((tp.topic, tp.partition))
-        if word is None:
-            word = self.of_some.get((None, tp.partition), self.of_all)
+        word = self.given(tp)
         if word == "earliest":
             return edges.log_start_offset
         return edges.end_offset(isolation) if word == "latest" else int(word)
@@ -301,19 +304,20 @@ class _Chosen:
         """
         names = self.topics(may_be_none=may_be_none)
         views = self.source.views(tp for name in names for tp in self.partitions(name))
-        starts, ends = {}, {}
+        starts, ends = dict[TopicPartition, int | str](), {}
         for tp, view in views.items():
             edges = view.offsets
             log_end = edges.end_offset(self.isolation)
             end = self._end.of(tp, edges, self.isolation)
-            start = self._start.of(tp, edges, self.isolation)
             if self._to_ms is not None:
                 end = _offset_of(view, self._to_ms, log_end)
             if self._from_ms is not None:
-                start = min(_offset_of(view, self._from_ms, log_end), end)
-            if self._last is not None:
-                start = min(start, end)
-            starts[tp], ends[tp] = start, end
+                starts[tp] = min(_offset_of(view, self._from_ms, log_end), end)
+            elif self._to_ms is None and self._start.given(tp) == "earliest":
+                starts[tp] = "earliest"
+            else:
+                starts[tp] = self._start.of(tp, edges, self.isolation)
+            ends[tp] = end
         found: list[OffsetRange] = self._reader.ranges(views, starts, ends, self.isolation)
         if self._last is None:
             return found

@@ -281,6 +281,10 @@ class ClusterParts:
         """Return a snapshot of each of these partitions' logs, all as of one moment."""
         return self.snapshots.replicas(partitions)
 
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return which commit has overwritten an offset; empty if none has."""
+        return self.manager.why_gone(topic_partition, offset, replicas=self.snapshots.replicas)
+
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:

@@ -39,6 +39,11 @@ class Overwritten(NamedTuple):
     commit: int
     delete_ms: int  # from then on files may be deleted
 
+    @property
+    def why_gone(self) -> str:
+        """A clause for errors about an offset in the range."""
+        return f"commit {self.commit} has overwritten it"
+
 
 def add_entry(
     files: Files, directory: Path, state: LogState, *, commit: int, delete_ms: int

@@ -738,16 +738,21 @@ class ReplicaManager:
         """
         _, log, state = replicas([topic_partition])[topic_partition]
         found = overwritten.find(log.files, log.directory, state, asked.offset)
-        why = ""
         if found is not None:
-            why = f"commit {found.commit} has overwritten it"
             seen = state._replace(log_start_offset=found.start_offset)
             try:
                 return log.read(seen, asked), state.offsets
             except (FileNotFoundError, KafkaStorageError):
                 pass
         start, end = state.log_start_offset, state.high_watermark
+        why = "" if found is None else found.why_gone
         raise OffsetOutOfRangeError(str(topic_partition), asked.offset, start, end, why=why)
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int, *, replicas: Replicas) -> str:
+        """Return which commit has overwritten an offset; empty if none has."""
+        _, log, state = replicas([topic_partition])[topic_partition]
+        found = overwritten.find(log.files, log.directory, state, offset)
+        return "" if found is None else found.why_gone
 
     def fetch_messages(
         self,
