@@ -199,7 +199,7 @@ def test_a_read_that_ends_where_an_overwritten_commit_ended_is_refused_by_the_co
     since = {"startingTimestamp": "0", "endingOffsets": old}
     with pytest.raises(OffsetOutOfRangeError, match=f"option 'endingOffsets': {GONE}"):
         plan(cluster, **since)
-    with pytest.raises(OffsetOutOfRangeError, match="'startingOffsets': offset 0 .* commit 1 has"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"'startingOffsets': offset 0 .* commit 1 has"):
         plan(cluster, startingOffsets='{"events":{"0":0,"1":0}}', endingOffsets=old)
 
     result = CliRunner().invoke(cli, ["consume", str(cluster.path), "events", "--end", "0:3,1:0"])

@@ -75,7 +75,7 @@ def test_the_ends_of_a_commit_that_was_overwritten_are_refused_by_the_overwritin
     save(frame(spark, "a1", "a2"), tmp_path, topic="t", num_partitions=2)
     overwrite(frame(spark, "b1"), tmp_path)
     second, first = Cluster(str(tmp_path)).history("t")
-    with pytest.raises(Exception, match="'endingOffsets': offset 0 of t-0 .* commit 1 has overwr"):
+    with pytest.raises(Exception, match=r"'endingOffsets': offset 0 of t-0 .* commit 1 has overwr"):
         values(spark, tmp_path, endingOffsets=first.ending_offsets())
     assert values(spark, tmp_path, endingOffsets=second.ending_offsets()) == ["b1"]
 
