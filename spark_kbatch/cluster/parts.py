@@ -264,12 +264,30 @@ class ClusterParts:
                 raise
             return rows
 
+    def unreadable(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Return those of the partitions that cannot be read now, with the reasons.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+        wanted, found = list(topic_partitions), {}
+        try:
+            self.snapshots.replicas(wanted)
+        except (OSError, KafkaStorageError, CorruptRecordError):
+            for topic_partition in wanted:
+                try:
+                    self.snapshots.replicas([topic_partition])
+                except (OSError, KafkaStorageError, CorruptRecordError) as error:
+                    found[topic_partition] = str(self.manager.or_offline(topic_partition, error))
+        return found
+
     def _described_alone(self, topic_partition: TopicPartition) -> PartitionInfo:
         try:
             _, log, state = self.snapshots.replicas([topic_partition])[topic_partition]
             return PartitionInfo(topic_partition, state.offsets, log.size_in_bytes(state))
         except (OSError, KafkaStorageError, CorruptRecordError) as error:
-            return PartitionInfo(topic_partition, LogOffsets(-1, -1, -1, -1), -1, str(error))
+            why = str(self.manager.or_offline(topic_partition, error))
+            return PartitionInfo(topic_partition, LogOffsets(-1, -1, -1, -1), -1, why)
 
     # Reading.
 

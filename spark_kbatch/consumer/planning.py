@@ -294,10 +294,8 @@ def _ensure_not_overwritten(
     if not isinstance(ending, Offsets):
         return
     ends = {tp: one.end for tp, one in wanted.items() if one.end >= 0}
-    if isinstance(starting, Timestamps):
-        from_start = ends.keys()
-    else:
-        from_start = {tp for tp in ends if wanted[tp].start == EARLIEST}
+    by_time = isinstance(starting, Timestamps)
+    from_start = {tp for tp in ends if by_time or wanted[tp].start == EARLIEST}
     isolation = options.isolation_level
     for error in overwritten(ends, from_start, views, isolation, topics.why_gone):
         error = replace(error, option=ending.option)
