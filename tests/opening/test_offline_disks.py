@@ -45,6 +45,25 @@ def kbatch(command: str, path: Path, *words: str) -> Result:
     return CliRunner().invoke(cli, [command, str(path), *words])
 
 
+# Where partitions are.
+
+
+def test_topics_show_the_node_of_each_partition_also_where_its_disk_is_away(path: Path) -> None:
+    done = kbatch("topics", path, "-v")
+    assert done.exit_code == 1
+    heading, *rows = (line.split("\t") for line in done.stdout.splitlines())
+    shown = [dict(zip(heading, row, strict=True)) for row in rows]
+    assert [(row["topic"], row["leader"], row["isr"], row["lag"]) for row in shown] == [
+        ("safe", "0", "0, 2", "0"),
+        ("t", "0", "0", "0"),
+        ("t", "1", "-", "-"),
+        ("t", "2", "2", "0"),
+    ]
+    assert re.fullmatch(f"kbatch: t-1 cannot be read: {told(path)}.*", done.stderr.strip())
+    lost = json.loads(kbatch("topics", path, "t", "--json").stdout)["partitions"][1]
+    assert (lost["leader"], lost["isr"], lost["lag"], lost["offline"]) == (1, [], None, [1])
+
+
 # Writes.
 
 
@@ -70,6 +89,28 @@ def test_the_error_of_a_record_for_a_disk_that_stays_away_names_it(path: Path) -
         cause = future.exception().__cause__
     assert isinstance(cause, KafkaStorageError)
     assert cause.is_transient
+
+
+# Reads.
+
+
+@pytest.mark.parametrize("words", [[], ["--follow"]], ids=["to the end", "following"])
+def test_records_of_other_partitions_are_printed_before_the_one_that_cannot_be_read(
+    path: Path, words: list[str]
+) -> None:
+    done = kbatch("consume", path, "t", "--format", r"%p:%o\n", *words)
+    assert done.stdout.split() == ["0:0", "0:1", "2:0", "2:1"]
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("kbatch: t-1 cannot be read: ")
+    assert str(path.parent / "disk-1/broker-1") in said
+    assert done.exit_code == 1
+    assert kbatch("consume", path, "t", "-p", "0").exit_code == 0
+
+
+def test_a_read_in_python_names_the_partition_that_cannot_be_read(path: Path) -> None:
+    with pytest.raises(KafkaStorageError, match="t-1") as error:
+        Cluster(path).read("t")
+    assert str(path.parent / "disk-1/broker-1") in str(error.value)
 
 
 # Upkeep.
