@@ -76,6 +76,9 @@ def topics(
 ) -> None:
     """List topics, with their sums of records and bytes.
 
+    Records are those that a reader sees. Bytes are all that take room, also of records that were overwritten or
+    deleted and whose files are kept for now: `kbatch gc --dry-run` shows these, and until when.
+
     With the name of a TOPIC, or with --verbose, show offsets, sizes and replicas by partition; --json always does.
 
     PATH is a cluster, a real broker's log dir, or HOST:PORT of a real cluster, which does not tell sizes.

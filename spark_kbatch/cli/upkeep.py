@@ -117,6 +117,10 @@ def _kept(waiting: Waiting) -> str:
     """Return a sentence about files that are kept for now."""
     what, name, size_in_bytes, written_ms, until_ms = waiting
     until = f"kept until {iso_time(until_ms)}"
+    if what == "overwritten":
+        return (
+            f"overwritten records of {name}: {size_in_bytes:,} bytes, for running readers {until}"
+        )
     if what != "staged":
         of = f"{'files of the deleted topic' if what == 'deleted topic' else 'deleted segments of'} {name}"
         return f"{of}: {size_in_bytes:,} bytes, {until}"

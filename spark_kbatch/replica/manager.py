@@ -662,10 +662,16 @@ class ReplicaManager:
     def waiting(
         self, topic_partitions: Iterable[TopicPartition], replicas: Replicas
     ) -> list[Waiting]:
-        """Return what was deleted in these partitions, and deleted topics, whose files are kept for now."""
+        """Return what was overwritten or deleted here, and deleted topics, whose files are kept for now."""
         now_ms = self.now_ms()
-        found = replicas(topic_partitions).values()
-        segments = [retention.waiting_files(log, now_ms) for _, log, _ in found]
+        segments = [
+            one
+            for _, log, state in replicas(topic_partitions).values()
+            for one in (
+                retention.waiting_overwritten(log, state, now_ms),
+                retention.waiting_files(log, now_ms),
+            )
+        ]
         return [*(one for one in segments if one is not None), *self.deletions.waiting(now_ms)]
 
     def delete_records(

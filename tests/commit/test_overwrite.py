@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,6 +153,31 @@ def test_a_range_resolved_before_an_overwrite_is_readable_until_its_files_are_de
         read(cluster, FIRST, 1, 9, on_loss=DataLoss(fail=True).offsets_gone)
     assert read(cluster, FIRST, 1, 9, on_loss=DataLoss(fail=False).offsets_gone) == [6, 7, 8]
     assert contents(cluster)[FIRST] == after(6, batch(2))
+
+
+def test_gc_shows_what_is_kept_for_readers_of_overwritten_records_and_until_when(
+    cluster: Cluster,
+) -> None:
+    now_ms = int(time.time() * 1000)
+    before = cluster.describe("events")[0].size_in_bytes
+    overwrite(cluster, {("events", 0): [batch(2)]}, now_ms=now_ms)
+    done = CliRunner().invoke(cli, ["gc", str(cluster.path), "events", "--json"])
+    rows = {row["waiting"]: row for row in map(json.loads, done.stdout.splitlines())}
+    row = rows["overwritten"]
+    assert row["name"] == "events-0"
+    assert (row["size_in_bytes"], row["until_ms"]) == (before, now_ms + DELAY)
+    lines = CliRunner().invoke(cli, ["gc", str(cluster.path)]).stdout.splitlines()
+    kept = f"overwritten records of events-0: {before} bytes, for running readers kept until 2"
+    assert any(line.startswith(kept) for line in lines)
+    assert lines[-1] == "Nothing to delete yet."
+    listed = CliRunner().invoke(cli, ["topics", str(cluster.path), "events", "--json"])
+    (first, _) = json.loads(listed.stdout)["partitions"]
+    assert first["high_watermark"] - first["log_start_offset"] == 3
+    assert first["size_in_bytes"] > before
+
+    cluster._parts.manager.now_ms = lambda: now_ms + DELAY
+    waiting = {one.what for one in cluster.collect_garbage().waiting}
+    assert waiting == {"staged", "deleted segments"}
 
 
 def test_each_overwrite_has_its_own_time(cluster: Cluster) -> None:
