@@ -128,9 +128,12 @@ class ClusterParts:
                     self.metadata.json_files.refresh()
 
     def _ensure_log_dirs(self, folders: Sequence[Path]) -> None:
-        """Check that the cluster was created with these log dirs."""
+        """Check that the cluster was created with these log dirs; raises ConfigError, also if they are another's."""
         found = [one.path.parent for one in self.metadata.cluster_file.log_dirs()]
         if folders != found:
+            from spark_kbatch.replica.creation import ensure_of_this_cluster  # noqa: PLC0415  as above
+
+            ensure_of_this_cluster(self.metadata, folders)
             given, has = (",".join(map(str, paths)) for paths in (folders, found))
             raise ConfigError(
                 f"option 'log.dirs' is {given!r}, but the cluster at {self.path} exists with {has!r}; "
