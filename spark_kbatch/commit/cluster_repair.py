@@ -279,8 +279,10 @@ def _last_prepare(replica: Replica) -> int | None:
 
 
 def _offline(manager: ReplicaManager, tp: TopicPartition) -> dict[int, str]:
-    """Return sentences about a partition's replicas that are on offline log dirs, by node."""
-    found = {node: manager.dirs.offline(node) for node in manager.partition(tp).replicas}
+    """Return sentences about a partition's replicas that are on log dirs that cannot be read, by node."""
+    replicas = manager.partition(tp).replicas
+    away = [node for node in replicas if not manager.dirs.is_readable(node)]
+    found = {node: manager.dirs.offline(node) for node in away}
     return {node: f"its replica on {why}" for node, why in found.items() if why is not None}
 
 

@@ -282,7 +282,8 @@ def _planned_restore(
 def _is_at(metadata: Metadata, home: Path, cluster_id: str) -> bool:
     """Return True if the cluster with this id is in the folder `home`, or may be."""
     try:
-        return metadata.json_files.read(ClusterPaths(home).cluster_file)["cluster_id"] == cluster_id
+        found = metadata.json_files.read(ClusterPaths(home).cluster_file)
+        return bool(found["cluster_id"] == cluster_id)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, KafkaStorageError, KeyError):

@@ -563,7 +563,10 @@ class ReplicaManager:
         """
         if not isinstance(error, (OSError, KafkaStorageError)):
             return error
-        (node_id, *others) = self.partition(topic_partition).replicas
+        try:
+            (node_id, *others) = self.partition(topic_partition).replicas
+        except (OSError, KBatchError):  # its topic was deleted, or PATH is gone
+            return error
         why = None if others else self.dirs.offline(node_id)
         if why is None:
             return error
