@@ -186,10 +186,10 @@ class DeletedTopic(NamedTuple):
 class Waiting(NamedTuple):
     """Files that are kept for now, and go with a later run of gc."""
 
-    what: str  # "staged", "deleted topic" or "deleted segments"
+    what: str  # "staged", "overwritten", "deleted topic" or "deleted segments"
     name: str  # of the transaction, topic or partition
     size_in_bytes: int
-    written_ms: int  # when it was last written, or deleted
+    written_ms: int  # when it was last written or, unless it was overwritten, deleted
     until_ms: int  # how long it is kept
 
 

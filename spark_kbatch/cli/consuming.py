@@ -23,10 +23,16 @@ from spark_kbatch.cli.parameters import (
 )
 from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
 from spark_kbatch.cli.stopping import asked_to_stop
-from spark_kbatch.errors import ConfigError, CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+)
 from spark_kbatch.model import INT_MAX, IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record.lines import Kind, Layout, Lines
+from spark_kbatch.terminal import visible
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +49,14 @@ class _Bounds(NamedTuple):
     of_all: int | str
     of_some: Mapping[tuple[str | None, int], int | str]
 
+    def given(self, tp: TopicPartition) -> int | str:
+        """Return the offset or the word that is given for a partition."""
+        word = self.of_some.get((tp.topic, tp.partition))
+        return self.of_some.get((None, tp.partition), self.of_all) if word is None else word
+
     def of(self, tp: TopicPartition, edges: LogOffsets, isolation: IsolationLevel) -> int:
         """Return a partition's start or end offset, with "earliest" and "latest" resolved."""
-        word = self.of_some.get((tp.topic, tp.partition))
-        if word is None:
-            word = self.of_some.get((None, tp.partition), self.of_all)
+        word = self.given(tp)
         if word == "earliest":
             return edges.log_start_offset
         return edges.end_offset(isolation) if word == "latest" else int(word)
@@ -155,6 +164,9 @@ def consume(
     are bytes that are not UTF-8 (\xff) and backslashes (\\); in headers also "=" and ",". With --json,
     bytes that are not UTF-8 are {"base64": "..."}. With --format and --raw, keys, values and headers are
     printed as they are, but escaped on a terminal. PATH may be HOST:PORT of a real cluster.
+
+    A partition that cannot be read, as its disk is away, is named after the records of the others; the exit code is
+    1 then.
     """
     if sum(one is not None for one in (start, from_ms, last)) > 1:
         raise click.UsageError("give one of --start, --from and --last")
@@ -188,11 +200,15 @@ def consume(
             max_decompressed_batch_bytes,
             names_partitions=len(ranges) > 1 or follow,
         )
-        if follow:
+        if follow and not chosen.unreadable:
             _follow(chosen, printer, ranges)
         else:
             for wanted in ranges:
                 printer.print(wanted)
+    for topic_partition, why in chosen.unreadable.items():
+        click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
+    if chosen.unreadable:
+        sys.exit(1)
 
 
 class _Printer:
@@ -277,6 +293,7 @@ class _Chosen:
         self._start, self._end, self._last = start, end, last
         self._from_ms, self._to_ms = from_ms, to_ms
         self.isolation = isolation
+        self.unreadable: dict[TopicPartition, Exception] = {}  # that `ranges` has left out
 
     def topics(self, *, may_be_none: bool = False) -> list[str]:
         """Return the names of the topics to print, with patterns matched against the existing topics."""
@@ -293,31 +310,48 @@ class _Chosen:
         return found
 
     def ranges(self, *, may_be_none: bool = False) -> list[OffsetRange]:
-        """Return the range of offsets to print in each chosen partition, as of now.
+        """Return the range of offsets to print in each chosen partition that can be read, as of now.
 
         Raises:
+            KafkaStorageError, CorruptRecordError: none can be read.
             UnknownTopicOrPartitionError: a topic or a partition does not exist.
             OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
         """
         names = self.topics(may_be_none=may_be_none)
-        views = self.source.views(tp for name in names for tp in self.partitions(name))
-        starts, ends = {}, {}
+        views = self._views([tp for name in names for tp in self.partitions(name)])
+        starts, ends = dict[TopicPartition, int | str](), {}
         for tp, view in views.items():
             edges = view.offsets
             log_end = edges.end_offset(self.isolation)
             end = self._end.of(tp, edges, self.isolation)
-            start = self._start.of(tp, edges, self.isolation)
             if self._to_ms is not None:
                 end = _offset_of(view, self._to_ms, log_end)
             if self._from_ms is not None:
-                start = min(_offset_of(view, self._from_ms, log_end), end)
-            if self._last is not None:
-                start = min(start, end)
-            starts[tp], ends[tp] = start, end
+                starts[tp] = min(_offset_of(view, self._from_ms, log_end), end)
+            elif self._to_ms is None and self._start.given(tp) == "earliest":
+                starts[tp] = "earliest"
+            else:
+                starts[tp] = self._start.of(tp, edges, self.isolation)
+            ends[tp] = end
         found: list[OffsetRange] = self._reader.ranges(views, starts, ends, self.isolation)
         if self._last is None:
             return found
         return [self._reader.last_records(one, self._last, self._offsets) for one in found]
+
+    def _views(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, Any]:
+        """Return views of these partitions, as of one moment; if some cannot be read, of each other one alone."""
+        found: dict[TopicPartition, Any] = {}
+        try:
+            found.update(self.source.views(wanted))
+        except (OSError, KafkaStorageError, CorruptRecordError):
+            for topic_partition in wanted:
+                try:
+                    found.update(self.source.views([topic_partition]))
+                except (OSError, KafkaStorageError, CorruptRecordError) as error:
+                    self.unreadable[topic_partition] = error
+            if not found:
+                raise
+        return found
 
     def _offsets(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         found: Iterator[pa.RecordBatch] = self._reader.read_range(

@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from spark_kbatch.cli.output import iso_time_ms
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.options.columns import warn_of_misspelt
 from spark_kbatch.record.columns import HEADERS_TYPE
 
 FORMATS = ("lines", "json", "csv", "parquet")
@@ -607,6 +608,8 @@ def _columns_of(
             raise ConfigError(f"{source.name} has {how_often} {one!r}: {has}")
     taken = {*names.values(), *_NOT_WRITTEN}
     source.left_out = [one for one in header if one not in taken]
+    if reading.columns is None:
+        warn_of_misspelt(header)
     return names
 
 

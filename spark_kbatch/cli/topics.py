@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,12 +28,14 @@ from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
     TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import GroupOffset, LogOffsets, PartitionInfo, TopicPartition
 from spark_kbatch.opening.topics_at_path import damaged_topics, skipping_deleted
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     REPLICATION_FACTOR_MAX,
+    TRANSACTION_STATE_TOPIC,
     Topic,
     TopicConfig,
     topic_key,
@@ -72,6 +75,9 @@ def topics(
     as_json: bool,
 ) -> None:
     """List topics, with their sums of records and bytes.
+
+    Records are those that a reader sees. Bytes are all that take room, also of records that were overwritten or
+    deleted and whose files are kept for now: `kbatch gc --dry-run` shows these, and until when.
 
     With the name of a TOPIC, or with --verbose, show offsets, sizes and replicas by partition; --json always does.
 
@@ -305,21 +311,26 @@ def _raise_first(damaged: Mapping[str, KafkaStorageError]) -> None:
 def _replicas(
     cluster: Cluster | BrokerLogs, topics: Iterable[Topic]
 ) -> dict[TopicPartition, list[ReplicaInfo]]:
-    """Return the replicas of each partition of those topics that have several replicas."""
+    """Return the replicas of each partition; of none where the cluster has one log dir."""
     if isinstance(cluster, BrokerLogs):
         return {}
-    return cluster.replicas([topic.name for topic in topics if topic.replication_factor > 1])
+    has_one = False
+    with contextlib.suppress(KafkaStorageError, UnknownTopicOrPartitionError):
+        # It has a replica in each log dir.
+        has_one = cluster.topic(TRANSACTION_STATE_TOPIC).replication_factor == 1
+    return {} if has_one else cluster.replicas([topic.name for topic in topics])
 
 
 def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:
-    """Return a partition's leader, replicas, ISR, lag and offline replicas; empty if it has one replica."""
+    """Return a partition's leader, replicas, ISR, lag and offline replicas; empty if they are not known."""
     if replicas is None:
         return {}
+    lags = [replica.lag for replica in replicas if replica.lag >= 0]
     return {
         "leader": next(replica.node_id for replica in replicas if replica.is_leader),
         "replicas": [replica.node_id for replica in replicas],
         "isr": [replica.node_id for replica in replicas if replica.in_sync],
-        "lag": max(replica.lag for replica in replicas),
+        "lag": max(lags, default=None),
         "offline": [replica.node_id for replica in replicas if replica.why_offline is not None],
     }
 

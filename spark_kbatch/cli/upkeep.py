@@ -30,6 +30,7 @@ from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.log.repair import RepairReport
+    from spark_kbatch.opening.cluster import Garbage
 
 
 @click.command()
@@ -49,7 +50,8 @@ def gc(
 ) -> None:
     """Delete expired segments and abandoned files.
 
-    Abandoned files are those of jobs that never committed, and of topics that were deleted.
+    Abandoned files are those of jobs that never committed, and of topics that were deleted. A partition
+    that cannot be used, such as one on an offline disk, is skipped, and the exit code is 1.
     """
     with progress_bar(f"Collecting garbage of {path}", hidden=as_json):
         garbage = Cluster(path).collect_garbage(
@@ -69,6 +71,9 @@ def gc(
             print_json({"damaged_topic": name, "why": why})
         for one in garbage.waiting:
             print_json({"waiting": one.what, **dict(zip(one._fields[1:], one[1:], strict=True))})
+        for tp, why in garbage.skipped.items():
+            print_json({"skipped": str(tp), "why": why})
+        _exit_if_skipped(garbage)
         return
     outcome = "would be deleted" if dry_run else "deleted"
     for tp, deletion in deletions:
@@ -95,14 +100,27 @@ def gc(
     for one in garbage.waiting:
         print_line(visible(_kept(one)))
     done = deletions or garbage.abandoned_jobs or garbage.deleted_topics
-    if not (done or garbage.damaged_topics):
+    if not (done or garbage.damaged_topics or garbage.skipped):
         print_line("Nothing to delete yet." if garbage.waiting else "Nothing to delete.")
+    for tp, why in garbage.skipped.items():
+        click.echo(visible(f"kbatch: {tp} is skipped: {why}"), err=True)
+    _exit_if_skipped(garbage)
+
+
+def _exit_if_skipped(garbage: Garbage) -> None:
+    """End with exit code 1 if garbage was not collected everywhere because of a failure."""
+    if garbage.skipped or garbage.damaged_topics:
+        sys.exit(1)
 
 
 def _kept(waiting: Waiting) -> str:
     """Return a sentence about files that are kept for now."""
     what, name, size_in_bytes, written_ms, until_ms = waiting
     until = f"kept until {iso_time(until_ms)}"
+    if what == "overwritten":
+        return (
+            f"overwritten records of {name}: {size_in_bytes:,} bytes, for running readers {until}"
+        )
     if what != "staged":
         of = f"{'files of the deleted topic' if what == 'deleted topic' else 'deleted segments of'} {name}"
         return f"{of}: {size_in_bytes:,} bytes, {until}"
@@ -183,21 +201,27 @@ def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> Non
 
     Logs are repaired as far as their batches allow: a lost kbatch.state, indexes, leader epochs and partition.metadata are rebuilt. A log that lost its
     state ends before its first damaged batch; the rest is kept in files whose names end in .deleted.
-    Without names, all topics are checked. The exit code is 1 if batches are damaged beyond repair.
+    Without names, all topics are checked. The exit code is 1 if batches are damaged beyond repair, or the disk of
+    a partition's only replica is away.
     """
     cluster = Cluster(path)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
     reports = cluster.repair(chosen or None, dry_run=dry_run)
     done = _with_progress(reports, "Repairing", cluster, chosen, hidden=as_json)
     for report in done:
-        state = "ok" if not report.found and not report.damaged else "repaired"
-        if report.damaged:
-            state = "damaged"
-        elif report.found and dry_run:
-            state = "can be repaired"
+        state = _state(report, "can be repaired" if dry_run else "repaired")
         _print_report(report, state, as_json=as_json)
-    if any(report.damaged for report in done):
+    if any(report.damaged or report.offline for report in done):
         sys.exit(1)
+
+
+def _state(report: RepairReport, if_found: str) -> str:
+    """Return the state of a partition in words; `if_found` if there is something to repair."""
+    if report.damaged:
+        return "damaged"
+    if report.found:
+        return if_found
+    return "a replica is offline" if report.offline else "ok"
 
 
 @click.command()
@@ -209,8 +233,8 @@ def verify(path: str, names: Sequence[str], as_json: bool) -> None:
 
     That is the CRC of each batch, offsets, indexes, states, the files of topics, leader epochs, that in-sync
     replicas have the same batches, and the records of commits and consumer groups. What is wrong is listed,
-    with what `kbatch repair` would do; then the exit code is 1. Without names, everything is checked. PATH
-    may be the log dir of a real broker.
+    with what `kbatch repair` would do, and so are replicas whose disks are away; then the exit code is 1.
+    Without names, everything is checked. PATH may be the log dir of a real broker.
     """
     cluster = open_for_reading(path)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
@@ -218,15 +242,16 @@ def verify(path: str, names: Sequence[str], as_json: bool) -> None:
         cluster.verify(chosen or None), "Checking", cluster, chosen, hidden=as_json
     )
     wrong = [report for report in done if report.found or report.damaged]
-    for report in done if as_json else wrong:
-        state = "damaged" if report.damaged else "can be repaired"
-        _print_report(report, state, as_json=as_json)
+    away = [report for report in done if report.offline]
+    told = [report for report in done if report in wrong or report in away]
+    for report in done if as_json else told:
+        _print_report(report, _state(report, "can be repaired"), as_json=as_json)
     if not as_json:
         checked = counted(len(done), "partition")
-        print_line(
-            f"{checked} checked: {counted(len(wrong), 'partition') if wrong else 'none'} with faults."
-        )
-    if wrong:
+        faults = counted(len(wrong), "partition") if wrong else "none"
+        offline = f", {counted(len(away), 'partition')} with an offline replica" if away else ""
+        print_line(f"{checked} checked: {faults} with faults{offline}.")
+    if told:
         sys.exit(1)
 
 
@@ -263,7 +288,7 @@ def _print_report(report: RepairReport, state: str, *, as_json: bool) -> None:
     start, end = report.log_start_offset, report.log_end_offset
     offsets = f"offsets {start} to {end}" if start >= 0 else "offsets unknown"
     print_line(visible(f"{report.topic_partition}: {state}, {offsets}"))
-    for sentence in (*report.found, *report.damaged):
+    for sentence in (*report.found, *report.damaged, *report.offline):
         print_line(visible(f"  {sentence}"))
 
 

@@ -103,6 +103,11 @@ class ForeignSource:
                 )
         return self._log_dir.views(wanted, with_high_watermark=self._to_high_watermark)
 
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return why an offset is gone, which a broker's logs do not tell."""
+        del topic_partition, offset
+        return ""
+
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of the partitions of these topics that are in this log dir."""
         views = self.views(tp for topic in topics for tp in self.partitions(topic))

@@ -128,9 +128,12 @@ class ClusterParts:
                     self.metadata.json_files.refresh()
 
     def _ensure_log_dirs(self, folders: Sequence[Path]) -> None:
-        """Check that the cluster was created with these log dirs."""
+        """Check that the cluster was created with these log dirs; raises ConfigError, also if they are another's."""
         found = [one.path.parent for one in self.metadata.cluster_file.log_dirs()]
         if folders != found:
+            from spark_kbatch.replica.creation import ensure_of_this_cluster  # noqa: PLC0415  as above
+
+            ensure_of_this_cluster(self.metadata, folders)
             given, has = (",".join(map(str, paths)) for paths in (folders, found))
             raise ConfigError(
                 f"option 'log.dirs' is {given!r}, but the cluster at {self.path} exists with {has!r}; "
@@ -264,12 +267,30 @@ class ClusterParts:
                 raise
             return rows
 
+    def unreadable(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Return those of the partitions that cannot be read now, with the reasons.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+        wanted, found = list(topic_partitions), {}
+        try:
+            self.snapshots.replicas(wanted)
+        except (OSError, KafkaStorageError, CorruptRecordError):
+            for topic_partition in wanted:
+                try:
+                    self.snapshots.replicas([topic_partition])
+                except (OSError, KafkaStorageError, CorruptRecordError) as error:
+                    found[topic_partition] = str(self.manager.or_offline(topic_partition, error))
+        return found
+
     def _described_alone(self, topic_partition: TopicPartition) -> PartitionInfo:
         try:
             _, log, state = self.snapshots.replicas([topic_partition])[topic_partition]
             return PartitionInfo(topic_partition, state.offsets, log.size_in_bytes(state))
         except (OSError, KafkaStorageError, CorruptRecordError) as error:
-            return PartitionInfo(topic_partition, LogOffsets(-1, -1, -1, -1), -1, str(error))
+            why = str(self.manager.or_offline(topic_partition, error))
+            return PartitionInfo(topic_partition, LogOffsets(-1, -1, -1, -1), -1, why)
 
     # Reading.
 
@@ -280,6 +301,10 @@ class ClusterParts:
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Replica]:
         """Return a snapshot of each of these partitions' logs, all as of one moment."""
         return self.snapshots.replicas(partitions)
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return which commit has overwritten an offset; empty if none has."""
+        return self.manager.why_gone(topic_partition, offset, replicas=self.snapshots.replicas)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

@@ -96,18 +96,32 @@ class ClusterRepair:
     def _run(self, wanted: list[TopicPartition]) -> Iterator[RepairReport]:
         lost = [tp for tp in wanted if self._is_lost(tp)]
         if TRANSACTION_STATE in lost:
-            yield _reported(TRANSACTION_STATE, self._repair_transactions)
+            yield self._reported(TRANSACTION_STATE, self._repair_transactions)
         known = self._recorded_states()
         for tp in lost:
             if tp != TRANSACTION_STATE:
-                yield _reported(tp, functools.partial(self._repair, tp, known.get(tp, {})))
+                yield self._reported(tp, functools.partial(self._repair, tp, known.get(tp, {})))
         unfinished = self._roll_forward()
         for tp in wanted:
             if tp not in lost:
-                report = _reported(tp, functools.partial(self._repair, tp, known.get(tp, {})))
+                report = self._reported(tp, functools.partial(self._repair, tp, known.get(tp, {})))
                 if unfinished and (report.found or report.damaged):
                     report = report._replace(damaged=(*report.damaged, unfinished))
                 yield report
+
+    def _reported(self, tp: TopicPartition, repair: Callable[[], RepairReport]) -> RepairReport:
+        """Run the repair of a partition and return its report; if it fails, a report that says why."""
+        try:
+            offline = _offline(self._manager, tp)
+            view = self._manager.partition(tp).view
+            members = view.replicas if view.only_log is not None else view.state().isr
+            if offline.keys() >= {*members}:
+                return _of_nothing(tp, offline=tuple(offline.values()))
+            return repair()
+        except LogDirLockedError:
+            raise
+        except (OSError, KBatchError) as error:
+            return _of_nothing(tp, damaged=(str(error),))
 
     def _is_deleted(self, tp: TopicPartition) -> bool:
         """Return True if the partition's topic does not exist, so was deleted while its log was repaired."""
@@ -264,20 +278,22 @@ def _last_prepare(replica: Replica) -> int | None:
     return found
 
 
-def _reported(tp: TopicPartition, repair: Callable[[], RepairReport]) -> RepairReport:
-    """Run the repair of a partition and return its report; if it fails, a report that says why."""
-    try:
-        return repair()
-    except LogDirLockedError:
-        raise
-    except (OSError, KBatchError) as error:
-        return _of_nothing(tp, damaged=(str(error),))
+def _offline(manager: ReplicaManager, tp: TopicPartition) -> dict[int, str]:
+    """Return sentences about a partition's replicas that are on log dirs that cannot be read, by node."""
+    replicas = manager.partition(tp).replicas
+    away = [node for node in replicas if not manager.dirs.is_readable(node)]
+    found = {node: manager.dirs.offline(node) for node in away}
+    return {node: f"its replica on {why}" for node, why in found.items() if why is not None}
 
 
 def _of_nothing(
-    tp: TopicPartition, *, found: tuple[str, ...] = (), damaged: tuple[str, ...] = ()
+    tp: TopicPartition,
+    *,
+    found: tuple[str, ...] = (),
+    damaged: tuple[str, ...] = (),
+    offline: tuple[str, ...] = (),
 ) -> RepairReport:
-    return RepairReport(tp, UNKNOWN_OFFSET, UNKNOWN_OFFSET, found, damaged)
+    return RepairReport(tp, UNKNOWN_OFFSET, UNKNOWN_OFFSET, found, damaged, offline)
 
 
 _READ_BYTES = 1 << 20
@@ -291,12 +307,13 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
         if view.only_log is not None:
             return report
         topic_id = manager.metadata.topics.topic(tp.topic).topic_id
+        offline = _offline(manager, tp)
         leader, isr, replicas = view.readable(), view.state().isr, view.describe()
     except (OSError, KBatchError):
         return report  # which says why
     found, damaged = list(report.found), list(report.damaged)
     for node_id, *_, in_sync, _, _, why_offline in replicas:
-        if node_id == leader.node_id:
+        if node_id == leader.node_id or node_id in offline:
             continue
         name = f"replica on node {node_id}"
         if not in_sync and (node_id not in isr or why_offline is None):
@@ -316,7 +333,9 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
             damaged += [f"{name}: {what}" for what in its.damaged]
         except (OSError, KBatchError) as error:
             damaged.append(f"{name}: {error}")
-    return report._replace(found=tuple(found), damaged=tuple(damaged))
+    return report._replace(
+        found=tuple(found), damaged=tuple(damaged), offline=tuple(offline.values())
+    )
 
 
 def _differences(leader: Replica, follower: Replica) -> Iterator[str]:
@@ -353,7 +372,9 @@ def _batches(replica: Replica, offset: int, end: int) -> Iterator[BatchHeader]:
         offset = read.batches[-1][1].next_offset if read.batches else end
 
 
-def unreadable(topic_partition: TopicPartition, what: str, error: Exception) -> RepairReport:
-    """Return a repair report that says what in a partition cannot be read."""
-    damaged = (f"{what} cannot be read: {error}",)
-    return RepairReport(topic_partition, UNKNOWN_OFFSET, UNKNOWN_OFFSET, (), damaged)
+def unreadable(
+    manager: ReplicaManager, tp: TopicPartition, what: str, error: OSError | KBatchError
+) -> Iterator[RepairReport]:
+    """Yield a report that says what in a partition cannot be read, unless its own says that its disk is away."""
+    if manager.or_offline(tp, error) is error:
+        yield _of_nothing(tp, damaged=(f"{what} cannot be read: {error}",))

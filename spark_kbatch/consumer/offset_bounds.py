@@ -10,6 +10,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.planning import LogView
 from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
 from spark_kbatch.model import INT_MAX, IsolationLevel, OffsetRange, TopicPartition
@@ -27,6 +28,7 @@ def ranges(
     end: Any,
     isolation: IsolationLevel,
     why_unreadable: Callable[[TopicPartition, int], OffsetOutOfRangeError | None],
+    why_gone: Callable[[TopicPartition, int], str],
 ) -> list[OffsetRange]:
     """Return each partition's range of offsets to read, between the start and the end of a read.
 
@@ -38,14 +40,21 @@ def ranges(
         isolation: decides where a log ends.
         why_unreadable: called for an offset below the log start, which may still be there for reads
             that know of it; returns the error if it is not, else None.
+        why_gone: as `planning.Topics.why_gone`.
 
     Raises:
         ConfigError: not a bound; or a start that is greater than the end.
-        OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
+        OffsetOutOfRangeError: partitions do not hold these offsets, or all that they ended before was
+            overwritten; names all of them.
     """
     starts = _by_partition("start", start, "earliest", list(views))
     ends = _by_partition("end", end, "latest", list(views))
-    found, lacking = [], []
+    given = {tp: end for tp, end in ends.items() if isinstance(end, int)}
+    from_start = {tp for tp in given if not isinstance(starts[tp], int)}
+    lacking = planning.overwritten(given, from_start, views, isolation, why_gone)
+    if lacking:
+        raise _of_all(lacking)
+    found = []
     for tp, view in views.items():
         log_start, log_end = view.offsets.log_start_offset, view.offsets.end_offset(isolation)
         wanted = OffsetRange(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -93,6 +93,9 @@ class Topics(Protocol):
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         """Return views of these partitions' logs, all as of one moment."""
 
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return why a log does not show an offset below its start; empty if that is not known."""
+
 
 def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> list[TopicPartition]:
     """Return the partitions to read, ordered by topic and number.
@@ -143,7 +146,8 @@ def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
         UnknownTopicOrPartitionError: as `selected`.
         ConfigError: start or end names other partitions than those to read, a time that no record
             has, or a start after the end.
-        OffsetOutOfRangeError: an offset outside the log, unless data loss is accepted.
+        OffsetOutOfRangeError: an offset outside the log, or all that the read ends before was
+            overwritten, unless data loss is accepted.
     """
     partitions = selected(options.selection, topics)
     starting = _by_partition(options.starting, partitions, "earliest")
@@ -154,17 +158,20 @@ def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
     views = topics.views(partitions)
     starts = _offsets_of(starting, partitions, views, options, no_match=options.no_match)
     ends = _offsets_of(ending, partitions, views, options, no_match="latest")
+    wanted_of = {tp: OffsetRange(tp, starts[tp], ends[tp]) for tp in partitions}
+    _ensure_not_overwritten(starting, ending, wanted_of, views, topics, options)
     found = []
-    for tp in partitions:
-        wanted = OffsetRange(tp, starts[tp], ends[tp])
-        _ensure_held(starting.option, tp, wanted.start, views[tp].offsets, options)
-        _ensure_held(ending.option, tp, wanted.end, views[tp].offsets, options)
+    for tp, wanted in wanted_of.items():
+        _ensure_held(starting.option, tp, wanted.start, views[tp].offsets, topics, options)
+        _ensure_held(ending.option, tp, wanted.end, views[tp].offsets, topics, options)
         if 0 <= wanted.end < wanted.start:
             raise ConfigError(
                 f"option {starting.option!r}: the resolved start offset {wanted.start} is "
                 f"greater than the resolved end offset {wanted.end}, of {ending.option!r}, "
                 f"for topic {tp.topic} partition {tp.partition}"
             )
+        if wanted.start == EARLIEST and 0 < wanted.end <= views[tp].offsets.log_start_offset:
+            continue  # Of those that are left, one that is empty later has lost records.
         if wanted.start < 0 or wanted.end < 0 or wanted.start < wanted.end:
             found.append(wanted)
     return found
@@ -181,7 +188,7 @@ def initial_offsets(options: ReadOptions, topics: Topics) -> dict[TopicPartition
     views = topics.views(partitions)
     starts = _offsets_of(starting, partitions, views, options, no_match=options.no_match)
     for tp, offset in starts.items():
-        _ensure_held(starting.option, tp, offset, views[tp].offsets, options)
+        _ensure_held(starting.option, tp, offset, views[tp].offsets, topics, options)
     return {
         tp: number(offset, views[tp].offsets, options.isolation_level)
         for tp, offset in starts.items()
@@ -259,19 +266,88 @@ def _offsets_of(
 
 
 def _ensure_held(
-    option: str, tp: TopicPartition, offset: int, edges: LogOffsets, options: ReadOptions
+    option: str,
+    tp: TopicPartition,
+    offset: int,
+    edges: LogOffsets,
+    topics: Topics,
+    options: ReadOptions,
 ) -> None:
     log_start, log_end = edges.log_start_offset, edges.end_offset(options.isolation_level)
     if offset < 0 or log_start <= offset <= log_end:
         return
-    error = OffsetOutOfRangeError(str(tp), offset, log_start, log_end, option)
+    why = topics.why_gone(tp, offset) if offset < log_start else ""
+    error = OffsetOutOfRangeError(str(tp), offset, log_start, log_end, option, why)
     if options.fail_on_data_loss:
         raise error
     logger.warning("%s; reading what is there", error)
 
 
+def _ensure_not_overwritten(
+    starting: Bound,
+    ending: Bound,
+    wanted: Mapping[TopicPartition, OffsetRange],
+    views: Mapping[TopicPartition, LogView],
+    topics: Topics,
+    options: ReadOptions,
+) -> None:
+    if not isinstance(ending, Offsets):
+        return
+    ends = {tp: one.end for tp, one in wanted.items() if one.end >= 0}
+    by_time = isinstance(starting, Timestamps)
+    from_start = {tp for tp in ends if by_time or wanted[tp].start == EARLIEST}
+    isolation = options.isolation_level
+    for error in overwritten(ends, from_start, views, isolation, topics.why_gone):
+        error = replace(error, option=ending.option)
+        if options.fail_on_data_loss:
+            raise error
+        logger.warning("%s; reading what is there", error)
+
+
+def overwritten(
+    ends: Mapping[TopicPartition, int],
+    from_start: Collection[TopicPartition],
+    views: Mapping[TopicPartition, LogView],
+    isolation: IsolationLevel,
+    why_gone: Callable[[TopicPartition, int], str],
+) -> list[OffsetOutOfRangeError]:
+    """Return errors for partitions that a read from the start finds empty because of an overwrite.
+
+    The read ends where a commit ended that a later one has overwritten. That is the log start by now, or
+    below it, so the read would be empty without a word. The ends of the commit that has overwritten, or
+    of a later one, are no error, also where it left a partition empty: one of the topic's ends is above
+    the log start then, or all are where the logs end now.
+
+    Args:
+        ends: the offsets that were given as ends, by partition.
+        from_start: those of the partitions for which no offset was given as start.
+        views: of these partitions.
+        isolation: decides where a log ends.
+        why_gone: as `Topics.why_gone`.
+    """
+    by_topic: dict[str, list[tuple[TopicPartition, int, LogOffsets]]] = {}
+    for tp, end in ends.items():
+        by_topic.setdefault(tp.topic, []).append((tp, end, views[tp].offsets))
+    found = []
+    for rows in by_topic.values():
+        is_later = any(end > edges.log_start_offset for _, end, edges in rows)
+        if is_later or all(end == edges.end_offset(isolation) for _, end, edges in rows):
+            continue
+        for tp, end, edges in rows:
+            why = why_gone(tp, end - 1) if tp in from_start and end > 0 else ""
+            if why:
+                start, log_end = edges.log_start_offset, edges.end_offset(isolation)
+                found.append(OffsetOutOfRangeError(str(tp), end - 1, start, log_end, why=why))
+    return found
+
+
 def resolve(
-    wanted: OffsetRange, planned: OffsetRange, earliest: int, latest: int, loss: DataLoss
+    wanted: OffsetRange,
+    planned: OffsetRange,
+    earliest: int,
+    latest: int,
+    loss: DataLoss,
+    why_gone: Callable[[TopicPartition, int], str],
 ) -> OffsetRange:
     """Return the offset range of a piece of a split range, with EARLIEST and LATEST looked up.
 
@@ -285,18 +361,22 @@ def resolve(
         planned: the range that was planned; the same if it was not split.
         earliest: of the partition when it is read.
         latest: of the partition then, exclusive.
-        loss: reports a range that starts after its end; nothing of it is read.
+        loss: reports a range that starts after its end, or whose records a commit has overwritten;
+            nothing of it is read.
+        why_gone: as `Topics.why_gone`.
 
     Raises:
         DataLossError: data loss is not accepted.
     """
     first = {EARLIEST: earliest, LATEST: latest}.get(planned.start, planned.start)
     last = latest if planned.end == LATEST else planned.end
-    if first > last:
+    is_gone = planned.start == EARLIEST and 0 < planned.end <= first
+    why = why_gone(planned.topic_partition, last - 1) if is_gone else ""
+    if first > last or why:
         loss.report(
             f"{planned.topic_partition} from offset {first} to {last}",
             f"offsets {earliest} to {latest}",
-            "it starts after its end, so records that it named are gone",
+            why or "it starts after its end, so records that it named are gone",
         )
         return OffsetRange(wanted.topic_partition, first, first)
     start = first if wanted.start < 0 else min(max(wanted.start, first), last)

@@ -46,6 +46,9 @@ class Source(Protocol):
             UnknownTopicOrPartitionError: one of them does not exist.
         """
 
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return why a log does not show an offset below its start; empty if that is not known."""
+
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics."""
 

@@ -398,6 +398,9 @@ class _WithIds:
             raise _ChangedError(", ".join(names))
         return views
 
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        return self._topics.why_gone(topic_partition, offset)
+
 
 KBATCH_KEY = "@kbatch"
 _PARTITION = re.compile("[0-9]{1,10}")

@@ -186,7 +186,7 @@ class TopicReader:
         self._ensure_same(topic_partition.topic, piece.topic_id, "after this read was planned")
         if is_known:
             return piece.wanted
-        return planning.resolve(piece.wanted, piece.planned, *edges, loss)
+        return planning.resolve(piece.wanted, piece.planned, *edges, loss, self.source.why_gone)
 
     def read_range(
         self,
@@ -266,7 +266,9 @@ class TopicReader:
                 return error
             return None
 
-        return offset_bounds.ranges(views, start, end, isolation, why_unreadable)
+        return offset_bounds.ranges(
+            views, start, end, isolation, why_unreadable, self.source.why_gone
+        )
 
     def last_records(
         self,
@@ -313,6 +315,9 @@ class _TopicsPlanned:
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         return self._source.views(partitions)
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        return self._source.why_gone(topic_partition, offset)
 
 
 class ReadableTopics:

@@ -39,6 +39,11 @@ class Overwritten(NamedTuple):
     commit: int
     delete_ms: int  # from then on files may be deleted
 
+    @property
+    def why_gone(self) -> str:
+        """A clause for errors about an offset in the range."""
+        return f"commit {self.commit} has overwritten it"
+
 
 def add_entry(
     files: Files, directory: Path, state: LogState, *, commit: int, delete_ms: int
@@ -75,10 +80,12 @@ def held_from(files: Files, directory: Path, state: LogState, now_ms: int) -> in
 
     These files are kept although they are below the log start.
     """
-    return min(
-        (one.start_offset for one in _decided(files, directory, state) if one.delete_ms > now_ms),
-        default=None,
-    )
+    return min((one.start_offset for one in held(files, directory, state, now_ms)), default=None)
+
+
+def held(files: Files, directory: Path, state: LogState, now_ms: int) -> list[Overwritten]:
+    """Return the overwritten ranges whose files may not be deleted yet, oldest first."""
+    return [one for one in _decided(files, directory, state) if one.delete_ms > now_ms]
 
 
 def _decided(files: Files, directory: Path, state: LogState) -> list[Overwritten]:

@@ -77,6 +77,7 @@ class RepairReport(NamedTuple):
     log_end_offset: int
     found: tuple[str, ...]  # sentences
     damaged: tuple[str, ...]  # batches that cannot be repaired
+    offline: tuple[str, ...] = ()  # replicas that were not looked at, because their disks are away
 
 
 class LogRepair:

@@ -272,6 +272,28 @@ def waiting_files(log: PartitionLog, now_ms: int) -> Waiting | None:
     return Waiting("deleted segments", name, size_in_bytes, newest_ms, until_ms)
 
 
+def waiting_overwritten(log: PartitionLog, state: LogState, now_ms: int) -> Waiting | None:
+    """Return the segments of overwritten records that are kept for readers; None if there are none."""
+    held = overwritten.held(log.files, log.directory, state, now_ms)
+    if not held:
+        return None
+    first = min(one.start_offset for one in held)
+    kept = [
+        segment.start
+        for segment in _segments(log, state)
+        if first < segment.stop <= state.log_start_offset
+    ]
+    size_in_bytes = written_ms = 0
+    with contextlib.suppress(FileNotFoundError):  # deleted since they were listed
+        size_in_bytes = sum(log.segments.sizes(state, kept))
+        paths = [segment_at(log.directory, base).log for base in kept]
+        written_ms = max((log.files.modified_ms(path) for path in paths), default=0)
+    if not size_in_bytes:
+        return None
+    until_ms = max(one.delete_ms for one in held)
+    return Waiting("overwritten", str(log.topic_partition), size_in_bytes, written_ms, until_ms)
+
+
 def _old_deleted_files(log: PartitionLog, now_ms: int) -> list[str]:
     delay_ms = 0 if log.files.is_full(log.directory) else log.config.file_delete_delay_ms
     found = []

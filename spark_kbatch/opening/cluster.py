@@ -83,6 +83,7 @@ class Garbage(NamedTuple):
     deleted_topics: Sequence[DeletedTopic] = ()  # topics whose files were due for deletion
     damaged_topics: Mapping[str, str] = {}  # left out; the reason by name
     waiting: Sequence[Waiting] = ()  # what is kept for now, and until when
+    skipped: Mapping[TopicPartition, str] = {}  # partitions that cannot be used; why
 
 
 @raises_kbatch_errors
@@ -467,6 +468,8 @@ class Cluster(TopicsAtPath):
     ) -> Garbage:
         """Delete expired segments, files of deleted topics, and staged files of abandoned jobs.
 
+        A partition that cannot be used is skipped, and the result says why.
+
         Args:
             topics: whose segments to look at; all by default. Files of deleted topics and of
                 abandoned jobs are looked at in any case.
@@ -510,23 +513,28 @@ class Cluster(TopicsAtPath):
                     retention_ms=staging_retention_ms,
                     now_ms=now_ms(),
                 )
+        skipped: dict[TopicPartition, str] = {}
+        replicas = self._parts.snapshots.replicas
+
+        def usable(names: Iterable[str]) -> list[TopicPartition]:
+            every = partitions(names)
+            skipped.update(self._parts.unreadable(every))
+            return [tp for tp in every if tp not in skipped]
+
         if dry_run:
-            replicas = self._parts.snapshots.replicas
-            deletions = of_each(lambda some: manager.planned_deletions(partitions(some), replicas))
+            deletions = of_each(lambda some: manager.planned_deletions(usable(some), replicas))
             deleted = manager.planned_removals()
         else:
             deleted = manager.remove_deleted_topics()
             commits = self._parts.coordinator(flush=True)
             deletions = of_each(
                 lambda some: manager.delete_old_segments(
-                    partitions(some), commits, skip_deleted=topics is None
+                    usable(some), commits, skip_deleted=topics is None, skipped=skipped
                 )
             )
-        waiting += of_each(
-            lambda some: manager.waiting(partitions(some), self._parts.snapshots.replicas)
-        )
+        waiting += of_each(lambda some: manager.waiting(usable(some), replicas))
         why = {name: str(error) for name, error in damaged.items()}
-        return Garbage(deletions, found, not_removed, deleted, why, waiting)
+        return Garbage(deletions, found, not_removed, deleted, why, waiting, skipped)
 
     def repair(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, dry_run: bool = False
@@ -570,8 +578,8 @@ class Cluster(TopicsAtPath):
                 the records of commits and consumer groups.
 
         Returns:
-            A report for each partition, as it is done: what `repair` would repair, and batches that are
-            damaged beyond repair.
+            A report for each partition, as it is done: what `repair` would repair, batches that are
+            damaged beyond repair, and replicas that were not looked at, because their disks are away.
         """
         from spark_kbatch.commit import cluster_repair  # noqa: PLC0415
         from spark_kbatch.commit.internal_topics import COMMITS, CONSUMER_OFFSETS  # noqa: PLC0415
@@ -588,7 +596,9 @@ class Cluster(TopicsAtPath):
             try:
                 read()
             except (OSError, KBatchError) as error:
-                yield cluster_repair.unreadable(topic_partition, what, error)
+                yield from cluster_repair.unreadable(
+                    self._parts.manager, topic_partition, what, error
+                )
 
     def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.

@@ -37,6 +37,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import CODECS, INT_MAX, TIMESTAMP_MS_MAX, TopicPartition
 from spark_kbatch.options import arguments
+from spark_kbatch.options.columns import warn_of_misspelt
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import ensure_codec_exists
@@ -115,6 +116,7 @@ class Producer:
             seed: of everything that is random; by default a new one each time.
         """
         self._config, self._inline = config, inline
+        self._misspelt: set[str] = set()  # columns that were warned of; each is once
         self._clock_ms, self._monotonic_ms = clock_ms, monotonic_ms
         codec = CODECS[config.compression_type]
         # At least four buffers, so that four partitions can have a batch, whatever batch.size is.
@@ -274,7 +276,7 @@ class Producer:
             rows: a pyarrow RecordBatch or Table, or anything that pyarrow can make one of: a dict of
                 columns, a reader, a Polars or pandas DataFrame, any Arrow stream or array. The columns
                 are those of Spark's Kafka sink: value; optionally key, topic, partition, headers and
-                timestamp. Others are ignored.
+                timestamp. Others are ignored, with a warning for a name that looks like one of these.
             callback: called with a RecordBatch of topic, partition and offset for every row, or with
                 None and an error, once all rows are written or have failed; in the sender's thread.
 
@@ -295,6 +297,7 @@ class Producer:
         if callback is not None and not callable(callback):
             raise ConfigError(f"callback is a {type(callback).__name__}; accepted: a function")
         table = arrow.sendable(_table(rows), has_topic=topic is not None)
+        warn_of_misspelt(table.schema.names, self._misspelt)
         batches = table.to_batches() if isinstance(table, pa.Table) else [table]
         # Every row is checked before the first one is added.
         checked = [one for batch in batches for one in self._checked(batch, topic)]

@@ -22,6 +22,7 @@ import pyarrow as pa
 from spark_kbatch.errors import ConfigError, InvalidTimestampError
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.model import TIMESTAMP_MS_MAX
+from spark_kbatch.options.columns import meant_for
 from spark_kbatch.record.header import MIN_RECORD_SIZE, NO_TIMESTAMP
 
 Array = np.ndarray[Any, Any]
@@ -117,7 +118,9 @@ def ensure_sendable(schema: pa.Schema, *, has_topic: bool) -> None:
     """
     if "value" not in schema.names:
         found = ", ".join(schema.names) or "none"
-        raise ConfigError(f"required column 'value' not found; the columns are: {found}")
+        near = meant_for("value", schema.names)
+        hint = "" if near is None else f"; did you mean {near!r}? Name it 'value'"
+        raise ConfigError(f"required column 'value' not found; the columns are: {found}{hint}")
     if "topic" not in schema.names and not has_topic:
         raise ConfigError(
             "no topic: pass one for all rows, or add a column 'topic' with the topic of each row"

@@ -162,6 +162,11 @@ class RemoteSource:
     ) -> Mapping[TopicPartition, OffsetAndTimestamp | None]:
         return self._look_up(lambda client: offsets.list_offsets(client, times))
 
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return why an offset is gone, which a cluster does not tell."""
+        del topic_partition, offset
+        return ""
+
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return the offsets of all partitions of these topics, with the sizes unknown (-1)."""
         wanted = [tp for topic in topics for tp in self.partitions(topic)]

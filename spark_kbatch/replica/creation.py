@@ -19,9 +19,9 @@ import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
-from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.errors import ConfigError, KafkaStorageError, LogDirLockedError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import random_id, read_meta_properties
 from spark_kbatch.options.topic import TopicConfig
@@ -62,15 +62,19 @@ def create_cluster(
     """
     metadata = manager.metadata
     cluster_file = metadata.cluster_file
+    # A restore that is refused leaves nothing at PATH, so it is looked at before anything is written there.
+    planned = _planned_restore(metadata, log_dirs, without_nodes or ())
+    if planned is not None:
+        _ensure_unused(manager, planned)
+    elif without_nodes is not None:
+        raise ConfigError(
+            f"there is nothing to restore {metadata.path} from: no folder with copies of its files, "
+            f"mirror-N, is in {', '.join(map(str, log_dirs)) or 'log_dirs, which names none'}"
+        )
     _ensure_creatable(metadata)
     with manager.locks.metadata():
         if cluster_file.exists() or _restore(manager, log_dirs, without_nodes or ()):
             return False
-        if without_nodes is not None:
-            raise ConfigError(
-                f"there is nothing to restore {metadata.path} from: no folder with copies of its files, "
-                f"mirror-N, is in {', '.join(map(str, log_dirs)) or 'log_dirs, which names none'}"
-            )
         _make_dirs(metadata)
         cluster_file.make_log_dirs(log_dirs)
         with manager.writing():
@@ -187,30 +191,66 @@ def bring_up_to_date(manager: ReplicaManager, without_nodes: Collection[int] = (
         ) from error
 
 
-def _restore(
-    manager: ReplicaManager, folders: Sequence[Path], without_nodes: Collection[int]
-) -> bool:
-    """Restore a cluster's lost or old JSON files from mirrors in these folders; return True if it exists then.
+def ensure_of_this_cluster(metadata: Metadata, folders: Sequence[Path]) -> None:
+    """Check that the log dirs in these folders are not those of another cluster than the one at PATH.
+
+    Raises:
+        ConfigError: they are; says how to restore that one.
+    """
+    path = metadata.path
+    found = _newest_mirrors(metadata.files, folders)
+    if found is None or found[0].get("cluster_id") == metadata.cluster_file.cluster_id():
+        return
+    named, home = ",".join(map(str, folders)), Path(str(found[0].get("path", path)))
+    raise ConfigError(
+        f"the log dirs in {named} are not those of the cluster at {path}, but of one that was created at "
+        f"{home}. If that was lost and a write has made a new one here, move {path} away, then restore the "
+        f"lost one by `kbatch log-dirs {path} --restore {named}`"
+    )
+
+
+class _Restore(NamedTuple):
+    """A cluster's JSON files, as they are to be restored."""
+
+    values: dict[str, Any]  # of cluster.json
+    log_dirs: list[LogDir]
+    missing: Mapping[int, Path]  # log dirs that are given up
+    there: list[Path]  # the others
+    newest: Mirrors
+    all_mirrors: Mirrors
+
+
+def _planned_restore(
+    metadata: Metadata, folders: Sequence[Path], without_nodes: Collection[int]
+) -> _Restore | None:
+    """Return what is to be restored from mirrors in these folders; None if there are none.
 
     A disk that is missing may have the newest copy, so each log dir that the newest copy found names has to be
-    there, or is given up by name. The mirrors get the new reign before PATH has any file: a process that
-    goes on at a former PATH sees it before it writes again, since it shares the locks that are held here.
+    there, or is given up by name.
+
+    Raises:
+        ConfigError: one is missing; or the cluster is at another PATH.
     """
-    metadata = manager.metadata
     files, paths = metadata.files, metadata.paths
     found = _newest_mirrors(files, folders)
     if found is None:
-        return False
+        return None
     values, newest, all_mirrors = found
     stored = StoredObject({"path": str(paths.path), **values}, newest.folders[0] / "cluster.json")
-    home = Path(stored.text("path", A_PATH))
-    if home != paths.path and files.exists(ClusterPaths(home).cluster_file):
+    home, cluster_id = Path(stored.text("path", A_PATH)), stored.text("cluster_id")
+    named = ",".join(map(str, folders))
+    if home != paths.path and _is_at(metadata, home, cluster_id):
         if metadata.cluster_file.exists():
             raise ConfigError(
                 f"{paths.path} is a former PATH of the cluster that is at {home} now: open that"
             )
-        return False  # It is still there: with two, neither would see the other's locks.
-    log_dirs, cluster_id = log_dirs_of(stored, paths.path), stored.text("cluster_id")
+        # With two, neither would see the other's locks.
+        raise ConfigError(
+            f"the log dirs in {named} are those of the cluster at {home}: open that, or name other folders. If "
+            f"{paths.path} is to take its place, rename or remove {home} first, then run "
+            f"`kbatch log-dirs {paths.path} --restore {named}`"
+        )
+    log_dirs = log_dirs_of(stored, paths.path)
     missing = {
         one.node_id: one.path
         for one in log_dirs
@@ -225,7 +265,7 @@ def _restore(
         raise ConfigError(
             f"{paths.path} is lost or old, and {' and '.join(map(str, lost.values()))} cannot be used: what was "
             f"changed last may be known there alone. Mount it; or, if it is lost for good, restore without it "
-            f"by `kbatch log-dirs {paths.path} --restore {','.join(map(str, folders))}{options}` "
+            f"by `kbatch log-dirs {paths.path} --restore {named}{options}` "
             f"(without_nodes=[{nodes}]): records of which it had the only copy are given up"
         )
     given_up = [
@@ -236,15 +276,57 @@ def _restore(
     # What a disk that is given up knows of leaders and in-sync replicas is given up with its logs.
     of_ours = {mirror_of(path) for path in there}
     all_mirrors = Mirrors(files, [one for one in all_mirrors.folders if one in of_ours])
+    return _Restore(values, given_up, missing, there, newest, all_mirrors)
+
+
+def _is_at(metadata: Metadata, home: Path, cluster_id: str) -> bool:
+    """Return True if the cluster with this id is in the folder `home`, or may be."""
+    try:
+        found = metadata.json_files.read(ClusterPaths(home).cluster_file)
+        return bool(found["cluster_id"] == cluster_id)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, KafkaStorageError, KeyError):
+        return True
+
+
+def _ensure_unused(manager: ReplicaManager, planned: _Restore) -> None:
+    """Check that no process writes to log dirs that are to be restored from.
+
+    Raises:
+        LogDirLockedError: one does.
+    """
+    try:
+        with manager.locks.exclusive_log_dirs(planned.there):
+            pass
+    except LogDirLockedError:
+        if not manager.metadata.cluster_file.exists():  # Else another process has restored it.
+            raise
+
+
+def _restore(
+    manager: ReplicaManager, folders: Sequence[Path], without_nodes: Collection[int]
+) -> bool:
+    """Restore a cluster's lost or old JSON files from mirrors in these folders; return True if it exists then.
+
+    The mirrors get the new reign before PATH has any file: a process that goes on at a former PATH sees it
+    before it writes again, since it shares the locks that are held here. Raises as `_planned_restore`.
+    """
+    metadata = manager.metadata
+    planned = _planned_restore(metadata, folders, without_nodes)
+    if planned is None:
+        return False
+    values, log_dirs, missing, there, newest, all_mirrors = planned
+    path = metadata.path
     with manager.locks.exclusive_log_dirs(there):
         _put_back(
             metadata,
-            values | {"log_dirs": log_dirs_as_json(given_up, paths.path)},
+            values | {"log_dirs": log_dirs_as_json(log_dirs, path)},
             newest,
             all_mirrors,
         )
-    for node_id, path in missing.items():
-        logger.warning("%s is restored without node %d: %s is given up", paths.path, node_id, path)
+    for node_id, log_dir in missing.items():
+        logger.warning("%s is restored without node %d: %s is given up", path, node_id, log_dir)
     metadata.cluster_file.log_dirs(again=True)
     return True
 

@@ -126,6 +126,14 @@ class LogDirs:
         with self._mutex:
             return self._offline[node_id].why if node_id in self._offline else "it is gone"
 
+    def offline(self, node_id: int) -> str | None:
+        """Return words for a log dir that is offline: its node, its path and why; None if it is used."""
+        why = None if self.is_used(node_id) else self.why_offline(node_id)
+        if why is None:
+            return None
+        path = self._cluster_file.log_dir(node_id).path
+        return f"node {node_id}, log dir {path}, is offline: {why}"
+
     def probe(self, node_id: int) -> tuple[str, str | None]:
         """Return the state of a log dir, as a look and a write tell now, and why if it is not online.
 

@@ -442,7 +442,7 @@ class ReplicaManager:
                     waiting = [tp for tp in waiting if _is_locked(appended[tp])]
                     patience_s = _LOCK_PATIENCE_S if len(waiting) > 1 else math.inf
         except (OSError, KBatchError) as error:
-            appended |= dict.fromkeys(accepted, Appended(_answer(error)))
+            appended |= {tp: Appended(_answer(self.or_offline(tp, error))) for tp in accepted}
         self._count(appended, accepted)  # before the answer, after which the metrics are to have it
         self._answer_or_wait(appended, required_acks, timeout_ms, on_complete, commits)
         for topic_partition, (result, is_decided, *_) in appended.items():
@@ -546,8 +546,11 @@ class ReplicaManager:
                     appended = partition.append_locked(
                         batch, origin=origin, required_acks=required_acks, flush=flush
                     )
-                except KafkaStorageError as error:
-                    if partition.only_log is not None:
+                except (OSError, KafkaStorageError) as error:
+                    why = self.or_offline(topic_partition, error)
+                    if why is not error:
+                        raise why from error
+                    if partition.only_log is not None and isinstance(error, KafkaStorageError):
                         _damaged(error)
                     raise
                 if partition.config.has_retention:
@@ -560,6 +563,26 @@ class ReplicaManager:
         except (OSError, KBatchError) as error:
             return Appended(_answer(error))
 
+    def or_offline(
+        self, topic_partition: TopicPartition, error: OSError | KBatchError
+    ) -> OSError | KBatchError:
+        """Return an error of a partition; if its only replica is on an offline log dir, one that says so.
+
+        That one is transient: the disk may be mounted again.
+        """
+        if not isinstance(error, (OSError, KafkaStorageError)):
+            return error
+        try:
+            (node_id, *others) = self.partition(topic_partition).replicas
+        except (OSError, KBatchError):  # its topic was deleted, or PATH is gone
+            return error
+        why = None if others else self.dirs.offline(node_id)
+        if why is None:
+            return error
+        offline = KafkaStorageError(f"{topic_partition} cannot be used: its only replica on {why}")
+        offline.__cause__ = error
+        return offline
+
     # Deletions.
 
     def delete_old_segments(
@@ -568,11 +591,16 @@ class ReplicaManager:
         commits: Commits,
         *,
         skip_deleted: bool = False,
+        skipped: dict[TopicPartition, str] | None = None,
     ) -> dict[TopicPartition, Deletion]:
         """Delete expired segments, and files whose deletion is due; partition by partition.
 
-        With `skip_deleted` a partition whose topic was deleted meanwhile is no error.
-
+        Args:
+            topic_partitions: whose.
+            commits: the commits of this cluster.
+            skip_deleted: whether a partition whose topic was deleted meanwhile is no error.
+            skipped: if given, a partition that cannot be used is no error either: it is added here, with
+                the reason.
         Source: LogManager.cleanupLogs.
         """
         done = {}
@@ -585,6 +613,10 @@ class ReplicaManager:
                 except UnknownTopicOrPartitionError:
                     if not skip_deleted:
                         raise
+                except (OSError, KafkaStorageError, CorruptRecordError) as error:
+                    if skipped is None:
+                        raise
+                    skipped[topic_partition] = str(self.or_offline(topic_partition, error))
         return done
 
     def planned_removals(self) -> list[DeletedTopic]:
@@ -642,10 +674,16 @@ class ReplicaManager:
     def waiting(
         self, topic_partitions: Iterable[TopicPartition], replicas: Replicas
     ) -> list[Waiting]:
-        """Return what was deleted in these partitions, and deleted topics, whose files are kept for now."""
+        """Return what was overwritten or deleted here, and deleted topics, whose files are kept for now."""
         now_ms = self.now_ms()
-        found = replicas(topic_partitions).values()
-        segments = [retention.waiting_files(log, now_ms) for _, log, _ in found]
+        segments = [
+            one
+            for _, log, state in replicas(topic_partitions).values()
+            for one in (
+                retention.waiting_overwritten(log, state, now_ms),
+                retention.waiting_files(log, now_ms),
+            )
+        ]
         return [*(one for one in segments if one is not None), *self.deletions.waiting(now_ms)]
 
     def delete_records(
@@ -747,16 +785,21 @@ class ReplicaManager:
         """
         _, log, state = replicas([topic_partition])[topic_partition]
         found = overwritten.find(log.files, log.directory, state, asked.offset)
-        why = ""
         if found is not None:
-            why = f"commit {found.commit} has overwritten it"
             seen = state._replace(log_start_offset=found.start_offset)
             try:
                 return log.read(seen, asked), state.offsets
             except (FileNotFoundError, KafkaStorageError):
                 pass
         start, end = state.log_start_offset, state.high_watermark
+        why = "" if found is None else found.why_gone
         raise OffsetOutOfRangeError(str(topic_partition), asked.offset, start, end, why=why)
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int, *, replicas: Replicas) -> str:
+        """Return which commit has overwritten an offset; empty if none has."""
+        _, log, state = replicas([topic_partition])[topic_partition]
+        found = overwritten.find(log.files, log.directory, state, offset)
+        return "" if found is None else found.why_gone
 
     def fetch_messages(
         self,

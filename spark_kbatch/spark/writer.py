@@ -16,7 +16,6 @@ KafkaStreamingWrite.scala.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,12 +41,10 @@ from pyspark.sql.types import (
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.writes import WriteJob
-from spark_kbatch.options.option import nearest
+from spark_kbatch.options.columns import meant_for, warn_of_misspelt
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.shown import briefly
-
-logger = logging.getLogger(__name__)
 
 
 def ensure_writable(schema: StructType, options: WriteOptions) -> None:
@@ -79,13 +76,12 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
                 f"{name} attribute unsupported type {types[name].simpleString()}. {name} must be "
                 f"a(n) {wanted}: {_remedy(name, types[name])}"
             )
-    _warn_of_misspelt(names)
+    warn_of_misspelt(names)
 
 
 def _rename(wanted: str, names: Sequence[str]) -> str:
     """Return a hint which column to rename to `wanted`, whose name is alike; empty if none is."""
-    others = [name for name in names if name not in _COLUMNS and name not in _OF_READS]
-    near = nearest(wanted, others)
+    near = meant_for(wanted, names)
     return "" if near is None else f"; did you mean {near!r}? Write {near} AS {wanted}"
 
 
@@ -110,20 +106,6 @@ def _remedy(name: str, given: DataType) -> str:
     return instead + without.get(name, ", or leave the column out")
 
 
-def _warn_of_misspelt(names: Sequence[str]) -> None:
-    absent = [name for name in _COLUMNS if name not in names]
-    for name in dict.fromkeys(names):
-        # Rows that were read from a topic may be written unchanged, with columns that only reads have.
-        if name in _COLUMNS or name in _OF_READS:
-            continue
-        near = nearest(name, absent)
-        if near is not None:
-            logger.warning(
-                "column %r is ignored; did you mean %r? The columns of a write are: %s",
-                name, near, ", ".join(_COLUMNS),
-            )  # fmt: skip
-
-
 def _is_headers(given: DataType) -> bool:
     if not (isinstance(given, ArrayType) and isinstance(given.elementType, StructType)):
         return False
@@ -141,7 +123,6 @@ _COLUMNS: dict[str, tuple[str, Callable[[DataType], bool]]] = {
     "partition": ("int or bigint", lambda given: isinstance(given, IntegralType)),
     "timestamp": ("timestamp", lambda given: isinstance(given, TimestampType)),
 }
-_OF_READS = ("offset", "timestampType")
 _REQUIRED = {
     "topic": "topic option required when no 'topic' attribute is present: name the topic in the "
     "option 'topic', or give each row one in a column 'topic'",

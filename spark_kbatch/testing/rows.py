@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv as csv_files
 import datetime
-import difflib
 import io
 import json
 import re
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import arguments
+from spark_kbatch.options.option import nearest
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.record.columns import HEADERS_TYPE
 
@@ -187,10 +187,11 @@ def _fields(where: str, row: Any) -> Row:
     if isinstance(row, Mapping):
         unknown = [name for name in row if name not in (*_SENT, *_READ)]
         if unknown:
-            (near,) = difflib.get_close_matches(str(unknown[0]), _SENT, n=1, cutoff=0.0)
+            near = nearest(str(unknown[0]), _SENT)
+            hint = "" if near is None else f"did you mean {near!r}? "
             _refuse(
                 where,
-                f"has a field {unknown[0]!r}, which a record has not; the nearest is {near!r}, accepted: "
+                f"has a field {unknown[0]!r}, which a record has not; {hint}Accepted: "
                 f"{', '.join(_SENT)}. To send the whole row as JSON, give {{'value': row}}",
             )
         return row

@@ -575,7 +575,7 @@ def test_repair_says_what_it_did_and_does_it(tmp_path: Path) -> None:
     assert index.exists()
     assert report == {
         "topic": "events-eu", "partition": 0, "log_start_offset": 0, "log_end_offset": 3,
-        "found": [f"{index} is missing: it is rebuilt"], "damaged": [],
+        "found": [f"{index} is missing: it is rebuilt"], "damaged": [], "offline": [],
     }  # fmt: skip
     again = kbatch("repair", cluster.path, "events-eu")
     assert again.stdout.splitlines() == [

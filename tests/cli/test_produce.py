@@ -291,6 +291,16 @@ def test_a_row_of_csv_is_a_record(cluster: Cluster) -> None:
     ]
 
 
+def test_a_column_that_looks_misspelt_is_warned_about_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("in.csv").write_text("kye,value\na,1\nb,2\n")
+    done = produce(cluster, "events", "in.csv")
+    assert done.stderr.endswith("in.csv: left out 1 column: kye\n")
+    (warning,) = [r.getMessage() for r in caplog.records if "kye" in r.getMessage()]
+    assert warning.startswith("column 'kye' is ignored; did you mean 'key'?")
+
+
 def test_columns_are_chosen_by_name(cluster: Cluster) -> None:
     Path("a.csv").write_text("id,name\n1,x\n2,NULL\n")
     produce(cluster, "events", "a.csv", "--columns", "key=id,value=name", "--null-marker", "NULL")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from spark_kbatch import Cluster
+from spark_kbatch.cli.main import cli
 from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.reading import OnLoss, read_range
 from spark_kbatch.errors import CommitError, DataLossError, OffsetOutOfRangeError
-from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.model import OffsetRange, Piece, TopicPartition
+from spark_kbatch.options.read import parse_read_options
 from tests.support import builders
 from tests.support.builders import contents, records_of
 from tests.support.crashes import sample
@@ -149,6 +155,31 @@ def test_a_range_resolved_before_an_overwrite_is_readable_until_its_files_are_de
     assert contents(cluster)[FIRST] == after(6, batch(2))
 
 
+def test_gc_shows_what_is_kept_for_readers_of_overwritten_records_and_until_when(
+    cluster: Cluster,
+) -> None:
+    now_ms = int(time.time() * 1000)
+    before = cluster.describe("events")[0].size_in_bytes
+    overwrite(cluster, {("events", 0): [batch(2)]}, now_ms=now_ms)
+    done = CliRunner().invoke(cli, ["gc", str(cluster.path), "events", "--json"])
+    rows = {row["waiting"]: row for row in map(json.loads, done.stdout.splitlines())}
+    row = rows["overwritten"]
+    assert row["name"] == "events-0"
+    assert (row["size_in_bytes"], row["until_ms"]) == (before, now_ms + DELAY)
+    lines = CliRunner().invoke(cli, ["gc", str(cluster.path)]).stdout.splitlines()
+    kept = f"overwritten records of events-0: {before} bytes, for running readers kept until 2"
+    assert any(line.startswith(kept) for line in lines)
+    assert lines[-1] == "Nothing to delete yet."
+    listed = CliRunner().invoke(cli, ["topics", str(cluster.path), "events", "--json"])
+    (first, _) = json.loads(listed.stdout)["partitions"]
+    assert first["high_watermark"] - first["log_start_offset"] == 3
+    assert first["size_in_bytes"] > before
+
+    cluster._parts.manager.now_ms = lambda: now_ms + DELAY
+    waiting = {one.what for one in cluster.collect_garbage().waiting}
+    assert waiting == {"staged", "deleted segments"}
+
+
 def test_each_overwrite_has_its_own_time(cluster: Cluster) -> None:
     for number in range(3):
         overwrite(cluster, {("events", 0): [batch(number)]}, now_ms=NOW + number * DELAY // 2)
@@ -157,6 +188,103 @@ def test_each_overwrite_has_its_own_time(cluster: Cluster) -> None:
     with pytest.raises(OffsetOutOfRangeError, match="commit 1 has overwritten it"):
         read(cluster, FIRST, 0, 12)
     assert read(cluster, FIRST, 3, 12) == list(range(3, 12))
+
+
+GONE = r"offset 2 of events-0 is out of range: .* offsets 3 to 6 \(exclusive\); commit 1 has overwritten it"
+
+
+def plan(cluster: Cluster, **options: str) -> list[Piece]:
+    """Return the tasks' pieces of a batch read of `events` in Spark."""
+    read = {"path": str(cluster.path), "subscribe": "events", **options}
+    return cluster._reader.plan(parse_read_options(read))
+
+
+def planned(cluster: Cluster, **options: str) -> list[TopicPartition]:
+    """Return the partitions of which such a read may read something."""
+    return [piece.wanted.topic_partition for piece in plan(cluster, **options)]
+
+
+def test_a_read_that_ends_where_an_overwritten_commit_ended_is_refused_by_the_commits_name(
+    cluster: Cluster,
+) -> None:
+    first = next(cluster.history())
+    overwrite(cluster, {("events", 0): [batch(2)], ("events", 1): [batch(3)]})
+    collect_garbage(cluster, NOW + DELAY)
+    second = next(cluster.history())
+
+    ends = {tp: first.ends.get(tp, 0) for tp in PARTITIONS}
+    for start in ("earliest", datetime(2000, 1, 1, tzinfo=UTC)):
+        with pytest.raises(OffsetOutOfRangeError, match=GONE):
+            cluster.read("events", start=start, end=ends)
+    for start in ("earliest", {FIRST: 0, SECOND: 0}):
+        with pytest.raises(OffsetOutOfRangeError, match="commit 1 has overwritten it"):
+            cluster.read("events", start=start, end={**ends, FIRST: 2})
+
+    old = first.ending_offsets("events")
+    with pytest.raises(OffsetOutOfRangeError, match=f"option 'endingOffsets': {GONE}"):
+        plan(cluster, endingOffsets=old)
+    since = {"startingTimestamp": "0", "endingOffsets": old}
+    with pytest.raises(OffsetOutOfRangeError, match=f"option 'endingOffsets': {GONE}"):
+        plan(cluster, **since)
+    with pytest.raises(OffsetOutOfRangeError, match=r"'startingOffsets': offset 0 .* commit 1 has"):
+        plan(cluster, startingOffsets='{"events":{"0":0,"1":0}}', endingOffsets=old)
+
+    result = CliRunner().invoke(cli, ["consume", str(cluster.path), "events", "--end", "0:3,1:0"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "commit 1 has overwritten it" in str(result.exception)
+
+    assert len(plan(cluster, endingOffsets=second.ending_offsets("events"))) == 2
+    ends = {tp: second.ends[tp] for tp in PARTITIONS}
+    assert cluster.read("events", end=ends).read_all().num_rows == 6
+
+
+def test_a_read_that_accepts_data_loss_warns_of_what_was_overwritten(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = next(cluster.history()).ending_offsets("events")
+    overwrite(cluster, {("events", 0): [batch(2)]})
+    assert planned(cluster, endingOffsets=old, failOnDataLoss="false") == [SECOND]
+    assert "commit 1 has overwritten it; reading what is there" in caplog.text
+
+
+def test_the_ends_of_an_overwrite_that_left_a_partition_empty_can_be_read(cluster: Cluster) -> None:
+    overwrite(cluster, {("events", 1): [batch(3)]})
+    ends = next(cluster.history())
+    assert ends.ends == {FIRST: 3, SECOND: 3}
+    builders.write(cluster, {("events", 0): [batch(4)]})
+    bounds = {tp: ends.ends[tp] for tp in PARTITIONS}
+    assert cluster.read("events", end=bounds).read_all()["partition"].to_pylist() == [1] * 3
+    assert planned(cluster, endingOffsets=ends.ending_offsets("events")) == [SECOND]
+
+
+def test_a_topic_that_an_overwrite_emptied_is_read_up_to_where_it_ends_now(
+    cluster: Cluster,
+) -> None:
+    overwrite(cluster, {})
+    ends = next(cluster.history()).ending_offsets("events")
+    assert planned(cluster, endingOffsets=ends) == [SECOND]
+    assert cluster.read("events", end={0: 3, 1: 0}).read_all().num_rows == 0
+
+
+def test_a_plan_whose_records_are_overwritten_before_it_is_read_is_data_loss(
+    cluster: Cluster,
+) -> None:
+    options = {"path": str(cluster.path), "subscribe": "events"}
+    options |= {"endingOffsets": '{"events":{"0":3,"1":0}}'}
+    asked = parse_read_options(options)
+    (piece, *_) = cluster._reader.plan(asked)
+    overwrite(cluster, {("events", 0): [batch(2)]})
+    with pytest.raises(DataLossError, match="commit 1 has overwritten it"):
+        list(cluster._reader.read_piece(piece, ["offset"], asked, "action"))
+
+
+def test_a_read_that_ends_where_retention_has_moved_the_log_start_is_empty(
+    cluster: Cluster,
+) -> None:
+    builders.write(cluster, {("events", 0): [batch(5)]})
+    cluster.delete_records({FIRST: 3})
+    assert cluster.read("events", end={0: 3, 1: 0}).read_all().num_rows == 0
+    assert planned(cluster, endingOffsets='{"events":{"0":3,"1":0}}') == [SECOND]
 
 
 def test_deleted_records_are_not_read_even_while_their_files_exist(cluster: Cluster) -> None:

@@ -179,7 +179,7 @@ def test_a_decided_commit_keeps_aside_what_is_for_a_lost_disk_and_all_else_goes_
     cluster.create_partitions("single", 3)
     (result,) = append_records(cluster, {lost: LATER}).values()
     assert isinstance(result.error, KafkaStorageError)
-    assert [one.topic_partition for one in cluster.repair() if one.damaged] == [lost]
+    assert [one.topic_partition for one in cluster.repair() if one.offline] == [lost]
 
     (disk.with_name("away")).rename(disk)
     clock.now_ms += 5_000

@@ -32,6 +32,11 @@ def some_topics() -> TopicsInMemory:
     )
 
 
+def unknown(_topic_partition: TopicPartition, _offset: int) -> str:
+    """Return nothing, as where no commit has overwritten an offset."""
+    return ""
+
+
 def _texts(options: dict[str, Any]) -> dict[str, str]:
     return {k: json.dumps(v) if isinstance(v, dict) else str(v) for k, v in options.items()}
 
@@ -393,7 +398,7 @@ def test_resolve_replaces_earliest_and_latest_with_offsets(
 ) -> None:
     wanted = OffsetRange(A0, *whole)
 
-    assert planning.resolve(wanted, wanted, 5, 20, FAIL) == OffsetRange(A0, *resolved)
+    assert planning.resolve(wanted, wanted, 5, 20, FAIL, unknown) == OffsetRange(A0, *resolved)
 
 
 @pytest.mark.parametrize(
@@ -407,11 +412,11 @@ def test_resolving_deleted_records_is_data_loss(
     with pytest.raises(
         DataLossError, match="available: offsets 5 to 20, which option 'failOn"
     ) as error:
-        planning.resolve(wanted, wanted, 5, 20, FAIL)
+        planning.resolve(wanted, wanted, 5, 20, FAIL, unknown)
     assert error.value.asked.startswith("a-0 from offset ")
 
     with caplog.at_level(logging.WARNING):
-        _, start, end = planning.resolve(wanted, wanted, 5, 20, DataLoss(fail=False))
+        _, start, end = planning.resolve(wanted, wanted, 5, 20, DataLoss(fail=False), unknown)
     assert start == end
     assert "a-0 from offset" in caplog.text
 
@@ -433,7 +438,8 @@ def test_pieces_of_a_late_bound_range_cover_all_records_at_the_time_of_the_read(
     planned = OffsetRange(A0, EARLIEST, LATEST)
     cuts = [(EARLIEST, 10), (10, 20), (20, LATEST)]
     found = [
-        planning.resolve(OffsetRange(A0, *cut), planned, earliest, latest, FAIL) for cut in cuts
+        planning.resolve(OffsetRange(A0, *cut), planned, earliest, latest, FAIL, unknown)
+        for cut in cuts
     ]
 
     assert found == [OffsetRange(A0, *piece) for piece in pieces]

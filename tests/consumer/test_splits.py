@@ -207,7 +207,8 @@ def test_pieces_of_a_whole_partition_give_all_its_records_whatever_changes_befor
     options = {} if least is None else {"minPartitions": least}
     (cuts,) = split((ALog(*planned), ALL), **options)
     found = [
-        planning.resolve(OffsetRange(T[0], *cut), whole, *read, DataLoss(fail=True)) for cut in cuts
+        planning.resolve(OffsetRange(T[0], *cut), whole, *read, DataLoss(fail=True), lambda *_: "")
+        for cut in cuts
     ]
 
     assert [offset for _, start, end in found for offset in range(start, end)] == list(range(*read))

@@ -437,6 +437,21 @@ def test_the_error_for_rows_that_cannot_be_sent_says_what_they_are(
         ].to_pylist() == [0]
 
 
+def test_a_column_that_looks_misspelt_is_warned_about_once_by_each_producer(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = {"value": ["a"], "kye": ["k"], "offset": [7], "colour": ["red"]}
+    with cluster.producer(flush=False) as producer:
+        for _ in range(2):
+            producer.send_arrow("events", rows).result(SOON)
+        with pytest.raises(ConfigError, match="the columns are: vale; did you mean 'vale'"):
+            producer.send_arrow("events", {"vale": ["a"]})
+    assert [record.getMessage() for record in caplog.records] == [
+        "column 'kye' is ignored; did you mean 'key'? The columns of a write are: topic, key, value, "
+        "headers, partition, timestamp"
+    ]
+
+
 # Open and closed.
 
 

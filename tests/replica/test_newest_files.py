@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from spark_kbatch import Cluster, TopicPartition
+from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.files import Files
 from spark_kbatch.replica.locks import Locks
@@ -170,10 +173,61 @@ def test_a_restored_cluster_has_the_leader_and_replicas_of_the_last_change(home:
         assert in_sync(cluster) == [1, 2]
 
 
+def test_a_new_cluster_at_a_lost_path_is_moved_away_before_the_lost_one_is_restored(
+    home: Path,
+) -> None:
+    path = home / "cluster"
+    named = ",".join(map(str, disks(home)))
+    shutil.rmtree(path)
+    Cluster(path, create=True).create_topic("new")
+    restore = (
+        f"move {path} away, then restore the lost one by `kbatch log-dirs {path} --restore {named}`"
+    )
+    refused = CliRunner().invoke(cli, ["log-dirs", str(path), "--restore", named])
+    assert restore in str(refused.exception)
+    with pytest.raises(ConfigError, match=re.escape(restore)):
+        Cluster(path, create=True, log_dirs=disks(home))
+    assert Cluster(path).topic_names() == ["new"]
+
+    path.rename(home / "new")
+    assert CliRunner().invoke(cli, ["log-dirs", str(path), "--restore", named]).exit_code == 0
+    assert "new" not in Cluster(path).topic_names()
+
+
+def test_a_cluster_is_not_created_on_the_log_dirs_of_another(home: Path) -> None:
+    path, other = home / "cluster", home / "other"
+    before = Cluster(path).topic_names()
+    for without_nodes in (None, ()):
+        with pytest.raises(ConfigError, match=f"those of the cluster at {path}: .* --restore"):
+            Cluster(other, create=True, log_dirs=disks(home), without_nodes=without_nodes)
+    assert not other.exists()
+    assert Cluster(path).topic_names() == before
+
+
+def test_a_cluster_is_restored_elsewhere_where_another_one_has_its_former_path(home: Path) -> None:
+    path, other = home / "cluster", home / "other"
+    before = Cluster(path).topic_names()
+    shutil.rmtree(path)
+    Cluster(path, create=True)
+    with Cluster(other, create=True, log_dirs=disks(home)) as restored:
+        assert restored.topic_names() == before
+
+
+def test_a_refused_restore_leaves_nothing_at_path(home: Path) -> None:
+    path, (first, *_) = home / "cluster", disks(home)
+    shutil.rmtree(path)
+    first.rename(home / "away")
+    with pytest.raises(ConfigError, match="is lost or old"):
+        Cluster(path, create=True, log_dirs=disks(home))
+    with pytest.raises(ConfigError, match="there is nothing to restore"):
+        Cluster(path, create=True, log_dirs=[home / "nowhere"], without_nodes=())
+    assert not path.exists()
+
+
 def test_nothing_is_created_where_there_is_nothing_to_restore(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is nothing to restore"):
         a_cluster(tmp_path, without_nodes=[])
-    assert not (tmp_path / "cluster/cluster.json").exists()
+    assert not (tmp_path / "cluster").exists()
 
 
 def test_a_restore_waits_for_those_that_write_and_is_refused_while_they_do(
@@ -184,6 +238,7 @@ def test_a_restore_waits_for_those_that_write_and_is_refused_while_they_do(
     writes = Locks(Files(), home).log_dir(disks(home)[1] / "broker-1")
     with writes, pytest.raises(KBatchError, match=r"broker-1/\.lock is held by another program"):
         a_cluster(home)
+    assert not (home / "cluster").exists()
     with a_cluster(home) as cluster:
         assert read(cluster) == ["1", "2"]
 

@@ -69,6 +69,17 @@ def test_the_ends_of_a_commit_read_the_topic_as_it_was_after_it(
     assert as_of == [["a1", "a2", "b1", "c1", "c2"], ["a1", "a2", "b1"], ["a1", "a2"]]
 
 
+def test_the_ends_of_a_commit_that_was_overwritten_are_refused_by_the_overwriting_commits_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    save(frame(spark, "a1", "a2"), tmp_path, topic="t", num_partitions=2)
+    overwrite(frame(spark, "b1"), tmp_path)
+    second, first = Cluster(str(tmp_path)).history("t")
+    with pytest.raises(Exception, match=r"'endingOffsets': offset 0 of t-0 .* commit 1 has overwr"):
+        values(spark, tmp_path, endingOffsets=first.ending_offsets())
+    assert values(spark, tmp_path, endingOffsets=second.ending_offsets()) == ["b1"]
+
+
 def test_a_write_that_fails_in_its_tasks_leaves_no_topic(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -71,6 +71,10 @@ class TopicsInMemory:
         self.looks += 1
         return {tp: self.logs[tp] for tp in partitions}
 
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return nothing: no commit has overwritten anything."""
+        return ""
+
 
 def tp(name: str) -> TopicPartition:
     """Parse a partition's name: `a-0` is partition 0 of topic `a`."""
@@ -123,6 +127,9 @@ class FakeTopics:
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, ALog]:
         return {one: self.logs[self._known(one.topic)][one.partition] for one in partitions}
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        return ""
 
     def _known(self, topic: str) -> str:
         if topic not in self.logs:

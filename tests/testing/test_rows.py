@@ -107,7 +107,7 @@ def test_other_csv_is_json_with_numbers_where_a_column_has_nothing_else(tmp_path
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        pytest.param([{"valeu": 1}], "row 0 has a field 'valeu'.* nearest is 'value'", id="field"),
+        pytest.param([{"valeu": 1}], "row 0 has a field 'valeu'.* did you mean 'value'", id="field"),
         pytest.param(["v", ("a", "b", "c")], "row 1 is a tuple of 3", id="tuple"),
         pytest.param([{"value": {1}}], "row 0 has a value that cannot be written as JSON", id="set"),
         pytest.param([{"value": "v", "partition": -1}], "partition of row 0 is -1", id="partition"),
