@@ -241,7 +241,7 @@ def test_another_disk_is_neither_read_nor_written_where_it_would_be_the_only_rep
         with pytest.raises(KafkaStorageError, match="another disk"):
             builders.write(one, {("single", 1): [batch()]})
         (verified,) = [report for report in one.verify() if report.topic_partition == ("single", 1)]
-        assert "another disk is mounted there" in verified.damaged[0]
+        assert "another disk is mounted there" in verified.offline[0]
         (result,) = append_records(one, {("single", 0): batch()}).values()
         assert result.error is None
     if is_of_another_cluster:
