@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.topic_files import TopicFiles
 from tests.support import builders
+from tests.support.answers import kbatch_answering
 from tests.support.log_histories import data_batch, marker_batch
 
 ROWS = pa.record_batch(
@@ -264,17 +264,6 @@ def test_gc_says_what_it_deletes(old: Path) -> None:
     waiting, nothing = kbatch("gc", old).stdout.splitlines()
     assert re.fullmatch(r"deleted segments of events-0: [\d,]+ bytes, kept until .*Z", waiting)
     assert nothing == "Nothing to delete yet."
-
-
-def kbatch_answering(answer: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the command with a terminal at which someone types the answer."""
-    ours, terminal = pty.openpty()
-    os.write(ours, answer.encode())
-    command = [sys.executable, "-m", "spark_kbatch", *map(str, words)]
-    done = subprocess.run(command, stdin=terminal, capture_output=True, text=True, check=False)
-    os.close(terminal)
-    os.close(ours)
-    return done
 
 
 def test_delete_topic_asks_first(old: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.files import Files
+from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.locks import Locks
 
 EVENTS = TopicPartition("t", 0)
@@ -285,10 +286,13 @@ def test_a_replica_that_was_not_in_sync_leads_only_by_request(home: Path) -> Non
         with pytest.raises(KafkaStorageError, match="no in-sync replica"):
             read(cluster)
 
-        assert cluster.elect_unclean("t") == [EVENTS]
-        assert cluster.elect_unclean("__transaction_state") == [
-            TopicPartition("__transaction_state", 0)
-        ]
+        expected = [GivenUp(EVENTS, first_offset=2, end_offset=None, nodes=(2,))]
+        assert cluster.elect_unclean("t", dry_run=True) == expected
+        with pytest.raises(KafkaStorageError, match="no in-sync replica"):
+            read(cluster)
+        assert cluster.elect_unclean("t") == expected
+        (given_up,) = cluster.elect_unclean("__transaction_state")
+        assert given_up.topic_partition == TopicPartition("__transaction_state", 0)
         send(cluster, "3")
         assert read(cluster) == ["1", "2", "3"]
         assert in_sync(cluster) == [0, 1]
