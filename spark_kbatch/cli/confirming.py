@@ -10,6 +10,8 @@ import click
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.terminal import visible
 
+LOOK = ", or --dry-run to look only"  # of `confirm`
+
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_kbatch import Cluster
-from spark_kbatch.cli.confirming import confirm, yes_option
+from spark_kbatch.cli.confirming import LOOK, confirm, yes_option
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option
 from spark_kbatch.cli.paths import (
@@ -32,8 +32,6 @@ from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch import RemoteCluster
-
-_LOOK = ", or --dry-run to look only"
 
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 
@@ -63,7 +61,7 @@ def delete_topic(
     found = {name: _contents(cluster, name) for name in names}
     if not (yes or dry_run):
         lines = [f"topic {name}: {_summary(contents)}" for name, contents in found.items()]
-        confirm(lines, "delete", "deleted", _LOOK)
+        confirm(lines, "delete", "deleted", LOOK)
     for name, contents in found.items():
         if not dry_run:
             cluster.delete_topic(name)
@@ -162,7 +160,7 @@ def delete_records(
             f"{tp}: {counted(count, 'record')} below offset {start}"
             for tp, (start, count) in found.items()
         ]
-        confirm(lines, "delete", "deleted", _LOOK)
+        confirm(lines, "delete", "deleted", LOOK)
     starts = {tp: start for tp, (start, _) in found.items()}
     if not dry_run:
         starts = cluster.delete_records(starts)

@@ -42,7 +42,7 @@ the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 @path_argument
 @topic_argument
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--to", "log_dir", metavar="DIR", help="In place of FILE: one of a stopped broker's log.dirs.")  # fmt: skip
+@click.option("--log-dir", metavar="DIR", help="In place of FILE: one of a stopped broker's log.dirs.")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(_FORMATS), help="Format of FILE; by default its name tells: .parquet, .csv, .json, .jsonl or .ndjson.")  # fmt: skip
 @click.option("--text", is_flag=True, help="Write keys and values into Parquet as strings, not as bytes. CSV always has strings.")  # fmt: skip
 @click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Write only this partition to FILE; may be repeated.")  # fmt: skip
@@ -71,12 +71,12 @@ def export(
     timestampType, headers), or JSON lines as of `kbatch consume --json`. It has its name only once it is whole.
     PATH may be HOST:PORT of a real cluster. `kbatch produce` reads such files.
 
-    With --to, the records go into the log dir of a stopped Kafka broker. It must have the topic already, with
+    With --log-dir, the records go into the log dir of a stopped Kafka broker. It must have the topic already, with
     the same number of partitions and no records. Once it is started, it serves what is committed here now, at
     the same offsets.
     """
     if (file is None) == (log_dir is None):
-        raise click.UsageError("give either FILE or --to")
+        raise click.UsageError("give either FILE or --log-dir")
     if log_dir is not None:
         if text or overwrite or format_name or partitions:
             raise click.UsageError("--text, --overwrite, --format and --partition are for a FILE")
@@ -231,7 +231,7 @@ def _to_broker(
     cluster = open_cluster(path, client)
     if not isinstance(cluster, Cluster):
         raise click.UsageError(
-            f"{path!r} is the address of a real cluster; `kbatch export` works on a folder where --to is given"
+            f"{path!r} is the address of a real cluster; `kbatch export` works on a folder where --log-dir is given"
         )
     exported = cluster.export(topic, to=log_dir)
     if as_json:

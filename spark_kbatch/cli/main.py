@@ -11,6 +11,7 @@ With --json, stdout has nothing but JSON objects, one per line. Exit codes:
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import sys
 from collections.abc import Iterator
@@ -32,10 +33,10 @@ from spark_kbatch.cli import (
     topics,
     upkeep,
 )
-from spark_kbatch.cli.kcat import in_our_words
+from spark_kbatch.cli.other_tools import in_our_words
 from spark_kbatch.cli.paths import ensure_folder, with_path
 from spark_kbatch.cli.stopping import interrupts_told
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 
 
@@ -99,6 +100,11 @@ def demo(path: str | None) -> None:
 
     PATH is an empty folder or one to create, by default demo-data/flights-log.
     """
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError(
+            "the demo needs PySpark, which is not installed: pip install 'spark-kbatch[demo]', or "
+            "pip install '.[demo]' in a clone of the repository"
+        )
     from spark_kbatch.spark import demo as demo_module  # noqa: PLC0415  the other commands need no Spark
 
     demo_module.main(path)
@@ -126,6 +132,7 @@ for _command in (
     serving.serve,
     groups.groups,
     groups.reset,
+    groups.delete,
 ):
     cli.add_command(_command)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,7 +26,7 @@ _MB = 1_000_000
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--topics", required=True, metavar="TOPIC,...", help="Topics to copy.")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--name", help="Name of the mirror, under which TARGET keeps its progress; by default it is made from the id of SOURCE's cluster. Each of several mirrors into one TARGET needs its own.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGINT or SIGTERM.")
 @click.option("--unit-bytes", type=click.IntRange(min=1), default=UNIT_BYTES, show_default=True, help="Bytes after which what was copied is committed.")  # fmt: skip
@@ -39,7 +39,7 @@ _MB = 1_000_000
 def mirror(
     source: str,
     target: str,
-    topics: str,
+    topics: Sequence[str],
     name: str | None,
     follow: bool,
     unit_bytes: int,
@@ -50,7 +50,7 @@ def mirror(
     target_config: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Copy topics to another cluster, exactly once, in order.
+    """Copy TOPICs to another cluster, exactly once, in order.
 
     SOURCE is the PATH of a cluster or of a broker's logs, or HOST:PORT of a real cluster; TARGET is the PATH
     of a cluster, which is created if there is none, or HOST:PORT. Topics that TARGET does not have are made
@@ -59,7 +59,7 @@ def mirror(
     A mirror that was killed goes on where it was: run the same command again.
     """
     stop = asked_to_stop()
-    names = [one.strip() for one in topics.split(",") if one.strip()]
+    names = list(dict.fromkeys(topics))
     with _progress_bar(names, hidden=as_json) as on_progress:
         done = spark_kbatch.mirror(
             source,

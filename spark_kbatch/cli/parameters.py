@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -25,6 +26,7 @@ isolation_level_option = click.option(
     show_default=True,
     help="Whether to read only committed records of a real broker's transactions.",
 )
+TIME_HELP = "milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it has a zone"
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
 )
@@ -34,6 +36,11 @@ def settings_given(
     _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
 ) -> dict[str, str]:
     """Parse KEY=VALUE of an option that may be repeated."""
+    for word in words:
+        if "=" not in word and Path(word).is_file():
+            raise click.BadParameter(
+                f"{word!r} is a file, and not KEY=VALUE; a client's properties are given by --command-config"
+            )
     return _parse_settings(words, "{!r} is not KEY=VALUE, such as retention.ms=86400000")
 
 
@@ -68,6 +75,20 @@ def properties_of(
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise click.BadParameter(f"{file!r} cannot be read: {why}") from None
+
+
+def time_given(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> int | None:
+    """Parse the time that an option takes into ms."""
+    if text is None:
+        return None
+    found = time_ms(text)
+    if found is None or found < 0:
+        raise click.BadParameter(
+            f"{text!r} is not a time since 1970; accepted: milliseconds, or a time such as 2024-10-25T08:00:00Z"
+        )
+    return found
 
 
 def time_ms(text: str) -> int | None:

@@ -23,18 +23,25 @@ from spark_kbatch.cli.inputs import (  # fmt: skip
 )
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import json_option, settings_given
-from spark_kbatch.cli.paths import client_options, open_cluster, path_argument, topic_argument
+from spark_kbatch.cli.paths import (
+    client_options,
+    name_of,
+    open_cluster,
+    path_argument,
+    topic_argument,
+)
 from spark_kbatch.cli.progress import OnProgress, progress_bar
 from spark_kbatch.cli.stopping import end_as_interrupted
-from spark_kbatch.errors import KBatchError, RequestTimedOutError
+from spark_kbatch.errors import KBatchError, RequestTimedOutError, UnknownTopicOrPartitionError
 from spark_kbatch.model import CODECS, INT_MAX
-from spark_kbatch.options.remote import is_address
+from spark_kbatch.options.producer import PRODUCER_OPTIONS
+from spark_kbatch.options.remote import CLUSTER_OPTIONS, is_address
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.record.columns import HEADERS_TYPE
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch import Producer
+    from spark_kbatch import Cluster, Producer, RemoteCluster
 
 _STDIN = "-"
 _COLUMN_TOPIC = "-"
@@ -43,6 +50,9 @@ _OPTION_OF_KEY = {
     "compression.type": "--compression-type",
     "acks": "--acks",
     "auto.create.topics.enable": "--no-create",
+}
+_PRODUCER_KEYS = {option.key for option in PRODUCER_OPTIONS} - {
+    option.key for option in CLUSTER_OPTIONS
 }
 _DEFAULTS = {
     "batch.size": "1000000"
@@ -112,7 +122,7 @@ def _columns(
     "--compression-type", "-z", type=click.Choice(tuple(CODECS)), help="Compress batches."
 )
 @click.option("--acks", type=click.Choice(("all", "1", "0")), help="Replicas that must have a record before it counts as written.  [default: all]")  # fmt: skip
-@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the producer, such as linger.ms=50; may be repeated.")  # fmt: skip
+@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the producer, such as linger.ms=50; may be repeated.")  # fmt: skip
 @click.option("--create/--no-create", default=None, help="Whether to create the topic, and the cluster in a folder, if there is none.  [default: in a folder, but not on a real cluster]")  # fmt: skip
 @client_options
 @json_option
@@ -145,7 +155,10 @@ def produce(
     With --json, stdin is read as JSON lines unless --format says otherwise, and the outcome is printed as an
     object, with the producer's metrics. At a line that cannot be used it stops: what was before that line is written.
     """
-    options = _producer_options(given, compression_type, acks)
+    # Kafka's tools and kcat give both in the same way.
+    of_producer = {key: value for key, value in client.items() if topic_key(key) in _PRODUCER_KEYS}
+    client = {key: value for key, value in client.items() if key not in of_producer}
+    options = _producer_options(of_producer | given, compression_type, acks)
     in_folder = not is_address(path)
     if in_folder:
         create = create is not False
@@ -175,6 +188,8 @@ def produce(
             except (KBatchError, OSError, KeyboardInterrupt) as error:
                 why = error
                 _send_rest(producer)
+                if isinstance(error, UnknownTopicOrPartitionError) and not create:
+                    why = _with_creation(error, cluster, topic)
             metrics = producer.metrics()
             waiting, count = producer.why_waiting(), _written(producer)
     if count or why is None:
@@ -185,6 +200,22 @@ def produce(
         end_as_interrupted(cause)
     if why is not None:
         raise why
+
+
+def _with_creation(
+    error: UnknownTopicOrPartitionError, cluster: Cluster | RemoteCluster, topic: str
+) -> UnknownTopicOrPartitionError:
+    """Return an error that says how the topic is created, if that is what is missing."""
+    with contextlib.suppress(KBatchError, OSError):
+        if topic == _COLUMN_TOPIC or topic not in cluster.topic_names(internal=True):
+            how = f"`kbatch create-topic {name_of(cluster)} {topic}` creates it"
+            how = (
+                "`kbatch create-topic` creates it"
+                if topic == _COLUMN_TOPIC
+                else f"{how}, or --create"
+            )
+            return UnknownTopicOrPartitionError(f"{error}; {how}")
+    return error
 
 
 def _send_rest(producer: Producer) -> None:

@@ -9,6 +9,7 @@ import click
 from spark_kbatch.cli.groups import print_offsets_of_group
 from spark_kbatch.cli.output import iso_time, print_json, print_line, text_of
 from spark_kbatch.cli.parameters import (
+    TIME_HELP,
     foreign_end_option,
     isolation_level_option,
     json_option,
@@ -33,7 +34,7 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
 @click.command()
 @path_argument
 @topic_argument
-@click.option("--time", "-t", "wanted", callback=_time_or_edge, default="latest", show_default=True, help="Milliseconds since 1970, an ISO 8601 time, earliest, latest or max-timestamp.")  # fmt: skip
+@click.option("--time", "wanted", callback=_time_or_edge, default="latest", show_default=True, help=f"earliest, latest, max-timestamp, or a time: {TIME_HELP}.")  # fmt: skip
 @click.option("--group", "-g", help="Print this consumer group's committed offsets instead.")
 @isolation_level_option
 @foreign_end_option

@@ -409,7 +409,7 @@ def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
 @topic_argument
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Number of partitions; by default 1 in a folder, and what a real cluster has as its default.")  # fmt: skip
 @click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), help="Number of replicas, each in its own log dir or on its own broker; by default as for partitions.")  # fmt: skip
-@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY of the topic to VALUE; may be repeated.")  # fmt: skip
+@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY of the topic to VALUE; may be repeated.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster in a folder if there is none.")  # fmt: skip
 @client_options
@@ -476,7 +476,7 @@ def create_partitions(
 @click.command("alter-topic")
 @path_argument
 @topic_argument
-@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY to VALUE; may be repeated.")  # fmt: skip
+@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY to VALUE; may be repeated.")  # fmt: skip
 @click.option("--reset", metavar="KEY", multiple=True, help="Reset KEY to its default; may be repeated.")  # fmt: skip
 @client_options
 @json_option
@@ -494,7 +494,7 @@ def alter_topic(
     """
     twice = sorted(set(map(topic_key, given)) & set(map(topic_key, reset)))
     if twice:
-        raise click.UsageError(f"{twice[0]!r} is given to both --set and --reset")
+        raise click.UsageError(f"{twice[0]!r} is given to both --config and --reset")
     cluster, changes = open_cluster(path, client), given | dict.fromkeys(reset)
     config = (cluster.alter_topic(topic, changes) if changes else cluster.topic(topic)).config
     settings = _settings(config)

@@ -124,10 +124,10 @@ def _kept(waiting: Waiting) -> str:
 @folder_argument
 @click.argument("number", metavar="[COMMIT]", type=click.IntRange(0), required=False)
 @click.option("--topic", "-t", help="List only commits to this topic.")
-@click.option("--limit", "-n", type=click.IntRange(1), help="Stop after this many commits.")
+@click.option("--max-commits", "-n", type=click.IntRange(1), help="Stop after this many commits.")
 @json_option
 def history(
-    path: str, number: int | None, topic: str | None, limit: int | None, as_json: bool
+    path: str, number: int | None, topic: str | None, max_commits: int | None, as_json: bool
 ) -> None:
     """List commits of Spark jobs, newest first.
 
@@ -145,7 +145,7 @@ def history(
     if first > 0:
         message = f"the history starts at commit {first}: earlier commits were deleted"
         click.echo(message, err=True)
-    commits = itertools.islice(cluster.history(topic), limit)
+    commits = itertools.islice(cluster.history(topic), max_commits)
     if as_json:
         for commit in commits:
             print_json({**commit.as_json(), "time": iso_time(commit.time_ms)})

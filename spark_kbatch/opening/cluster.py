@@ -103,7 +103,7 @@ class Cluster(TopicsAtPath):
     - Records: producer, read, list_offsets, delete_records, collect_garbage, export.
     - Jobs of Spark: history, find_commit, first_commit.
     - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, verify, repair.
-    - Kafka clients: serve, running_server, groups, alter_group_offsets.
+    - Kafka clients: serve, running_server, groups, alter_group_offsets, delete_group.
     """
 
     def __init__(
@@ -734,3 +734,23 @@ class Cluster(TopicsAtPath):
             if not error.address:
                 raise
             connect_to(error.address, None, {}).alter_group_offsets(group_id, wanted)
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a consumer group without members, with its offsets.
+
+        If a server runs, here or in another process, it is asked to.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+            GroupIdNotFoundError: there is no such group.
+        """
+        from spark_kbatch.remote.cluster import connect_to  # noqa: PLC0415  above
+        from spark_kbatch.server.groups import store  # noqa: PLC0415  above
+
+        group_id = arguments.group(group_id)
+        try:
+            store.delete_group(self._parts, group_id)
+        except ServerRunningError as error:
+            if not error.address:
+                raise
+            connect_to(error.address, None, {}).delete_group(group_id)

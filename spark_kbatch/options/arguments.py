@@ -141,12 +141,17 @@ def by_partition(name: str, value: Any, accepts: str) -> dict[TopicPartition, An
     return {topic_partition(f"a partition in {name}", tp): wanted for tp, wanted in value.items()}
 
 
-def group_offsets(group_id: Any, offsets: Any) -> tuple[str, dict[TopicPartition, int]]:
-    """Return the id of a consumer group, which must not be empty, and its offsets by partition."""
+def group(group_id: Any) -> str:
+    """Return the id of a consumer group, which must not be empty."""
     if not text("group_id", group_id):
         refuse("group_id", group_id, "a name that is not empty")
+    return str(group_id)
+
+
+def group_offsets(group_id: Any, offsets: Any) -> tuple[str, dict[TopicPartition, int]]:
+    """Return the id of a consumer group, which must not be empty, and its offsets by partition."""
     accepts = 'an offset for each partition, such as {("topic", 0): 1500}'
-    return group_id, {
+    return group(group_id), {
         tp: whole_number(f"the offset of {tp}", offset, 0, LONG_MAX)
         for tp, offset in by_partition("offsets", offsets, accepts).items()
     }

@@ -446,3 +446,19 @@ def test_the_plugin_is_found_by_its_entry_point(
 
     names = ("path", "cluster", "topic", "records", "server", "noserver")
     shown.stdout.fnmatch_lines_random([f"kbatch_{name} *-- *pytest_kbatch.py:*" for name in names])
+
+
+def test_the_records_of_the_server_are_kept_for_a_look_if_a_test_has_failed(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        def test_fails(kbatch_server, kbatch_topic):
+            kbatch_topic("kept", rows=["one"], unique=False)
+            assert False
+        """
+    )
+    pytester.runpytest_inprocess(*WORDS).assert_outcomes(failed=1)
+    (folder,) = pytester.path.parent.glob("*/kbatch-server*")
+    with spark_kbatch.open(folder / "cluster") as cluster:
+        assert cluster.read("kept", columns=["value"]).read_all().to_pydict() == {"value": [b"one"]}
