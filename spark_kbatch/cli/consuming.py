@@ -17,6 +17,7 @@ from spark_kbatch.cli.formats import layout_of, parse_format
 from spark_kbatch.cli.output import is_terminal, whole_pipe
 from spark_kbatch.cli.parameters import (
     TIME_HELP,
+    examples,
     foreign_end_option,
     isolation_level_option,
     json_option,
@@ -90,18 +91,25 @@ def _bounds(
 _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET or TOPIC:PARTITION:OFFSET; several with commas"
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "kbatch consume my-cluster readings --last 10",
+        r"kbatch consume broker:9092 readings --follow --format '%p:%o %k=%v\n'",
+    )
+)
 @path_argument
 @click.argument(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic
 )
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Print only this partition; may be repeated.")  # fmt: skip
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), metavar="PARTITION", multiple=True, help="Print only this partition; may be repeated.")  # fmt: skip
 @click.option("--start", metavar="OFFSET,...", multiple=True, callback=_bounds("earliest"), help=f"Where to start: {_BOUND_HELP}.  [default: earliest]")  # fmt: skip
 @click.option("--end", metavar="OFFSET,...", multiple=True, callback=_bounds("latest"), help="Where to stop before, in the same way.  [default: latest]")  # fmt: skip
 @click.option("--from", "from_ms", metavar="TIME", callback=time_given, help=f"Start at the first record of this time or later, in each partition: {TIME_HELP}.")  # fmt: skip
 @click.option("--to", "to_ms", metavar="TIME", callback=time_given, help="Stop before the first record of this time or later.")  # fmt: skip
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Print only the last N records of each partition.")  # fmt: skip
-@click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after this many records.")
+@click.option(
+    "--max-records", "-n", type=click.IntRange(1), metavar="N", help="Stop after N records."
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
 @click.option("--format", "parts", metavar="FORMAT", callback=parse_format, help=r"Print each record so: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print values alone, as they are, each with a newline after it.")  # fmt: skip

@@ -11,7 +11,7 @@ import click
 from spark_kbatch import Cluster
 from spark_kbatch.cli.confirming import LOOK, confirm, yes_option
 from spark_kbatch.cli.output import counted, print_json, print_line
-from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 
 
-@click.command("delete-topic")
+@click.command("delete-topic", epilog=examples("kbatch delete-topic my-cluster readings --dry-run"))
 @path_argument
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic)
 @yes_option
@@ -126,7 +126,10 @@ def _partition_and_offset(
     return found
 
 
-@click.command("delete-records")
+@click.command(
+    "delete-records",
+    epilog=examples("kbatch delete-records my-cluster readings 0:1500 1:-1 --dry-run"),
+)
 @path_argument
 @topic_argument
 @click.argument(

@@ -18,7 +18,7 @@ from spark_kbatch.cli.output import (
     print_line,
     text_of,
 )
-from spark_kbatch.cli.parameters import TIME_HELP, json_option, time_given
+from spark_kbatch.cli.parameters import TIME_HELP, examples, json_option, time_given
 from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
@@ -28,7 +28,7 @@ from spark_kbatch.cli.paths import (
     path_argument,
 )
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
-from spark_kbatch.model import LONG_MAX, ConsumerGroup, GroupOffset, TopicPartition
+from spark_kbatch.model import ConsumerGroup, GroupOffset, TopicPartition
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _WITHOUT_MEMBERS = {"Empty", "Dead", ""}  # states; empty where a broker does not tell
 
 
-@click.command()
+@click.command(epilog=examples("kbatch groups my-cluster", "kbatch groups broker:9092 billing"))
 @path_argument
 @click.argument("group", metavar="[GROUP]", required=False)
 @client_options
@@ -100,12 +100,18 @@ class _Time(NamedTuple):
     ms: int
 
 
-@click.command("groups reset")
+@click.command(
+    "groups reset",
+    epilog=examples(
+        "kbatch groups reset my-cluster billing --to-earliest --dry-run",
+        "kbatch groups reset my-cluster billing --topic readings --to-datetime 2024-10-25T08:00:00Z",
+    ),
+)
 @path_argument
 @click.argument("group")
 @click.option("--to-earliest", is_flag=True, help="Go on at the first record.")
 @click.option("--to-latest", is_flag=True, help="Go on at what comes next, after the last record.")
-@click.option("--to-offset", type=click.IntRange(0, LONG_MAX), metavar="OFFSET", help="Go on at this offset.")  # fmt: skip
+@click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="Go on at this offset.")  # fmt: skip
 @click.option("--to-datetime", metavar="TIME", callback=time_given, help=f"Go on at the first record of this time or later: {TIME_HELP}.")  # fmt: skip
 @click.option("--topic", "-t", "topics", metavar="TOPIC", multiple=True, shell_complete=complete_topic, help="Move the offsets of all partitions of this topic; may be repeated.  [default: partitions in which the group has offsets]")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
@@ -123,11 +129,11 @@ def reset(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Move the offsets of a consumer GROUP that has no members.
+    """Move the offsets of a consumer GROUP.
 
-    The group goes on from there once it has members again. With --topic it need not exist yet. An offset
-    outside of a log becomes the start or the end of the log, and a time after the last record the end, with a
-    warning. For each partition the old offset is shown beside the new one.
+    The group must not have members; it goes on from there once it has some again. With --topic it need not
+    exist yet. An offset outside of a log becomes the start or the end of the log, and a time after the last
+    record the end, with a warning. For each partition the old offset is shown beside the new one.
 
     A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
@@ -170,7 +176,9 @@ def reset(
         table.print(if_empty=f"Group {group} has no offsets; name its topics with --topic.")
 
 
-@click.command("groups delete")
+@click.command(
+    "groups delete", epilog=examples("kbatch groups delete my-cluster billing --dry-run")
+)
 @path_argument
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @yes_option
@@ -185,9 +193,9 @@ def delete(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Delete consumer GROUPs that have no members, with their offsets.
+    """Delete consumer GROUPs, with their offsets.
 
-    A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
+    A group that has members is refused. A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
     cluster = open_cluster(path, client)
     found = {name: find_group(cluster, name) for name in names}

@@ -10,7 +10,7 @@ import click
 
 import spark_kbatch
 from spark_kbatch.cli.output import counted, print_json, print_line
-from spark_kbatch.cli.parameters import foreign_end_option, json_option, properties_of
+from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, properties_of
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import asked_to_stop, end_as_interrupted
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MB = 1_000_000
 
 
-@click.command()
+@click.command(epilog=examples("kbatch mirror broker:9092 my-copy readings clicks --follow"))
 @click.argument("source")
 @click.argument("target")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
@@ -34,7 +34,7 @@ _MB = 1_000_000
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=FAIL_ON_DATA_LOSS, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
 @foreign_end_option
 @click.option("--source-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
-@click.option("--target-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="The same of TARGET.")  # fmt: skip
+@click.option("--target-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="The same for TARGET.")  # fmt: skip
 @json_option
 def mirror(
     source: str,

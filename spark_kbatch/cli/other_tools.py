@@ -35,6 +35,7 @@ OF_ALL = {
     "--topics": _TOPIC,
     "-F": "--command-config FILE",
     "--config": "--command-config FILE for a client's properties; settings of a topic are for `kbatch alter-topic`",
+    "--command-property": "-X KEY=VALUE",
     "--consumer.config": "--command-config FILE",
     "--consumer-property": "-X KEY=VALUE",
     "--producer.config": "--command-config FILE",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import click
 from spark_kbatch.cli.output import iso_time_ms
 from spark_kbatch.cli.properties import read_properties
 from spark_kbatch.model import IsolationLevel
+from spark_kbatch.options import arguments
 from spark_kbatch.options.write import FOREIGN_ENDS
+
+logger = logging.getLogger(__name__)
 
 foreign_end_option = click.option(
     "--foreign-end",
@@ -30,6 +34,11 @@ TIME_HELP = "milliseconds since 1970, or an ISO 8601 time, which is in UTC unles
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
 )
+
+
+def examples(*lines: str) -> str:
+    """Return the epilog of a command's help that shows these examples."""
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
 def settings_given(
@@ -94,5 +103,7 @@ def time_given(
 def time_ms(text: str) -> int | None:
     """Parse a time in ms or ISO 8601 (UTC unless it has a zone) into ms; return None if it is neither."""
     if text.isascii() and text.isdigit():
+        if arguments.looks_like_seconds(int(text)):
+            logger.warning("%s", arguments.in_seconds("time", int(text)))
         return int(text)
     return iso_time_ms(text)

@@ -90,7 +90,7 @@ def client_options(command: _Command) -> Callable[..., Any]:
     """Add the options `--command-config` and `-X` to a command, which gets both as its argument `client`."""
 
     @click.option("--command-config", "from_file", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
-    @click.option("-X", "--command-property", "single", metavar="KEY=VALUE", multiple=True, callback=client_properties_given, help="Set one of these properties, over those in the file; may be repeated.")  # fmt: skip
+    @click.option("-X", "single", metavar="KEY=VALUE", multiple=True, callback=client_properties_given, help="Set one of these properties, over those in the file; may be repeated.")  # fmt: skip
     @functools.wraps(command)
     def with_client(
         *given: Any, single: dict[str, str], from_file: dict[str, str], **named: Any

@@ -22,7 +22,7 @@ from spark_kbatch.cli.inputs import (  # fmt: skip
     read_records,
 )
 from spark_kbatch.cli.output import counted, print_json, print_line
-from spark_kbatch.cli.parameters import json_option, settings_given
+from spark_kbatch.cli.parameters import examples, json_option, settings_given
 from spark_kbatch.cli.paths import (
     client_options,
     name_of,
@@ -107,7 +107,12 @@ def _columns(
     return found
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "kbatch produce my-cluster readings -K : < lines.txt",
+        "kbatch consume my-cluster readings --json | kbatch produce broker:9092 readings --json",
+    )
+)
 @path_argument
 @topic_argument
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))  # fmt: skip
@@ -117,7 +122,7 @@ def _columns(
 @click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes.")  # fmt: skip
 @click.option("--columns", metavar="COLUMN=NAME,...", callback=_columns, help="Take only these columns, from columns or fields with these names, such as key=id,value=payload.")  # fmt: skip
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers, help="Give a header to each record that brings none; may be repeated.")  # fmt: skip
-@click.option("--partition", "-p", type=click.IntRange(0, INT_MAX), help="Write to this partition; by default to the one that a record names, or else as Kafka's producer chooses by key.")  # fmt: skip
+@click.option("--partition", "-p", type=click.IntRange(0, INT_MAX), metavar="PARTITION", help="Write to this partition; by default to the one that a record names, or else as Kafka's producer chooses by key.")  # fmt: skip
 @click.option(
     "--compression-type", "-z", type=click.Choice(tuple(CODECS)), help="Compress batches."
 )

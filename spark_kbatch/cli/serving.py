@@ -16,7 +16,7 @@ import click
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import counted, print_json, print_line
-from spark_kbatch.cli.parameters import json_option, settings_given
+from spark_kbatch.cli.parameters import examples, json_option, settings_given
 from spark_kbatch.cli.paths import folder_argument
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.writes import cluster_to_write
@@ -61,13 +61,13 @@ def _advertised(
     return text
 
 
-@click.command()
+@click.command(epilog=examples("kbatch serve my-cluster --listen 127.0.0.1:9092 --partitions 4"))
 @folder_argument
 @click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=_address, help="Address to listen on; port 0 for any free port.")  # fmt: skip
 @click.option("--advertise", metavar="HOST:PORT", callback=_advertised, help="Address that clients connect to, if not the one that they have reached.")  # fmt: skip
 @click.option("--auto-create/--no-auto-create", default=ServerConfig.auto_create_topics_enable, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip
-@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
-@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
+@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
 @click.option(
     "--flush",
     is_flag=True,

@@ -20,7 +20,7 @@ from spark_kbatch.cli.output import (
     print_json,
     print_line,
 )
-from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import complete_topic, folder_argument
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_kbatch.replica.given_up import GivenUp
 
 
-@click.command()
+@click.command(epilog=examples("kbatch gc my-cluster --dry-run"))
 @folder_argument
 @click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
@@ -120,11 +120,13 @@ def _kept(waiting: Waiting) -> str:
     return f"staged by {name}: {size_in_bytes:,} bytes, last written {ago} ago, {until}"
 
 
-@click.command()
+@click.command(epilog=examples("kbatch history my-cluster -n 10", "kbatch history my-cluster 42"))
 @folder_argument
 @click.argument("number", metavar="[COMMIT]", type=click.IntRange(0), required=False)
-@click.option("--topic", "-t", help="List only commits to this topic.")
-@click.option("--max-commits", "-n", type=click.IntRange(1), help="Stop after this many commits.")
+@click.option("--topic", "-t", metavar="TOPIC", help="List only commits to this topic.")
+@click.option(
+    "--max-commits", "-n", type=click.IntRange(1), metavar="N", help="List only the last N commits."
+)
 @json_option
 def history(
     path: str, number: int | None, topic: str | None, max_commits: int | None, as_json: bool
@@ -176,7 +178,9 @@ def _name(commit: Commit) -> str:
     return ", ".join(part for part in (author.user, author.application_id) if part)
 
 
-@click.command()
+@click.command(
+    epilog=examples("kbatch repair my-cluster --dry-run", "kbatch repair my-cluster readings-0")
+)
 @folder_argument
 @click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1, shell_complete=complete_topic)
 @click.option("--dry-run", is_flag=True, help="Only show what would be repaired.")
@@ -203,7 +207,7 @@ def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> Non
         sys.exit(1)
 
 
-@click.command()
+@click.command(epilog=examples("kbatch verify my-cluster"))
 @folder_argument
 @click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1, shell_complete=complete_topic)
 @json_option
@@ -325,14 +329,17 @@ def _what_is_lost(lost: GivenUp) -> str:
     return f"offsets {lost.first_offset} to {end} (exclusive), which only {nodes} may have"
 
 
-@click.command("log-dirs")
+@click.command(
+    "log-dirs",
+    epilog=examples("kbatch log-dirs my-cluster", "kbatch log-dirs my-cluster --replace 1"),
+)
 @folder_argument
 @click.option("--replicate", is_flag=True, help="First bring replicas that lag back in sync.")
 @click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Replace the lost log dir of this node by the empty directory at its path.")  # fmt: skip
 @click.option("--unclean", is_flag=True, help="With --replace: give up records of which the lost log dir may have had the only copy.")  # fmt: skip
 @click.option("--elect-unclean", metavar="TOPIC", help="Let replicas that are not in sync lead, where no in-sync one can be used: records that only those had are given up.")  # fmt: skip
 @click.option("--restore", metavar="DIR,DIR,...", help="Restore PATH, which is lost or old, from the folders that the cluster has its log dirs in.")  # fmt: skip
-@click.option("--without-node", type=click.IntRange(0), multiple=True, metavar="NODE", help="With --restore: give up the log dir of this node, which is lost for good. Repeatable.")  # fmt: skip
+@click.option("--without-node", type=click.IntRange(0), multiple=True, metavar="NODE", help="With --restore: give up the log dir of this node, which is lost for good; may be repeated.")  # fmt: skip
 @yes_option
 @click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, by the names of a broker's.")  # fmt: skip
 @json_option

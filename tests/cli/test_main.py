@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 from unittest import mock
 
+import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -760,3 +762,20 @@ def test_a_file_of_client_properties_is_not_taken_for_a_setting(path: Path, tmp_
     done = CliRunner().invoke(cli, ["create-topic", str(path), "t", "--config", str(file)])
     assert done.exit_code == 2
     assert "--command-config" in done.stderr
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_the_help_of_a_command_ends_with_examples_that_it_takes(name: str) -> None:
+    command = cli.commands[name]
+    heading, *examples = (command.epilog or "").replace("\b\n", "").splitlines()
+    assert heading == "Examples:"
+    assert 1 <= len(examples) <= 2
+    for example in examples:
+        for part in example.split(" | "):
+            program, *words = shlex.split(part.partition(" < ")[0])
+            assert program == "kbatch"
+            found, of, rest = cli.resolve_command(click.Context(cli), words)
+            assert of is not None
+            with of.make_context(found, rest):
+                pass
+        assert f"kbatch {name} " in f"{example} "
