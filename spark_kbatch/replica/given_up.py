@@ -1,4 +1,4 @@
-"""What a partition gives up when no in-sync replica of it can be used, and an operator goes on without them.
+"""The records that a partition gives up when an operator goes on without its in-sync replicas.
 
 The replica that was written furthest goes on. Records after its end, that only in-sync replicas had, are given up; so
 are all records where no replica is left. Where they end is known only if all in-sync replicas can be read, or the end
