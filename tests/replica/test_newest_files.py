@@ -275,7 +275,9 @@ def test_copies_of_a_cluster_that_is_older_than_reigns_are_all_refreshed(home: P
 # Elections by request.
 
 
-def test_a_replica_that_was_not_in_sync_leads_only_by_request(home: Path) -> None:
+def test_a_replica_that_was_not_in_sync_leads_only_by_request(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with a_cluster(home) as cluster:
         cluster.alter_topic("t", {"min.insync.replicas": 1})
         with away(*disks(home)[:2]):
@@ -291,6 +293,7 @@ def test_a_replica_that_was_not_in_sync_leads_only_by_request(home: Path) -> Non
         with pytest.raises(KafkaStorageError, match="no in-sync replica"):
             read(cluster)
         assert cluster.elect_unclean("t") == expected
+        assert "from offset 2 on; what only node 2 had is given up" in caplog.text
         (given_up,) = cluster.elect_unclean("__transaction_state")
         assert given_up.topic_partition == TopicPartition("__transaction_state", 0)
         send(cluster, "3")
