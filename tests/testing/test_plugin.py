@@ -122,7 +122,9 @@ import spark_kbatch.testing.sessions
 
 def folders_of_servers() -> list[Path]:
     """Return the folders that `kbatch_server` has made and left in runs of pytester."""
-    return list(Path(os.environ["PYTEST_DEBUG_TEMPROOT"]).glob("*/pytest-[0-9]*/kbatch-server[0-9]*"))
+    return list(
+        Path(os.environ["PYTEST_DEBUG_TEMPROOT"]).glob("*/pytest-[0-9]*/kbatch-server[0-9]*")
+    )
 
 
 def test_fixtures_serve_a_users_tests_on_a_folder_a_server_and_a_real_broker(
