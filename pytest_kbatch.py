@@ -195,9 +195,15 @@ def kbatch_records(pytestconfig: pytest.Config, _kbatch_clusters: Clusters) -> R
 
 @pytest.fixture(scope="session")
 def kbatch_server(
-    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, _kbatch_kernels: None
+    request: pytest.FixtureRequest,
+    pytestconfig: pytest.Config,
+    tmp_path_factory: pytest.TempPathFactory,
+    _kbatch_kernels: None,
 ) -> Iterator[KafkaServer]:
-    """A Kafka server for all tests of the session, on a free port; its records are deleted at the end."""
+    """A Kafka server for all tests of the session, on a free port.
+
+    Its records are deleted at the end, unless a test has failed.
+    """
     import spark_kbatch
     from spark_kbatch.testing.servers import KafkaServer
 
@@ -207,7 +213,8 @@ def kbatch_server(
         pytestconfig.stash[_SERVER] = KafkaServer(cluster, server)
         yield pytestconfig.stash[_SERVER]
         del pytestconfig.stash[_SERVER]
-    shutil.rmtree(folder)
+    if not request.session.testsfailed:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

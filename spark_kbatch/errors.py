@@ -221,6 +221,13 @@ class RecordDeserializationError(KBatchError):
         )
 
 
+def _created_with(topic: str, option: str) -> str:
+    return (
+        f"topic {topic!r} does not exist yet: give the write the option {option}, or create the topic first "
+        f"with `kbatch create-topic --config {option}=...` or `create_topic`"
+    )
+
+
 @dataclass(eq=False, repr=False)
 class RecordTooLargeError(KBatchError):
     """A record, or its batch, is larger than an option allows."""
@@ -229,10 +236,14 @@ class RecordTooLargeError(KBatchError):
     size_in_bytes: int
     limit: int  # -1 if a broker does not tell
     option: str
+    topic: str = ""  # where it is known
+    is_new: bool = False  # the topic does not exist yet: a job's commit would create it
 
     def __str__(self) -> str:
         remedy = (
-            f"raise the topic's {self.option}, or write smaller values"
+            f"{_created_with(self.topic, self.option)}, or write smaller values"
+            if self.is_new
+            else f"raise the topic's {self.option}, or write smaller values"
             if self.limit < 0
             else f"raise the topic's {self.option} with `kbatch alter-topic` or `alter_topic`, or write "
             "smaller values"
@@ -255,16 +266,21 @@ class InvalidTimestampError(KBatchError):
     records: tuple[
         tuple[int, int], ...
     ] = ()  # of a client's batch: numbers and times of such records
+    is_new: bool = False  # the topic does not exist yet: a job's commit would create it
 
     def __str__(self) -> str:
         if self.option:
             distance = self.timestamp_ms - self.now_ms
             side = "after" if distance > 0 else "before"
+            remedy = (
+                _created_with(self.topic, self.option)
+                if self.is_new
+                else "raise that with `kbatch alter-topic` or `alter_topic`"
+            )
             return (
                 f"a record for topic {self.topic!r} has the time {self.timestamp_ms} ms, "
                 f"{abs(distance)} ms {side} now ({self.now_ms}), more than {self.option}="
-                f"{self.limit_ms}; raise that with `kbatch alter-topic` or `alter_topic`, or write "
-                "other times"
+                f"{self.limit_ms}; {remedy}, or write other times"
             )
         if self.topic:
             return (
@@ -456,17 +472,27 @@ class ServerRunningError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class GroupNotEmptyError(KBatchError):
-    """The offsets of a consumer group were to be set while it has members."""
+    """The offsets of a consumer group were to be set, or the group to be deleted, while it has members."""
 
     group_id: str
     where: str  # the cluster
 
     def __str__(self) -> str:
         return (
-            f"consumer group {self.group_id!r} of {self.where} has members, which would go on from where "
-            "they are: stop them first; those that died leave after their session time-out, while the "
-            "cluster is served"
+            f"consumer group {self.group_id!r} of {self.where} has members: stop them first; those that died "
+            "leave after their session time-out, while the cluster is served"
         )
+
+
+@dataclass(eq=False, repr=False)
+class GroupIdNotFoundError(KBatchError):
+    """A consumer group does not exist."""
+
+    group_id: str
+    where: str  # the cluster
+
+    def __str__(self) -> str:
+        return f"consumer group {self.group_id!r} does not exist in {self.where}"
 
 
 class ProducerClosedError(KBatchError):

@@ -176,7 +176,7 @@ def test_no_fifo_in_a_cluster_hangs_its_commands(
             ["offsets", cluster.path, "t", "--time", "0"],
             ["log-dirs", cluster.path],
             ["gc", cluster.path],
-            ["export", cluster.path, "t", "--to", target],
+            ["export", cluster.path, "t", "--log-dir", target],
             ["repair", cluster.path],
         ):
             done = click.testing.CliRunner().invoke(cli, [str(word) for word in words])

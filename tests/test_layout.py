@@ -58,7 +58,7 @@ DOORS = {
     "producer": {"futures", "idempotence", "metrics", "nodes", "producer", "sender"},
     "consumer": {"planning", "reading", "source", "stream_planner", "topic_reader"},
     "replica": {
-        "administration", "creation", "delayed_fetch", "lost_topics", "manager", "metadata", "partition", "view",
+        "administration", "creation", "delayed_fetch", "given_up", "lost_topics", "manager", "metadata", "partition", "view",
     },
     "commit": {
         "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",

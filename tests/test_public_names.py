@@ -45,6 +45,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.opening.cluster import Garbage
 from spark_kbatch.replica.administration import LogDirInfo
+from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.server.ownership import ServerAddress
 from tests.conftest import REPOSITORY
@@ -59,7 +60,7 @@ _CONSTRUCTED = {testing.KafkaServer}
 _RETURNED = (
     Garbage, AbandonedJob, DeletedTopic, Deletion, NotRemoved, Waiting,
     ConsumerGroup, GroupMember, GroupOffset,
-    Author, ExportedPartition, LogDirInfo, RepairReport, ReplicaInfo, ServerAddress,
+    Author, ExportedPartition, GivenUp, LogDirInfo, RepairReport, ReplicaInfo, ServerAddress,
 )  # fmt: skip
 _PROTOCOLS = {"__await__", "__call__", "__enter__"}
 _PYTHONS = {"builtins", Future.__module__}

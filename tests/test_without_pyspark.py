@@ -65,8 +65,8 @@ def test_the_demo_says_what_to_install_in_one_line(tmp_path: Path) -> None:
     done = run(COMMAND_LINE, "demo", folder=tmp_path)
 
     assert done.returncode == 1
-    assert done.stderr.startswith("kbatch: PySpark is not installed")
-    assert NEEDS_PYSPARK in done.stderr
+    assert done.stderr.startswith("kbatch: the demo needs PySpark, which is not installed")
+    assert "pip install 'spark-kbatch[demo]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -15,6 +15,8 @@
     upkeep      garbage, history, checks, repair, log dirs
     serving     the server
     mirroring   mirrors of topics
+    confirming  the question before something is lost
+    other_tools what the options of kcat and Kafka's tools are here
     parameters  options that several commands share
     paths       what a command works on: a folder, or a real cluster
     properties  Java properties files

@@ -16,10 +16,12 @@ import pyarrow as pa
 from spark_kbatch.cli.formats import layout_of, parse_format
 from spark_kbatch.cli.output import is_terminal, whole_pipe
 from spark_kbatch.cli.parameters import (
+    TIME_HELP,
+    examples,
     foreign_end_option,
     isolation_level_option,
     json_option,
-    time_ms,
+    time_given,
 )
 from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
 from spark_kbatch.cli.stopping import asked_to_stop
@@ -95,33 +97,28 @@ def _bounds(
     return convert
 
 
-def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    found = time_ms(text)
-    if found is None:
-        raise click.BadParameter(
-            f"{text!r} is not a time; accepted: milliseconds since 1970, or a time such as "
-            "2024-10-25T08:00:00Z"
-        )
-    return found
-
-
 _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET or TOPIC:PARTITION:OFFSET; several with commas"
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "kbatch consume my-cluster readings --last 10",
+        r"kbatch consume broker:9092 readings --follow --format '%p:%o %k=%v\n'",
+    )
+)
 @path_argument
 @click.argument(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic
 )
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Print only this partition; may be repeated.")  # fmt: skip
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), metavar="PARTITION", multiple=True, help="Print only this partition; may be repeated.")  # fmt: skip
 @click.option("--start", metavar="OFFSET,...", multiple=True, callback=_bounds("earliest"), help=f"Where to start: {_BOUND_HELP}.  [default: earliest]")  # fmt: skip
 @click.option("--end", metavar="OFFSET,...", multiple=True, callback=_bounds("latest"), help="Where to stop before, in the same way.  [default: latest]")  # fmt: skip
-@click.option("--from", "from_ms", metavar="TIME", callback=_time, help="Start at the first record of this time or later, in each partition: milliseconds since 1970 or an ISO 8601 time.")  # fmt: skip
-@click.option("--to", "to_ms", metavar="TIME", callback=_time, help="Stop before the first record of this time or later.")  # fmt: skip
+@click.option("--from", "from_ms", metavar="TIME", callback=time_given, help=f"Start at the first record of this time or later, in each partition: {TIME_HELP}.")  # fmt: skip
+@click.option("--to", "to_ms", metavar="TIME", callback=time_given, help="Stop before the first record of this time or later.")  # fmt: skip
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Print only the last N records of each partition.")  # fmt: skip
-@click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after this many records.")
+@click.option(
+    "--max-records", "-n", type=click.IntRange(1), metavar="N", help="Stop after N records."
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
 @click.option("--format", "parts", metavar="FORMAT", callback=parse_format, help=r"Print each record so: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print values alone, as they are, each with a newline after it.")  # fmt: skip
@@ -174,6 +171,11 @@ def consume(
         raise click.UsageError("give one of --end and --to")
     if follow and (end is not None or to_ms is not None):
         raise click.UsageError("--follow goes on after the end: leave out --end and --to")
+    for one in topics:
+        if "%" in one and not one.startswith("^"):
+            raise click.UsageError(
+                f"{one!r} is not a topic; a format is given by --format, and -f is --follow"
+            )
     several = len(topics) > 1 or any(one.startswith("^") for one in topics)
     to_terminal = is_terminal()
     layout = layout_of(parts, as_json=as_json, raw=raw, with_topic=several, to_terminal=to_terminal)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from spark_kbatch import Cluster
+from spark_kbatch.cli.confirming import LOOK, confirm, yes_option
 from spark_kbatch.cli.output import counted, print_json, print_line
-from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
@@ -21,7 +21,6 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.cli.topics import led_offsets
 from spark_kbatch.errors import (
-    ConfigError,
     KafkaStorageError,
     KBatchError,
     OffsetOutOfRangeError,
@@ -34,30 +33,13 @@ from spark_kbatch.terminal import visible
 if TYPE_CHECKING:
     from spark_kbatch import RemoteCluster
 
-_yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 
 
-def _ask(lines: Iterable[str]) -> None:
-    """Print what would be deleted, and ask for confirmation; end the command unless the answer is yes.
-
-    Raises:
-        ConfigError: stdin is no terminal, so no one can answer: what it holds is not meant as an answer.
-    """
-    for line in lines:
-        click.echo(visible(line), err=True)
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            "nothing was deleted: stdin is no terminal, so the question whether to delete cannot be asked; "
-            "give --yes to delete, or --dry-run to look only"
-        )
-    click.confirm("Delete?", abort=True, err=True)
-
-
-@click.command("delete-topic")
+@click.command("delete-topic", epilog=examples("kbatch delete-topic my-cluster readings --dry-run"))
 @path_argument
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic)
-@_yes_option
+@yes_option
 @_dry_run_option
 @client_options
 @json_option
@@ -78,7 +60,8 @@ def delete_topic(
     names = list(dict.fromkeys(names))
     found = {name: _contents(cluster, name) for name in names}
     if not (yes or dry_run):
-        _ask(f"topic {name}: {_summary(contents)}" for name, contents in found.items())
+        lines = [f"topic {name}: {_summary(contents)}" for name, contents in found.items()]
+        confirm(lines, "delete", "deleted", LOOK)
     for name, contents in found.items():
         if not dry_run:
             cluster.delete_topic(name)
@@ -143,7 +126,10 @@ def _partition_and_offset(
     return found
 
 
-@click.command("delete-records")
+@click.command(
+    "delete-records",
+    epilog=examples("kbatch delete-records my-cluster readings 0:1500 1:-1 --dry-run"),
+)
 @path_argument
 @topic_argument
 @click.argument(
@@ -153,7 +139,7 @@ def _partition_and_offset(
     required=True,
     callback=_partition_and_offset,
 )
-@_yes_option
+@yes_option
 @_dry_run_option
 @client_options
 @json_option
@@ -173,10 +159,11 @@ def delete_records(
     cluster = open_cluster(path, client)
     found = _records_below(cluster, topic, offsets)
     if not (yes or dry_run):
-        _ask(
+        lines = [
             f"{tp}: {counted(count, 'record')} below offset {start}"
             for tp, (start, count) in found.items()
-        )
+        ]
+        confirm(lines, "delete", "deleted", LOOK)
     starts = {tp: start for tp, (start, _) in found.items()}
     if not dry_run:
         starts = cluster.delete_records(starts)

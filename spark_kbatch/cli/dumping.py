@@ -19,7 +19,7 @@ from spark_kbatch.cli.output import (
     text_or_base64,
     whole_pipe,
 )
-from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.log.contents import Batch, Gap, batches, entries
@@ -37,20 +37,19 @@ from spark_kbatch.terminal import field, visible
 _LOCATION, _DAMAGE = "bold", "bold red"
 
 
-@click.command()
+@click.command(epilog=examples("kbatch dump my-cluster/broker-0/readings-0 --records"))
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--records", "-r", is_flag=True, help="Show the records of each batch, too.")
 @json_option
 def dump(paths: Sequence[str], records: bool, as_json: bool) -> None:
     """Show what is in FILEs of a log.
 
-    That is the batches of a .log file, and the entries of all others. A FILE may be of a cluster of kbatch or of a Kafka broker: .log, .index, .timeindex, .txnindex, .snapshot,
-    kbatch.state, kbatch.producers, checkpoints; or a partition's directory, for all of its files. For each
-    batch there are its position, offsets, size, format, compression, times, producer, and if its CRC is
-    right.
+    That is the batches of a .log file, and the entries of all others. A FILE may be of a cluster of kbatch or
+    of a Kafka broker: .log, .index, .timeindex, .txnindex, .snapshot, kbatch.state, kbatch.producers,
+    checkpoints; or a partition's directory, for all of its files. A batch is shown with its position, offsets,
+    size, format, compression, times and producer, and whether its CRC is right.
 
-    Where something is damaged, it says what, and goes on with the next batch that is valid. The exit code
-    is 1 then.
+    Damage is reported, and the next valid batch is shown after it. The exit code is 1 then.
     """
     with whole_pipe():
         shown: _Json | _Tree = _Json(records) if as_json else _Tree(records)

@@ -14,7 +14,12 @@ import pyarrow as pa
 from spark_kbatch import Cluster
 from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
 from spark_kbatch.cli.output import Table, print_json, print_line, text_or_base64
-from spark_kbatch.cli.parameters import foreign_end_option, isolation_level_option, json_option
+from spark_kbatch.cli.parameters import (
+    examples,
+    foreign_end_option,
+    isolation_level_option,
+    json_option,
+)
 from spark_kbatch.cli.paths import (
     client_options,
     open_cluster,
@@ -38,14 +43,19 @@ the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 --add-config retention.ms=-1"""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "kbatch export my-cluster readings readings.parquet",
+        "kbatch export my-cluster readings --log-dir /var/kafka-logs",
+    )
+)
 @path_argument
 @topic_argument
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--to", "log_dir", metavar="DIR", help="In place of FILE: one of a stopped broker's log.dirs.")  # fmt: skip
+@click.option("--log-dir", metavar="DIR", help="In place of FILE: one of a stopped broker's log.dirs.")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(_FORMATS), help="Format of FILE; by default its name tells: .parquet, .csv, .json, .jsonl or .ndjson.")  # fmt: skip
 @click.option("--text", is_flag=True, help="Write keys and values into Parquet as strings, not as bytes. CSV always has strings.")  # fmt: skip
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Write only this partition to FILE; may be repeated.")  # fmt: skip
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), metavar="PARTITION", multiple=True, help="Write only this partition to FILE; may be repeated.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @isolation_level_option
 @foreign_end_option
@@ -71,12 +81,12 @@ def export(
     timestampType, headers), or JSON lines as of `kbatch consume --json`. It has its name only once it is whole.
     PATH may be HOST:PORT of a real cluster. `kbatch produce` reads such files.
 
-    With --to, the records go into the log dir of a stopped Kafka broker. It must have the topic already, with
+    With --log-dir, the records go into the log dir of a stopped Kafka broker. It must have the topic already, with
     the same number of partitions and no records. Once it is started, it serves what is committed here now, at
     the same offsets.
     """
     if (file is None) == (log_dir is None):
-        raise click.UsageError("give either FILE or --to")
+        raise click.UsageError("give either FILE or --log-dir")
     if log_dir is not None:
         if text or overwrite or format_name or partitions:
             raise click.UsageError("--text, --overwrite, --format and --partition are for a FILE")
@@ -231,7 +241,7 @@ def _to_broker(
     cluster = open_cluster(path, client)
     if not isinstance(cluster, Cluster):
         raise click.UsageError(
-            f"{path!r} is the address of a real cluster; `kbatch export` works on a folder where --to is given"
+            f"{path!r} is the address of a real cluster; `kbatch export` works on a folder where --log-dir is given"
         )
     exported = cluster.export(topic, to=log_dir)
     if as_json:

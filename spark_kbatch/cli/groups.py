@@ -1,4 +1,4 @@
-"""`kbatch groups`: shows consumer groups, with their members, offsets and lag; `groups reset` moves offsets."""
+"""`kbatch groups`: shows consumer groups, moves their offsets (`groups reset`), and deletes them (`groups delete`)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spark_kbatch import BrokerLogs, Cluster
+from spark_kbatch.cli.confirming import LOOK, confirm, yes_option
 from spark_kbatch.cli.output import (
     Table,
+    counted,
     iso_time,
-    iso_time_ms,
     print_json,
     print_line,
     text_of,
 )
-from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.cli.parameters import TIME_HELP, examples, json_option, time_given
 from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
@@ -27,7 +28,8 @@ from spark_kbatch.cli.paths import (
     path_argument,
 )
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
-from spark_kbatch.model import LONG_MAX, ConsumerGroup, GroupOffset, TopicPartition
+from spark_kbatch.model import ConsumerGroup, GroupOffset, TopicPartition
+from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch import RemoteCluster
@@ -37,7 +39,7 @@ logger = logging.getLogger(__name__)
 _WITHOUT_MEMBERS = {"Empty", "Dead", ""}  # states; empty where a broker does not tell
 
 
-@click.command()
+@click.command(epilog=examples("kbatch groups my-cluster", "kbatch groups broker:9092 billing"))
 @path_argument
 @click.argument("group", metavar="[GROUP]", required=False)
 @client_options
@@ -98,23 +100,19 @@ class _Time(NamedTuple):
     ms: int
 
 
-def _parse_to(_context: click.Context, _parameter: click.Parameter, text: str) -> str | int | _Time:
-    if text in ("earliest", "latest"):
-        return text
-    if text.isascii() and text.isdigit() and int(text) <= LONG_MAX:
-        return int(text)
-    found = iso_time_ms(text)
-    if found is None or found < 0:
-        raise click.BadParameter(
-            f"{text!r} is not earliest, latest, an offset, or a time such as 2024-10-25T08:00:00Z"
-        )
-    return _Time(found)
-
-
-@click.command("groups reset")
+@click.command(
+    "groups reset",
+    epilog=examples(
+        "kbatch groups reset my-cluster billing --to-earliest --dry-run",
+        "kbatch groups reset my-cluster billing --topic readings --to-datetime 2024-10-25T08:00:00Z",
+    ),
+)
 @path_argument
 @click.argument("group")
-@click.option("--to", "to", required=True, metavar="OFFSET", callback=_parse_to, help="Where to go on: earliest, latest, an offset, or the first record of an ISO 8601 time or later.")  # fmt: skip
+@click.option("--to-earliest", is_flag=True, help="Go on at the first record.")
+@click.option("--to-latest", is_flag=True, help="Go on at what comes next, after the last record.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="Go on at this offset.")  # fmt: skip
+@click.option("--to-datetime", metavar="TIME", callback=time_given, help=f"Go on at the first record of this time or later: {TIME_HELP}.")  # fmt: skip
 @click.option("--topic", "-t", "topics", metavar="TOPIC", multiple=True, shell_complete=complete_topic, help="Move the offsets of all partitions of this topic; may be repeated.  [default: partitions in which the group has offsets]")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @client_options
@@ -122,20 +120,37 @@ def _parse_to(_context: click.Context, _parameter: click.Parameter, text: str) -
 def reset(
     path: str,
     group: str,
-    to: str | int | _Time,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: int | None,
     topics: Sequence[str],
     dry_run: bool,
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Move the offsets of a consumer GROUP that has no members.
+    """Move the offsets of a consumer GROUP.
 
-    The group goes on from there once it has members again. With --topic it need not exist yet. An offset
-    outside of a log becomes the start or the end of the log, with a warning. For each partition the old offset
-    is shown beside the new one.
+    The group must not have members; it goes on from there once it has some again. With --topic it need not
+    exist yet. An offset outside of a log becomes the start or the end of the log, and a time after the last
+    record the end, with a warning. For each partition the old offset is shown beside the new one.
 
     A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
+    given: dict[str, str | int | _Time] = {}
+    if to_earliest:
+        given["--to-earliest"] = "earliest"
+    if to_latest:
+        given["--to-latest"] = "latest"
+    if to_offset is not None:
+        given["--to-offset"] = to_offset
+    if to_datetime is not None:
+        given["--to-datetime"] = _Time(to_datetime)
+    if len(given) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-offset and --to-datetime"
+        )
+    (to,) = given.values()
     cluster = open_cluster(path, client)
     before = _offsets_of_idle_group(cluster, group, topics)
     partitions = [tp for name in dict.fromkeys(topics) for tp in cluster.partitions(name)]
@@ -161,6 +176,60 @@ def reset(
         table.print(if_empty=f"Group {group} has no offsets; name its topics with --topic.")
 
 
+@click.command(
+    "groups delete", epilog=examples("kbatch groups delete my-cluster billing --dry-run")
+)
+@path_argument
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@yes_option
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@client_options
+@json_option
+def delete(
+    path: str,
+    names: Sequence[str],
+    yes: bool,
+    dry_run: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    """Delete consumer GROUPs, with their offsets.
+
+    A group that has members is refused. A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
+    """
+    cluster = open_cluster(path, client)
+    found = {name: find_group(cluster, name) for name in names}
+    for group in found.values():
+        _ensure_idle(cluster, group)
+    held = {
+        name: counted(
+            sum(one.committed_offset is not None for one in group.offsets.values()), "offset"
+        )
+        for name, group in found.items()
+    }
+    if not (yes or dry_run):
+        lines = [f"group {name}: {summary}" for name, summary in held.items()]
+        confirm(lines, "delete", "deleted", LOOK)
+    for name, group in found.items():
+        if not dry_run:
+            cluster.delete_group(name)
+        if as_json:
+            print_json({**_group_as_json(group), "deleted": not dry_run})
+        else:
+            outcome = "would be deleted" if dry_run else "deleted"
+            print_line(visible(f"group {name} {outcome}: {held[name]}"))
+
+
+def _ensure_idle(cluster: Cluster | RemoteCluster, group: ConsumerGroup) -> None:
+    """Refuse a group that has members.
+
+    Raises:
+        GroupNotEmptyError: it has.
+    """
+    if group.members or group.state not in _WITHOUT_MEMBERS:
+        raise GroupNotEmptyError(group.group_id, name_of(cluster))
+
+
 def _offsets_of_idle_group(
     cluster: Cluster | RemoteCluster, group_id: str, topics: Sequence[str]
 ) -> Mapping[TopicPartition, GroupOffset]:
@@ -174,8 +243,7 @@ def _offsets_of_idle_group(
     known = next((one for one in cluster.groups() if one.group_id == group_id), None)
     if known is None:
         return {} if topics else find_group(cluster, group_id).offsets
-    if known.members or known.state not in _WITHOUT_MEMBERS:
-        raise GroupNotEmptyError(group_id, name_of(cluster))
+    _ensure_idle(cluster, known)
     return known.offsets
 
 
@@ -194,6 +262,12 @@ def _new_offsets(
     starts, ends = edges("earliest"), edges("latest")
     if isinstance(to, _Time):
         found = cluster.list_offsets(dict.fromkeys(partitions, to.ms))
+        for tp, one in found.items():
+            if one is None and ends[tp] > starts[tp]:
+                logger.warning(
+                    "%s has no record of %s or later: set to its end, offset %d",
+                    tp, iso_time(to.ms), ends[tp],
+                )  # fmt: skip
         return {tp: ends[tp] if one is None else one.offset for tp, one in found.items()}
     after = {tp: min(max(to, starts[tp]), ends[tp]) for tp in partitions}
     for tp, offset in after.items():

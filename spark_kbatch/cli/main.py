@@ -11,6 +11,7 @@ With --json, stdout has nothing but JSON objects, one per line. Exit codes:
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import sys
 from collections.abc import Iterator
@@ -32,10 +33,11 @@ from spark_kbatch.cli import (
     topics,
     upkeep,
 )
-from spark_kbatch.cli.kcat import in_our_words
+from spark_kbatch.cli.other_tools import in_our_words
+from spark_kbatch.cli.parameters import examples
 from spark_kbatch.cli.paths import ensure_folder, with_path
 from spark_kbatch.cli.stopping import interrupts_told
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 
 
@@ -49,6 +51,10 @@ class _Commands(click.Group):
         """Parse the options of `kbatch` itself."""
         with interrupts_told(), _arguments_escaped():
             return super().make_context(*words, **settings)
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order of their subjects."""
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -80,7 +86,11 @@ def _arguments_escaped() -> Iterator[None]:
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=_Commands, context_settings=_SETTINGS)
+@click.group(
+    cls=_Commands,
+    context_settings=_SETTINGS,
+    epilog="`kbatch COMMAND --help` shows the options of a command, and examples.",
+)
 @click.version_option(__version__, prog_name="kbatch")
 def cli() -> None:
     """Write, read and manage Kafka logs in a folder, or topics of a real cluster.
@@ -92,13 +102,18 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@click.command(epilog=examples("kbatch demo"))
 @click.argument("path", required=False, callback=ensure_folder)
 def demo(path: str | None) -> None:
     """Write, read and check a year of flights with Spark.
 
     PATH is an empty folder or one to create, by default demo-data/flights-log.
     """
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError(
+            "the demo needs PySpark, which is not installed: pip install 'spark-kbatch[demo]', or "
+            "pip install '.[demo]' in a clone of the repository"
+        )
     from spark_kbatch.spark import demo as demo_module  # noqa: PLC0415  the other commands need no Spark
 
     demo_module.main(path)
@@ -110,22 +125,24 @@ for _command in (
     topics.create_topic,
     topics.create_partitions,
     topics.alter_topic,
+    deleting.delete_topic,
     producing.produce,
     consuming.consume,
-    dumping.dump,
     records.offsets,
     deleting.delete_records,
-    deleting.delete_topic,
-    upkeep.gc,
-    upkeep.history,
     exporting.export,
+    groups.groups,
+    groups.reset,
+    groups.delete,
+    serving.serve,
+    mirroring.mirror,
+    upkeep.history,
+    upkeep.gc,
     upkeep.verify,
     upkeep.repair,
     upkeep.log_dirs,
-    mirroring.mirror,
-    serving.serve,
-    groups.groups,
-    groups.reset,
+    dumping.dump,
+    demo,
 ):
     cli.add_command(_command)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import spark_kbatch
 from spark_kbatch.cli.output import counted, print_json, print_line
-from spark_kbatch.cli.parameters import foreign_end_option, json_option, properties_of
+from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, properties_of
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import asked_to_stop, end_as_interrupted
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _MB = 1_000_000
 
 
-@click.command()
+@click.command(epilog=examples("kbatch mirror broker:9092 my-copy readings clicks --follow"))
 @click.argument("source")
 @click.argument("target")
-@click.option("--topics", required=True, metavar="TOPIC,...", help="Topics to copy.")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--name", help="Name of the mirror, under which TARGET keeps its progress; by default it is made from the id of SOURCE's cluster. Each of several mirrors into one TARGET needs its own.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGINT or SIGTERM.")
 @click.option("--unit-bytes", type=click.IntRange(min=1), default=UNIT_BYTES, show_default=True, help="Bytes after which what was copied is committed.")  # fmt: skip
@@ -34,12 +34,12 @@ _MB = 1_000_000
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=FAIL_ON_DATA_LOSS, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
 @foreign_end_option
 @click.option("--source-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
-@click.option("--target-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="The same of TARGET.")  # fmt: skip
+@click.option("--target-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="The same for TARGET.")  # fmt: skip
 @json_option
 def mirror(
     source: str,
     target: str,
-    topics: str,
+    topics: Sequence[str],
     name: str | None,
     follow: bool,
     unit_bytes: int,
@@ -50,7 +50,7 @@ def mirror(
     target_config: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Copy topics to another cluster, exactly once, in order.
+    """Copy TOPICs to another cluster, exactly once, in order.
 
     SOURCE is the PATH of a cluster or of a broker's logs, or HOST:PORT of a real cluster; TARGET is the PATH
     of a cluster, which is created if there is none, or HOST:PORT. Topics that TARGET does not have are made
@@ -59,7 +59,7 @@ def mirror(
     A mirror that was killed goes on where it was: run the same command again.
     """
     stop = asked_to_stop()
-    names = [one.strip() for one in topics.split(",") if one.strip()]
+    names = list(dict.fromkeys(topics))
     with _progress_bar(names, hidden=as_json) as on_progress:
         done = spark_kbatch.mirror(
             source,

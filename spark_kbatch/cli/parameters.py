@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from spark_kbatch.cli.output import iso_time_ms
 from spark_kbatch.cli.properties import read_properties
 from spark_kbatch.model import IsolationLevel
+from spark_kbatch.options import arguments
 from spark_kbatch.options.write import FOREIGN_ENDS
+
+logger = logging.getLogger(__name__)
 
 foreign_end_option = click.option(
     "--foreign-end",
@@ -25,15 +30,26 @@ isolation_level_option = click.option(
     show_default=True,
     help="Whether to read only committed records of a real broker's transactions.",
 )
+TIME_HELP = "milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it has a zone"
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
 )
+
+
+def examples(*lines: str) -> str:
+    """Return the epilog of a command's help that shows these examples."""
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
 def settings_given(
     _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
 ) -> dict[str, str]:
     """Parse KEY=VALUE of an option that may be repeated."""
+    for word in words:
+        if "=" not in word and Path(word).is_file():
+            raise click.BadParameter(
+                f"{word!r} is a file, and not KEY=VALUE; a client's properties are given by --command-config"
+            )
     return _parse_settings(words, "{!r} is not KEY=VALUE, such as retention.ms=86400000")
 
 
@@ -70,8 +86,24 @@ def properties_of(
         raise click.BadParameter(f"{file!r} cannot be read: {why}") from None
 
 
+def time_given(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> int | None:
+    """Parse the time that an option takes into ms."""
+    if text is None:
+        return None
+    found = time_ms(text)
+    if found is None or found < 0:
+        raise click.BadParameter(
+            f"{text!r} is not a time since 1970; accepted: milliseconds, or a time such as 2024-10-25T08:00:00Z"
+        )
+    return found
+
+
 def time_ms(text: str) -> int | None:
     """Parse a time in ms or ISO 8601 (UTC unless it has a zone) into ms; return None if it is neither."""
     if text.isascii() and text.isdigit():
+        if arguments.looks_like_seconds(int(text)):
+            logger.warning("%s", arguments.in_seconds("time", int(text)))
         return int(text)
     return iso_time_ms(text)

@@ -1,7 +1,7 @@
 """The argument PATH of commands: a cluster's folder, a broker's logs, or a real cluster's address.
 
 PATH may be HOST:PORT of a real cluster, or several of these with commas between them, for commands that go with one.
-The options of its client come from `--config` and `-X`, and stay out of everything that is printed.
+The options of its client come from `--command-config` and `-X`, and stay out of everything that is printed.
 
 PATH may be left out if KBATCH_PATH is set. No topic's name has a "/" or a ":", so an argument that has one tells by
 itself that it is PATH. A bare name does not: while KBATCH_PATH is set it never counts as PATH, and is refused if a folder has that name.
@@ -87,9 +87,9 @@ def _is_path(word: str) -> bool:
 
 
 def client_options(command: _Command) -> Callable[..., Any]:
-    """Add the options `--config` and `-X` to a command, which gets both as its argument `client`."""
+    """Add the options `--command-config` and `-X` to a command, which gets both as its argument `client`."""
 
-    @click.option("--config", "from_file", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
+    @click.option("--command-config", "from_file", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
     @click.option("-X", "single", metavar="KEY=VALUE", multiple=True, callback=client_properties_given, help="Set one of these properties, over those in the file; may be repeated.")  # fmt: skip
     @functools.wraps(command)
     def with_client(
@@ -182,5 +182,5 @@ def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
             )
     elif client:
         raise click.UsageError(
-            f"--config and -X are for a real cluster, HOST:PORT; {path!r} is a folder"
+            f"--command-config and -X are for a real cluster, HOST:PORT; {path!r} is a folder"
         )

@@ -22,19 +22,26 @@ from spark_kbatch.cli.inputs import (  # fmt: skip
     read_records,
 )
 from spark_kbatch.cli.output import counted, print_json, print_line
-from spark_kbatch.cli.parameters import json_option, settings_given
-from spark_kbatch.cli.paths import client_options, open_cluster, path_argument, topic_argument
+from spark_kbatch.cli.parameters import examples, json_option, settings_given
+from spark_kbatch.cli.paths import (
+    client_options,
+    name_of,
+    open_cluster,
+    path_argument,
+    topic_argument,
+)
 from spark_kbatch.cli.progress import OnProgress, progress_bar
 from spark_kbatch.cli.stopping import end_as_interrupted
-from spark_kbatch.errors import KBatchError, RequestTimedOutError
+from spark_kbatch.errors import KBatchError, RequestTimedOutError, UnknownTopicOrPartitionError
 from spark_kbatch.model import CODECS, INT_MAX
-from spark_kbatch.options.remote import is_address
+from spark_kbatch.options.producer import PRODUCER_OPTIONS
+from spark_kbatch.options.remote import CLUSTER_OPTIONS, is_address
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.record.columns import HEADERS_TYPE
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch import Producer
+    from spark_kbatch import Cluster, Producer, RemoteCluster
 
 _STDIN = "-"
 _COLUMN_TOPIC = "-"
@@ -43,6 +50,9 @@ _OPTION_OF_KEY = {
     "compression.type": "--compression-type",
     "acks": "--acks",
     "auto.create.topics.enable": "--no-create",
+}
+_PRODUCER_KEYS = {option.key for option in PRODUCER_OPTIONS} - {
+    option.key for option in CLUSTER_OPTIONS
 }
 _DEFAULTS = {
     "batch.size": "1000000"
@@ -97,7 +107,12 @@ def _columns(
     return found
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "kbatch produce my-cluster readings -K : < lines.txt",
+        "kbatch consume my-cluster readings --json | kbatch produce broker:9092 readings --json",
+    )
+)
 @path_argument
 @topic_argument
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))  # fmt: skip
@@ -107,12 +122,12 @@ def _columns(
 @click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes.")  # fmt: skip
 @click.option("--columns", metavar="COLUMN=NAME,...", callback=_columns, help="Take only these columns, from columns or fields with these names, such as key=id,value=payload.")  # fmt: skip
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers, help="Give a header to each record that brings none; may be repeated.")  # fmt: skip
-@click.option("--partition", "-p", type=click.IntRange(0, INT_MAX), help="Write to this partition; by default to the one that a record names, or else as Kafka's producer chooses by key.")  # fmt: skip
+@click.option("--partition", "-p", type=click.IntRange(0, INT_MAX), metavar="PARTITION", help="Write to this partition; by default to the one that a record names, or else as Kafka's producer chooses by key.")  # fmt: skip
 @click.option(
     "--compression-type", "-z", type=click.Choice(tuple(CODECS)), help="Compress batches."
 )
 @click.option("--acks", type=click.Choice(("all", "1", "0")), help="Replicas that must have a record before it counts as written.  [default: all]")  # fmt: skip
-@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the producer, such as linger.ms=50; may be repeated.")  # fmt: skip
+@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the producer, such as linger.ms=50; may be repeated.")  # fmt: skip
 @click.option("--create/--no-create", default=None, help="Whether to create the topic, and the cluster in a folder, if there is none.  [default: in a folder, but not on a real cluster]")  # fmt: skip
 @client_options
 @json_option
@@ -145,7 +160,10 @@ def produce(
     With --json, stdin is read as JSON lines unless --format says otherwise, and the outcome is printed as an
     object, with the producer's metrics. At a line that cannot be used it stops: what was before that line is written.
     """
-    options = _producer_options(given, compression_type, acks)
+    # Kafka's tools and kcat give both in the same way.
+    of_producer = {key: value for key, value in client.items() if topic_key(key) in _PRODUCER_KEYS}
+    client = {key: value for key, value in client.items() if key not in of_producer}
+    options = _producer_options(of_producer | given, compression_type, acks)
     in_folder = not is_address(path)
     if in_folder:
         create = create is not False
@@ -175,6 +193,8 @@ def produce(
             except (KBatchError, OSError, KeyboardInterrupt) as error:
                 why = error
                 _send_rest(producer)
+                if isinstance(error, UnknownTopicOrPartitionError) and not create:
+                    why = _with_creation(error, cluster, topic)
             metrics = producer.metrics()
             waiting, count = producer.why_waiting(), _written(producer)
     if count or why is None:
@@ -185,6 +205,22 @@ def produce(
         end_as_interrupted(cause)
     if why is not None:
         raise why
+
+
+def _with_creation(
+    error: UnknownTopicOrPartitionError, cluster: Cluster | RemoteCluster, topic: str
+) -> UnknownTopicOrPartitionError:
+    """Return an error that says how the topic is created, if that is what is missing."""
+    with contextlib.suppress(KBatchError, OSError):
+        if topic == _COLUMN_TOPIC or topic not in cluster.topic_names(internal=True):
+            how = f"`kbatch create-topic {name_of(cluster)} {topic}` creates it"
+            how = (
+                "`kbatch create-topic` creates it"
+                if topic == _COLUMN_TOPIC
+                else f"{how}, or --create"
+            )
+            return UnknownTopicOrPartitionError(f"{error}; {how}")
+    return error
 
 
 def _send_rest(producer: Producer) -> None:

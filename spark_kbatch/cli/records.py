@@ -9,6 +9,8 @@ import click
 from spark_kbatch.cli.groups import print_offsets_of_group
 from spark_kbatch.cli.output import iso_time, print_json, print_line, text_of
 from spark_kbatch.cli.parameters import (
+    TIME_HELP,
+    examples,
     foreign_end_option,
     isolation_level_option,
     json_option,
@@ -30,11 +32,18 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
     return found
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "kbatch offsets my-cluster readings --time 2024-10-25T08:00:00+02:00",
+        "kbatch offsets my-cluster readings --group billing",
+    )
+)
 @path_argument
 @topic_argument
-@click.option("--time", "-t", "wanted", callback=_time_or_edge, default="latest", show_default=True, help="Milliseconds since 1970, an ISO 8601 time, earliest, latest or max-timestamp.")  # fmt: skip
-@click.option("--group", "-g", help="Print this consumer group's committed offsets instead.")
+@click.option("--time", "wanted", metavar="TIME", callback=_time_or_edge, default="latest", show_default=True, help=f"earliest, latest, max-timestamp, or a time: {TIME_HELP}.")  # fmt: skip
+@click.option(
+    "--group", "-g", metavar="GROUP", help="Print this consumer group's committed offsets instead."
+)
 @isolation_level_option
 @foreign_end_option
 @client_options

@@ -16,7 +16,7 @@ import click
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli.output import counted, print_json, print_line
-from spark_kbatch.cli.parameters import json_option, settings_given
+from spark_kbatch.cli.parameters import examples, json_option, settings_given
 from spark_kbatch.cli.paths import folder_argument
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.writes import cluster_to_write
@@ -37,7 +37,7 @@ _COLLECTED_EVERY = 5_000, 5, 5_000
 
 _OPTIONS_OF_SERVE = {
     "auto.create.topics.enable": "--no-auto-create",
-    "num.partitions": "--num-partitions",
+    "num.partitions": "--partitions",
     "default.replication.factor": "--replication-factor",
     "flush": "--flush",
 }  # by their keys
@@ -61,20 +61,20 @@ def _advertised(
     return text
 
 
-@click.command()
+@click.command(epilog=examples("kbatch serve my-cluster --listen 127.0.0.1:9092 --partitions 4"))
 @folder_argument
 @click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=_address, help="Address to listen on; port 0 for any free port.")  # fmt: skip
 @click.option("--advertise", metavar="HOST:PORT", callback=_advertised, help="Address that clients connect to, if not the one that they have reached.")  # fmt: skip
 @click.option("--auto-create/--no-auto-create", default=ServerConfig.auto_create_topics_enable, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip
-@click.option("--num-partitions", type=click.IntRange(1, PARTITIONS_MAX), default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
-@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
+@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", default=ServerConfig.num_partitions, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", default=ServerConfig.default_replication_factor, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
 @click.option(
     "--flush",
     is_flag=True,
     default=ServerConfig.flush,
     help="Flush batches to disk before they are acknowledged.",
 )
-@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the server; may be repeated.")  # fmt: skip
+@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the server; may be repeated.")  # fmt: skip
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster if there is none.")  # fmt: skip
 @json_option
 def serve(
@@ -82,7 +82,7 @@ def serve(
     listen: tuple[str, int],
     advertise: str | None,
     auto_create: bool,
-    num_partitions: int,
+    partitions: int,
     replication_factor: int,
     flush: bool,
     given: dict[str, str],
@@ -107,7 +107,7 @@ def serve(
             *listen,
             advertise=advertise,
             auto_create=auto_create,
-            num_partitions=num_partitions,
+            num_partitions=partitions,
             replication_factor=replication_factor,
             flush=flush,
             **options,

@@ -13,7 +13,7 @@ import click
 
 from spark_kbatch import BrokerLogs, Cluster
 from spark_kbatch.cli.output import Table, print_json, print_line, text_of
-from spark_kbatch.cli.parameters import foreign_end_option, json_option, settings_given
+from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, settings_given
 from spark_kbatch.cli.paths import (
     client_options,
     complete_topic,
@@ -55,7 +55,9 @@ records with equal keys may lie in two partitions: those from before in another 
 _REPLICA_COLUMNS = ("leader", "isr", "lag")
 
 
-@click.command()
+@click.command(
+    epilog=examples("kbatch topics my-cluster", "kbatch topics broker:9092 readings --json")
+)
 @path_argument
 @click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @click.option(
@@ -365,7 +367,7 @@ def _groups_as_json(groups: Mapping[str, GroupOffset]) -> dict[str, Any]:
     }
 
 
-@click.command("describe-topic")
+@click.command("describe-topic", epilog=examples("kbatch describe-topic my-cluster readings"))
 @path_argument
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic)
 @client_options
@@ -415,12 +417,18 @@ def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
     }
 
 
-@click.command("create-topic")
+@click.command(
+    "create-topic",
+    epilog=examples(
+        "kbatch create-topic my-cluster readings --partitions 4 --config retention.ms=86400000",
+        "kbatch create-topic broker:9092 readings --replication-factor 3",
+    ),
+)
 @path_argument
 @topic_argument
-@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Number of partitions; by default 1 in a folder, and what a real cluster has as its default.")  # fmt: skip
-@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), help="Number of replicas, each in its own log dir or on its own broker; by default as for partitions.")  # fmt: skip
-@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY of the topic to VALUE; may be repeated.")  # fmt: skip
+@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), metavar="N", help="Number of partitions; by default 1 in a folder, and what a real cluster has as its default.")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), metavar="N", help="Number of replicas, each in its own log dir or on its own broker; by default as for partitions.")  # fmt: skip
+@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY of the topic to VALUE; may be repeated.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists with all that is given here.")  # fmt: skip
 @click.option("--create/--no-create", default=True, show_default=True, help="Whether to create the cluster in a folder if there is none.")  # fmt: skip
 @client_options
@@ -438,7 +446,7 @@ def create_topic(
 ) -> None:
     """Create TOPIC.
 
-    PATH may be HOST:PORT of a real cluster; which settings there are is for that to say.
+    PATH may be HOST:PORT of a real cluster, whose brokers say which settings there are.
     """
     cluster = open_cluster(path, client, create=create)
     try:
@@ -463,7 +471,9 @@ def create_topic(
     print_line(visible(f"topic {topic} has {partitions_shown}, {copies}"))
 
 
-@click.command("create-partitions")
+@click.command(
+    "create-partitions", epilog=examples("kbatch create-partitions my-cluster readings 8")
+)
 @path_argument
 @topic_argument
 @click.argument("total", type=click.IntRange(1))
@@ -484,10 +494,16 @@ def create_partitions(
     click.echo(_KEYS_NOTE, err=True)
 
 
-@click.command("alter-topic")
+@click.command(
+    "alter-topic",
+    epilog=examples(
+        "kbatch alter-topic my-cluster readings --config retention.ms=86400000",
+        "kbatch alter-topic my-cluster readings --reset retention.ms",
+    ),
+)
 @path_argument
 @topic_argument
-@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY to VALUE; may be repeated.")  # fmt: skip
+@click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set KEY to VALUE; may be repeated.")  # fmt: skip
 @click.option("--reset", metavar="KEY", multiple=True, help="Reset KEY to its default; may be repeated.")  # fmt: skip
 @client_options
 @json_option
@@ -501,11 +517,11 @@ def alter_topic(
 ) -> None:
     """Change settings of TOPIC, and print all of them.
 
-    PATH may be HOST:PORT of a real cluster; which settings there are is for that to say.
+    PATH may be HOST:PORT of a real cluster, whose brokers say which settings there are.
     """
     twice = sorted(set(map(topic_key, given)) & set(map(topic_key, reset)))
     if twice:
-        raise click.UsageError(f"{twice[0]!r} is given to both --set and --reset")
+        raise click.UsageError(f"{twice[0]!r} is given to both --config and --reset")
     cluster, changes = open_cluster(path, client), given | dict.fromkeys(reset)
     config = (cluster.alter_topic(topic, changes) if changes else cluster.topic(topic)).config
     settings = _settings(config)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_kbatch import BrokerLogs, Cluster, Commit
+from spark_kbatch.cli.confirming import confirm, yes_option
 from spark_kbatch.cli.output import (
     Table,
     counted,
@@ -19,21 +20,23 @@ from spark_kbatch.cli.output import (
     print_json,
     print_line,
 )
-from spark_kbatch.cli.parameters import json_option
+from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import complete_topic, folder_argument
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition, Waiting
 from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.writes import given_up_by_restore
 from spark_kbatch.options.write import STAGING_RETENTION_MS
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.log.repair import RepairReport
     from spark_kbatch.opening.cluster import Garbage
+    from spark_kbatch.replica.given_up import GivenUp
 
 
-@click.command()
+@click.command(epilog=examples("kbatch gc my-cluster --dry-run"))
 @folder_argument
 @click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
@@ -135,14 +138,16 @@ def _kept(waiting: Waiting) -> str:
     return f"staged by {name}: {size_in_bytes:,} bytes, last written {ago} ago, {until}"
 
 
-@click.command()
+@click.command(epilog=examples("kbatch history my-cluster -n 10", "kbatch history my-cluster 42"))
 @folder_argument
 @click.argument("number", metavar="[COMMIT]", type=click.IntRange(0), required=False)
-@click.option("--topic", "-t", help="List only commits to this topic.")
-@click.option("--limit", "-n", type=click.IntRange(1), help="Stop after this many commits.")
+@click.option("--topic", "-t", metavar="TOPIC", help="List only commits to this topic.")
+@click.option(
+    "--max-commits", "-n", type=click.IntRange(1), metavar="N", help="List only the last N commits."
+)
 @json_option
 def history(
-    path: str, number: int | None, topic: str | None, limit: int | None, as_json: bool
+    path: str, number: int | None, topic: str | None, max_commits: int | None, as_json: bool
 ) -> None:
     """List commits of Spark jobs, newest first.
 
@@ -160,7 +165,7 @@ def history(
     if first > 0:
         message = f"the history starts at commit {first}: earlier commits were deleted"
         click.echo(message, err=True)
-    commits = itertools.islice(cluster.history(topic), limit)
+    commits = itertools.islice(cluster.history(topic), max_commits)
     if as_json:
         for commit in commits:
             print_json({**commit.as_json(), "time": iso_time(commit.time_ms)})
@@ -191,7 +196,9 @@ def _name(commit: Commit) -> str:
     return ", ".join(part for part in (author.user, author.application_id) if part)
 
 
-@click.command()
+@click.command(
+    epilog=examples("kbatch repair my-cluster --dry-run", "kbatch repair my-cluster readings-0")
+)
 @folder_argument
 @click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1, shell_complete=complete_topic)
 @click.option("--dry-run", is_flag=True, help="Only show what would be repaired.")
@@ -224,7 +231,7 @@ def _state(report: RepairReport, if_found: str) -> str:
     return "a replica is offline" if report.offline else "ok"
 
 
-@click.command()
+@click.command(epilog=examples("kbatch verify my-cluster"))
 @folder_argument
 @click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1, shell_complete=complete_topic)
 @json_option
@@ -306,14 +313,59 @@ def _partitions_named(cluster: Cluster | BrokerLogs, name: str) -> list[TopicPar
     return cluster.partitions(name)
 
 
-@click.command("log-dirs")
+def _restored(
+    path: str, log_dirs: str, without_nodes: tuple[int, ...], *, yes: bool, as_json: bool
+) -> Cluster:
+    """Return the cluster at PATH, restored from its log dirs; what is given up for that is asked and told."""
+    lost = None
+    if without_nodes:
+        lost = given_up_by_restore(path, log_dirs, without_nodes)
+    if lost is not None and not yes:
+        nodes = ", ".join(map(str, without_nodes))
+        _ask_to_give_up(
+            lost, f"changes that only node {nodes} knows: of topics, leaders and commits"
+        )
+    cluster = Cluster(path, create=True, log_dirs=log_dirs, without_nodes=without_nodes)
+    _print_given_up(lost or [], as_json=as_json)
+    return cluster
+
+
+def _ask_to_give_up(lost: Sequence[GivenUp], *others: str) -> None:
+    lines = [*others, *(f"{one.topic_partition}: {_what_is_lost(one)}" for one in lost)]
+    if lines:
+        confirm(lines, "give this up", "given up")
+
+
+def _print_given_up(lost: Sequence[GivenUp], *, as_json: bool) -> None:
+    for one in lost:
+        if as_json:
+            offsets = {"first_offset": one.first_offset, "end_offset": one.end_offset}
+            print_json({"given_up": one.topic_partition._asdict() | offsets})
+        else:
+            line = f"{one.topic_partition}: given up: {_what_is_lost(one)}"
+            click.echo(visible(line), err=True)
+
+
+def _what_is_lost(lost: GivenUp) -> str:
+    nodes = f"node{'s' * (len(lost.nodes) != 1)} {', '.join(map(str, lost.nodes))}"
+    end = "not known" if lost.end_offset is None else str(lost.end_offset)
+    if lost.first_offset is None:
+        return f"all records of {nodes}; their end offset is {end}"
+    return f"offsets {lost.first_offset} to {end} (exclusive), which only {nodes} may have"
+
+
+@click.command(
+    "log-dirs",
+    epilog=examples("kbatch log-dirs my-cluster", "kbatch log-dirs my-cluster --replace 1"),
+)
 @folder_argument
 @click.option("--replicate", is_flag=True, help="First bring replicas that lag back in sync.")
 @click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Replace the lost log dir of this node by the empty directory at its path.")  # fmt: skip
 @click.option("--unclean", is_flag=True, help="With --replace: give up records of which the lost log dir may have had the only copy.")  # fmt: skip
 @click.option("--elect-unclean", metavar="TOPIC", help="Let replicas that are not in sync lead, where no in-sync one can be used: records that only those had are given up.")  # fmt: skip
 @click.option("--restore", metavar="DIR,DIR,...", help="Restore PATH, which is lost or old, from the folders that the cluster has its log dirs in.")  # fmt: skip
-@click.option("--without-node", type=click.IntRange(0), multiple=True, metavar="NODE", help="With --restore: give up the log dir of this node, which is lost for good. Repeatable.")  # fmt: skip
+@click.option("--without-node", type=click.IntRange(0), multiple=True, metavar="NODE", help="With --restore: give up the log dir of this node, which is lost for good; may be repeated.")  # fmt: skip
+@yes_option
 @click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, by the names of a broker's.")  # fmt: skip
 @json_option
 def log_dirs(
@@ -324,6 +376,7 @@ def log_dirs(
     elect_unclean: str | None,
     restore: str | None,
     without_node: tuple[int, ...],
+    yes: bool,
     metrics: bool,
     as_json: bool,
 ) -> None:
@@ -331,6 +384,9 @@ def log_dirs(
 
     The state is online, full, read-only or offline: each is looked at and written to. The exit code is 1 if one is not
     online, or a replica is not in sync.
+
+    --unclean, --elect-unclean and --without-node give records up: they list them, and ask first. Where stdin is no
+    terminal they need --yes.
     """
     if without_node and restore is None:
         raise click.UsageError("--without-node goes with --restore")
@@ -339,12 +395,18 @@ def log_dirs(
     if restore is None:
         cluster = Cluster(path)
     else:
-        cluster = Cluster(path, create=True, log_dirs=restore, without_nodes=without_node)
+        cluster = _restored(path, restore, without_node, yes=yes, as_json=as_json)
     if replace is not None:
-        cluster.replace_log_dir(replace, unclean=unclean)
+        if unclean and not yes:
+            _ask_to_give_up(cluster.replace_log_dir(replace, unclean=True, dry_run=True))
+        _print_given_up(cluster.replace_log_dir(replace, unclean=unclean), as_json=as_json)
     if elect_unclean is not None:
-        for topic_partition in cluster.elect_unclean(elect_unclean):
-            click.echo(f"{topic_partition}: a replica that was not in sync leads", err=True)
+        if not yes:
+            _ask_to_give_up(cluster.elect_unclean(elect_unclean, dry_run=True))
+        lost = cluster.elect_unclean(elect_unclean)
+        for one in lost:
+            click.echo(f"{one.topic_partition}: a replica that was not in sync leads", err=True)
+        _print_given_up(lost, as_json=as_json)
     if replicate or replace is not None:
         cluster.replicate()
     found = cluster.log_dirs()

@@ -34,7 +34,9 @@ from spark_kbatch.commit.staging import Extent, OpenFiles, Probe, ReplicatedStag
 from spark_kbatch.errors import (
     CommitError,
     ConfigError,
+    InvalidTimestampError,
     KafkaStorageError,
+    RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files
@@ -153,9 +155,9 @@ class Job:
         done = False
         try:
             for batch in itertools.chain([first], with_rows):
-                with _explained():
+                with _explained(topics):
                     producer.append(batch)
-            with _explained():
+            with _explained(topics):
                 extents = producer.finish()
             done = True
         finally:
@@ -306,6 +308,11 @@ class _TopicsOfTask:
             topic = self.planned[name] = plan_topic(self._parts, name, self._options)
         return topic
 
+    def is_planned(self, name: str) -> bool:
+        """Return True if the topic does not exist, and is created by the job's commit."""
+        of_job = self._of_job
+        return name in self.planned or (of_job is not None and of_job.name == name)
+
     def _as_it_was(self, name: str) -> Topic:
         topic = self._parts.metadata.topics.find(name)
         if topic is None or topic.topic_id != self._topic_id:
@@ -426,10 +433,12 @@ def _extents(staged: Iterable[Staged]) -> list[Extent]:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn an OSError while a task stages rows into one that says what it means for the job."""
+def _explained(topics: _TopicsOfTask) -> Iterator[None]:
+    """Turn an error while a task stages rows into one that says what it means for the job."""
     try:
         yield
+    except (RecordTooLargeError, InvalidTimestampError) as error:
+        raise replace(error, is_new=topics.is_planned(error.topic)) from error.__cause__
     except OSError as error:
         raise KafkaStorageError(
             f"a task cannot stage its rows: {error}; nothing of the job is visible"

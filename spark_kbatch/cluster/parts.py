@@ -51,6 +51,7 @@ from spark_kbatch.options.write import parse_folders
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.delayed_fetch import CONSUMER_REPLICA_ID, FetchInfo, OnFetched, Room
+from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replica, Replicas
@@ -472,6 +473,17 @@ class ClusterParts:
                 ) from error
             except (OSError, KBatchError) as error:
                 logger.warning("no leader of %s is elected for now: %s", topic_partition, error)
+
+
+def given_up_by_restore(
+    path: StrPath, log_dirs: str | Sequence[StrPath], without_nodes: Collection[int]
+) -> list[GivenUp] | None:
+    """Return what a restore of `path` without some nodes gives up; see `creation.given_up_by_restore`."""
+    from spark_kbatch.replica import creation  # noqa: PLC0415  as above
+
+    files = Files()
+    manager = ReplicaManager(files, Metadata(files, absolute_path(path)), now_ms)
+    return creation.given_up_by_restore(manager, _folders(log_dirs), without_nodes)
 
 
 def _folders(log_dirs: Any) -> list[Path]:

@@ -98,7 +98,7 @@ class StagedFiles:
                 # A commit would refuse it; the producer splits it if it has several records.
                 error = RecordTooLargeError(
                     f"a record for topic {topic.name!r}, as a batch of its own,", largest, limit,
-                    option,
+                    option, topic.name,
                 )  # fmt: skip
                 answer[topic_partition] = AppendResult(error=error)
             else:

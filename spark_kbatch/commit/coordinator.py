@@ -55,6 +55,7 @@ from spark_kbatch.options.topic import NO_LIMIT, Topic
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.record import scalar
 from spark_kbatch.replica import administration
+from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
@@ -321,23 +322,29 @@ class Coordinator:
             self._roll_forward_locked(deadline=deadline)
             yield
 
-    def elect_unclean(self) -> bool:
+    def elect_unclean(self, *, dry_run: bool = False) -> list[GivenUp]:
         """Let a replica of __transaction_state lead that is not in sync, if no in-sync one can be used.
 
         What it missed may be commits. Their data is in the partitions, and their sequences are taken from the
         history, so that no micro-batch is written twice. A commit that it has as decided is finished where
         its data is there, and dropped elsewhere.
 
+        Args:
+            dry_run: only look.
+
         Returns:
-            False if there was no need, so nothing has changed.
+            What is given up; nothing if there was no need, so nothing has changed.
 
         Raises:
             KafkaStorageError: no replica can be used.
         """
         manager, partition = self._manager, self._transaction_state
         with manager.locks.commit(), manager.writing():
-            if not administration.elect_unclean(manager, TRANSACTION_STATE.topic):
-                return False
+            given_up = administration.elect_unclean(
+                manager, TRANSACTION_STATE.topic, dry_run=dry_run
+            )
+            if dry_run or not given_up:
+                return given_up
             self._roll_forward_locked(is_there=self._is_placed)
             replica = partition.ready_locked(flush=True)
             known = last_of_each_id(replica)
@@ -359,7 +366,7 @@ class Coordinator:
                     appender.append(self._state_record(name, value))
                 partition.publish_locked(appender.finish(flush=True), flush=True)
             self._sequences.scan_again()
-        return True
+        return given_up
 
     def _is_placed(self, topic_partition: TopicPartition, by_node: Mapping[int, LogState]) -> bool:
         """Return True if a replica has a decided state, or whole batches up to its end."""

@@ -67,6 +67,7 @@ class BrokerLogs(TopicsAtPath):
     running_server = _refused("they cannot be served")
     groups = _refused("groups of consumers are not read from them")
     alter_group_offsets = _refused("groups of consumers are not in them")
+    delete_group = _refused("groups of consumers are not in them")
     history = _refused("there are no commits of Spark jobs")
     find_commit = _refused("there are no commits of Spark jobs")
     first_commit = _refused("there are no commits of Spark jobs")

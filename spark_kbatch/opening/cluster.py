@@ -60,6 +60,7 @@ from spark_kbatch.options.topic import (
 from spark_kbatch.options.write import STAGING_RETENTION_MS
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.administration import LogDirInfo
+from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.view import ReplicaInfo
 
 # Every Spark read starts two processes that only plan: what they do not need is imported by the
@@ -103,7 +104,7 @@ class Cluster(TopicsAtPath):
     - Records: producer, read, list_offsets, delete_records, collect_garbage, export.
     - Jobs of Spark: history, find_commit, first_commit.
     - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, verify, repair.
-    - Kafka clients: serve, running_server, groups, alter_group_offsets.
+    - Kafka clients: serve, running_server, groups, alter_group_offsets, delete_group.
     """
 
     def __init__(
@@ -363,7 +364,9 @@ class Cluster(TopicsAtPath):
             skip_deleted=topics is None,
         )
 
-    def replace_log_dir(self, node_id: int, *, unclean: bool = False) -> None:
+    def replace_log_dir(
+        self, node_id: int, *, unclean: bool = False, dry_run: bool = False
+    ) -> list[GivenUp]:
         """Replace the lost log dir of a node by the empty directory at its path.
 
         What it held is copied there from other replicas by `replicate`, or by appends.
@@ -371,19 +374,24 @@ class Cluster(TopicsAtPath):
         Args:
             node_id: the node.
             unclean: whether to give up records of which the lost log dir may have had the only copy.
+            dry_run: only look what would be given up.
+
+        Returns:
+            What is given up, by partition.
 
         Raises:
             ConfigError: no such node, it is online, the directory is not empty, or without `unclean`
                 it may have had the only copy of some records.
         """
-        administration.replace_log_dir(
+        return administration.replace_log_dir(
             self._parts.manager,
             arguments.whole_number("node_id", node_id, 0),
             self._parts.coordinator(flush=True),
             unclean=arguments.boolean("unclean", unclean),
+            dry_run=arguments.boolean("dry_run", dry_run),
         )
 
-    def elect_unclean(self, topic: str) -> list[TopicPartition]:
+    def elect_unclean(self, topic: str, *, dry_run: bool = False) -> list[GivenUp]:
         """Let replicas that are not in sync lead, where a topic has no in-sync one that can be used.
 
         Records that only the lost in-sync replicas had are given up; if their disks come back, they are
@@ -391,19 +399,20 @@ class Cluster(TopicsAtPath):
 
         Args:
             topic: its name, also that of an internal topic.
+            dry_run: only look what would be given up.
 
         Returns:
-            The partitions for which a replica was elected.
+            What is given up, in the partitions for which a replica was elected.
 
         Raises:
             UnknownTopicOrPartitionError: no such topic.
             KafkaStorageError: no replica of a partition can be used; says why.
         """
         arguments.text("topic", topic)
+        arguments.boolean("dry_run", dry_run)
         if topic == TRANSACTION_STATE_TOPIC:
-            elected = self._parts.coordinator(flush=True).elect_unclean()
-            return self.partitions(topic) if elected else []
-        return sorted(administration.elect_unclean(self._parts.manager, topic))
+            return self._parts.coordinator(flush=True).elect_unclean(dry_run=dry_run)
+        return administration.elect_unclean(self._parts.manager, topic, dry_run=dry_run)
 
     def export(self, topic: str, *, to: StrPath) -> list[ExportedPartition]:
         """Copy a topic's committed records into the log dir of a stopped Kafka broker.
@@ -735,3 +744,23 @@ class Cluster(TopicsAtPath):
             if not error.address:
                 raise
             connect_to(error.address, None, {}).alter_group_offsets(group_id, wanted)
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a consumer group without members, with its offsets.
+
+        If a server runs, here or in another process, it is asked to.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+            GroupIdNotFoundError: there is no such group.
+        """
+        from spark_kbatch.remote.cluster import connect_to  # noqa: PLC0415  above
+        from spark_kbatch.server.groups import store  # noqa: PLC0415  above
+
+        group_id = arguments.group(group_id)
+        try:
+            store.delete_group(self._parts, group_id)
+        except ServerRunningError as error:
+            if not error.address:
+                raise
+            connect_to(error.address, None, {}).delete_group(group_id)

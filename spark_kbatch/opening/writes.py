@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from spark_kbatch.cluster import parts
 from spark_kbatch.cluster.job import Job
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.replica.given_up import GivenUp
 
 
 class WriteJob(Protocol):
@@ -40,6 +42,25 @@ def cluster_to_write(path: StrPath) -> Cluster:
     """Open the cluster at `path` for a command that writes; if there is none, create it and log that."""
     ClusterParts(path, create=True, implied=True)
     return Cluster(path)
+
+
+def given_up_by_restore(
+    path: StrPath, log_dirs: str | Sequence[StrPath], without_nodes: Collection[int]
+) -> list[GivenUp] | None:
+    """Return what is given up if a lost or old `path` is restored without the log dirs of some nodes.
+
+    Nothing is changed. Changes that only those log dirs know are not in it.
+
+    Args:
+        path, log_dirs, without_nodes: as for the restore, see `Cluster`.
+
+    Returns:
+        What is given up, by partition; None if no node would be given up.
+
+    Raises:
+        ConfigError: the folders are of different clusters.
+    """
+    return parts.given_up_by_restore(path, log_dirs, without_nodes)
 
 
 def begin_job(

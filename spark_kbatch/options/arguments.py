@@ -19,6 +19,7 @@ from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition
 _YEAR = 366.0 * 86_400
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MS = datetime.timedelta(milliseconds=1)
+_SECONDS_FROM, _SECONDS_TO = 10**8, 10**11  # 1973 to 5138 in seconds, January 1970 to 1973 in ms
 
 
 def refuse(name: str, value: object, accepts: str) -> NoReturn:
@@ -141,12 +142,28 @@ def by_partition(name: str, value: Any, accepts: str) -> dict[TopicPartition, An
     return {topic_partition(f"a partition in {name}", tp): wanted for tp, wanted in value.items()}
 
 
-def group_offsets(group_id: Any, offsets: Any) -> tuple[str, dict[TopicPartition, int]]:
-    """Return the id of a consumer group, which must not be empty, and its offsets by partition."""
+def looks_like_seconds(time_ms: int) -> bool:
+    """Return True if a number is more likely a time in seconds than in ms: as ms it is of the early 1970s."""
+    return _SECONDS_FROM <= time_ms < _SECONDS_TO
+
+
+def in_seconds(what: str, time_ms: int) -> str:
+    """Return a warning about a time that looks like one in seconds."""
+    date = (_EPOCH + time_ms * _MS).date()
+    return f"{what} {time_ms} is {date}: times are in ms, and this looks like seconds"
+
+
+def group(group_id: Any) -> str:
+    """Return the id of a consumer group, which must not be empty."""
     if not text("group_id", group_id):
         refuse("group_id", group_id, "a name that is not empty")
+    return str(group_id)
+
+
+def group_offsets(group_id: Any, offsets: Any) -> tuple[str, dict[TopicPartition, int]]:
+    """Return the id of a consumer group, which must not be empty, and its offsets by partition."""
     accepts = 'an offset for each partition, such as {("topic", 0): 1500}'
-    return group_id, {
+    return group(group_id), {
         tp: whole_number(f"the offset of {tp}", offset, 0, LONG_MAX)
         for tp, offset in by_partition("offsets", offsets, accepts).items()
     }

@@ -218,7 +218,10 @@ def _ensure_known(name: str, key: str, *, alone: bool) -> None:
     if key in REFUSED_SECURITY_KEYS:
         raise ConfigError(f"option {name!r} is not supported: {REFUSED_SECURITY_KEYS[key]}")
     if is_kafkas and key in FORBIDDEN_KAFKA_KEYS:
-        raise ConfigError(f"option {name!r} is not supported: {FORBIDDEN_KAFKA_KEYS[key]}")
+        reason = FORBIDDEN_KAFKA_KEYS[key]
+        if alone and key == "auto.offset.reset":
+            reason = "each read says where it starts, by `start` in Python, `kbatch consume --start` in a shell"
+        raise ConfigError(f"option {name!r} is not supported: {reason}")
     if key in IGNORED_SECURITY_KEYS or (is_kafkas and key in IGNORED_KAFKA_KEYS):
         return
     if alone or key.startswith(("ssl.", "sasl.")):

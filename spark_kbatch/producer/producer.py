@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import inspect
+import logging
 import operator
 import os
 import uuid
@@ -63,6 +64,8 @@ from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
 from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from spark_kbatch.record.scalar import Header
+
+logger = logging.getLogger(__name__)
 
 Bytes = bytes | bytearray | memoryview | str
 
@@ -118,6 +121,7 @@ class Producer:
         self._config, self._inline = config, inline
         self._misspelt: set[str] = set()  # columns that were warned of; each is once
         self._clock_ms, self._monotonic_ms = clock_ms, monotonic_ms
+        self._has_warned_of_seconds = False
         codec = CODECS[config.compression_type]
         # At least four buffers, so that four partitions can have a batch, whatever batch.size is.
         batch_size = max(min(config.batch_size, config.buffer_memory // 4), RECORD_BATCH_OVERHEAD)
@@ -231,7 +235,14 @@ class Producer:
         if unknown:
             _refuse_argument(next(iter(unknown)))
         _ensure_topic(topic)
-        time_ms = now_ms if timestamp is None else _time_ms(timestamp)
+        if timestamp is None:
+            time_ms = now_ms
+        else:
+            time_ms = _time_ms(timestamp)
+            if arguments.looks_like_seconds(time_ms) and not isinstance(
+                timestamp, datetime.datetime
+            ):
+                self._warn_of_seconds(time_ms)
         if not NO_TIMESTAMP <= time_ms <= TIMESTAMP_MS_MAX:
             raise InvalidTimestampError(time_ms)
         key_bytes, value_bytes = _bytes("key", key), _bytes("value", value)
@@ -430,9 +441,23 @@ class Producer:
             arrays.get("key"),
         )
         _ensure_times_accepted(columns.timestamps, routing, now_ms)
+        times = arrays.get("timestamp")
+        # A column of times has a unit.
+        if times is not None and times.type == pa.int64() and not self._has_warned_of_seconds:
+            for timestamp in (
+                (columns.timestamps.min(), columns.timestamps.max()) if len(times) else ()
+            ):
+                if arguments.looks_like_seconds(int(timestamp)):
+                    self._warn_of_seconds(int(timestamp))
         if len(columns.headers.bounds):
             _ensure_rows_fit(columns.headers.bounds, routing)
         return [_Rows(columns, routing)]
+
+    def _warn_of_seconds(self, time_ms: int) -> None:
+        """Warn about a time that looks like one in seconds; once."""
+        if not self._has_warned_of_seconds:
+            self._has_warned_of_seconds = True
+            logger.warning("%s", arguments.in_seconds("timestamp", time_ms))
 
     def _append(self, rows: _Rows, first_row: int, future: ArrowFuture | None) -> None:
         def on_appended(to: ProducerBatch, first: int, taken: Array) -> None:

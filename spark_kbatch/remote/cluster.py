@@ -74,7 +74,7 @@ class RemoteCluster(ReadableTopics):
     - Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
       partitions, describe.
     - Records: producer, read, list_offsets, delete_records.
-    - Kafka clients: groups, alter_group_offsets.
+    - Kafka clients: groups, alter_group_offsets, delete_group.
 
     A call that cannot reach the cluster is tried again until default.api.timeout.ms have passed.
     """
@@ -333,6 +333,17 @@ class RemoteCluster(ReadableTopics):
         group_id, wanted = arguments.group_offsets(group_id, offsets)
         with self._client() as client:
             groups.alter_offsets(client, group_id, wanted)
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a consumer group without members, with its offsets.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+            GroupIdNotFoundError: there is no such group.
+        """
+        group_id = arguments.group(group_id)
+        with self._client() as client:
+            groups.delete_group(client, group_id)
 
 
 def connect_to(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> RemoteCluster:

@@ -1,4 +1,4 @@
-"""The consumer groups of a real cluster: their members, committed offsets and lag; and offsets set by hand.
+"""The consumer groups of a real cluster: their members, committed offsets and lag; set by hand, or deleted.
 
 Each broker coordinates some of the groups: it lists them, describes them, and knows their offsets. If a group's
 coordinator moves meanwhile, or a broker leaves the cluster, all are looked at again.
@@ -7,7 +7,8 @@ A cluster does not tell everything that an embedded one has: a group's generatio
 committed, are -1. Members of groups of the newer protocol (`group.protocol=consumer`) are not shown.
 
 Source: Kafka clients/.../admin/KafkaAdminClient.java; ListGroupsRequest.json, DescribeGroupsRequest.json,
-OffsetFetchRequest.json, OffsetCommitRequest.json; AlterConsumerGroupOffsetsHandler.java.
+OffsetFetchRequest.json, OffsetCommitRequest.json, DeleteGroupsRequest.json;
+AlterConsumerGroupOffsetsHandler.java, DeleteConsumerGroupsHandler.java.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from spark_kbatch.errors import (
+    GroupIdNotFoundError,
     GroupNotEmptyError,
     RequestTimedOutError,
     RetriableError,
@@ -29,6 +31,7 @@ from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
     ApiKey,
+    DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     ListGroupsRequest,
@@ -96,6 +99,17 @@ def alter_offsets(client: Client, group_id: str, offsets: Mapping[TopicPartition
     """
     if offsets:
         _until_answered(client, lambda: _commit(client, group_id, offsets))
+
+
+def delete_group(client: Client, group_id: str) -> None:
+    """Delete a group without members, with its offsets.
+
+    Raises:
+        GroupNotEmptyError: it has members.
+        GroupIdNotFoundError: there is no such group.
+        RequestTimedOutError: coordinators went on moving for default.api.timeout.ms.
+    """
+    _until_answered(client, lambda: _delete(client, group_id))
 
 
 def _until_answered(client: Client, ask: Callable[[], _Result]) -> _Result:
@@ -216,6 +230,17 @@ def _commit(client: Client, group_id: str, offsets: Mapping[TopicPartition, int]
                 raise GroupNotEmptyError(group_id, str(client.options))
             what = f"set the offset of {topic.name}-{one.partition_index} for group {group_id!r}"
             _ensure_none(one.error_code, what)
+
+
+def _delete(client: Client, group_id: str) -> None:
+    node = _coordinator(client, group_id)
+    body = DeleteGroupsRequest(groups_names=[group_id])
+    (answer,) = client.request(ApiKey.DELETE_GROUPS, body, node=node).results
+    if answer.error_code == ErrorCode.NON_EMPTY_GROUP:
+        raise GroupNotEmptyError(group_id, str(client.options))
+    if answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise GroupIdNotFoundError(group_id, str(client.options))
+    _ensure_none(answer.error_code, f"deleted group {group_id!r}")
 
 
 def _coordinator(client: Client, group_id: str) -> Node:

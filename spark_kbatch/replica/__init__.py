@@ -37,10 +37,11 @@ There is no server: each process that appends does what is due for the partition
     watched_logs      which partitions may have changed, found with few reads
     producer_ids      ids for idempotent producers
     manager           appends, fetches and deletions of records
+    given_up          what is lost without the in-sync replicas of a partition
     administration    creating, growing, altering and deleting topics; replicas and log dirs
     creation          creating a cluster
     lost_topics       recreating a topic's lost file
 
-Other rooms import `manager`, `view`, `partition`, `metadata`, `administration`, `creation`, `delayed_fetch`
-and `lost_topics`.
+Other rooms import `manager`, `view`, `partition`, `metadata`, `administration`, `creation`, `given_up`,
+`delayed_fetch` and `lost_topics`.
 """

@@ -53,6 +53,7 @@ from spark_kbatch.options.topic import (
     altered,
     ensure_valid_topic,
 )
+from spark_kbatch.replica.given_up import GivenUp, given_up, given_up_without
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
@@ -530,8 +531,8 @@ def _ready(
 
 
 def replace_log_dir(
-    manager: ReplicaManager, node_id: int, commits: Commits, *, unclean: bool
-) -> None:
+    manager: ReplicaManager, node_id: int, commits: Commits, *, unclean: bool, dry_run: bool
+) -> list[GivenUp]:
     """Accept an empty directory as the log dir of a node whose disk was lost.
 
     Before that the node leaves the ISR of all its partitions, so that no one counts on what it had. Its
@@ -542,12 +543,19 @@ def replace_log_dir(
         node_id: the node.
         commits: the cluster's.
         unclean: whether to go on if the lost disk may have had the only copy of some records.
+        dry_run: only look, and take no lock.
+
+    Returns:
+        What is given up.
 
     Raises:
         ConfigError: no such node, it is online, the directory is not empty, or it may have had the only copy.
     """
     _ensure_lost(manager, node_id)
     manager.dirs.look_again()
+    lost = given_up_without(manager, [node_id])
+    if dry_run:
+        return lost
     only = []
     for topic in manager.metadata.topics.names(internal=True):
         with contextlib.suppress(UnknownTopicOrPartitionError):
@@ -570,9 +578,10 @@ def replace_log_dir(
         for tp in only:
             with manager.locks.partitions([tp]):
                 manager.partition(tp).give_up_locked()
+    return [one for one in lost if one.topic_partition in only]
 
 
-def elect_unclean(manager: ReplicaManager, topic: str) -> dict[TopicPartition, int]:
+def elect_unclean(manager: ReplicaManager, topic: str, *, dry_run: bool) -> list[GivenUp]:
     """Let replicas that are not in sync lead where no in-sync one can be used.
 
     What only the in-sync ones had is given up: a disk that comes back later is truncated.
@@ -580,23 +589,30 @@ def elect_unclean(manager: ReplicaManager, topic: str) -> dict[TopicPartition, i
     Args:
         manager: the cluster's. The caller holds the commit lock if the topic is `__transaction_state`.
         topic: its name.
+        dry_run: elect no replica that is not in sync.
 
     Returns:
-        The nodes that lead now, by partition; only of partitions for which one was elected.
+        What is given up; only of partitions for which a replica was elected, or would be.
 
     Raises:
         KafkaStorageError: no replica of a partition can be used; those before it have leaders.
     """
     manager.dirs.look_again()
-    found = {}
+    found = []
     for tp in manager.partitions(topic):
         with contextlib.ExitStack() as held:
             if tp.topic != TRANSACTION_STATE_TOPIC:
                 held.enter_context(manager.locks.partitions([tp]))
             held.enter_context(manager.writing())
-            node_id = manager.partition(tp).elect_unclean_locked()
-            if node_id is not None:
-                found[tp] = node_id
+            partition = manager.partition(tp)
+            with contextlib.suppress(OSError, KBatchError):
+                partition.ready_locked(flush=True)
+                continue
+            lost = given_up(manager, tp)
+            if lost.first_offset is None:
+                raise partition.view.no_usable_replica(partition.view.state())
+            if dry_run or partition.elect_unclean_locked() is not None:
+                found.append(lost)
     return found
 
 

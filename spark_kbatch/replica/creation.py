@@ -27,6 +27,7 @@ from spark_kbatch.log.checkpoints import random_id, read_meta_properties
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.administration import create_topic_locked
 from spark_kbatch.replica.cluster_file import A_PATH, LogDir, log_dirs_as_json, log_dirs_of
+from spark_kbatch.replica.given_up import GivenUp, given_up_without
 from spark_kbatch.replica.json_files import GENERATION, REIGN, Mirrors, version_of
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
@@ -189,6 +190,34 @@ def bring_up_to_date(manager: ReplicaManager, without_nodes: Collection[int] = (
             f"{metadata.path} is older than the copies of its files on other disks, and cannot be brought up "
             f"to date: {error.strerror or error}"
         ) from error
+
+
+def given_up_by_restore(
+    manager: ReplicaManager, folders: Sequence[Path], without_nodes: Collection[int]
+) -> list[GivenUp] | None:
+    """Return what a restore without these nodes gives up, as the newest mirror has it.
+
+    Takes no lock and changes nothing.
+
+    Returns:
+        None if nothing is restored: the cluster is there and not an old one, there are no mirrors, or the
+        nodes' log dirs are there.
+    """
+    metadata = manager.metadata
+    if metadata.cluster_file.exists() and metadata.json_files.newer_mirror() is None:
+        return None
+    found = _newest_mirrors(metadata.files, folders)
+    if found is None:
+        return None
+    # A mirror has the files of PATH in the same places.
+    copy = Metadata(metadata.files, found[1].folders[0])
+    as_mirrored = ReplicaManager(metadata.files, copy, manager.now_ms)
+    missing = [
+        one.node_id
+        for one in as_mirrored.dirs.all
+        if one.node_id in without_nodes and not as_mirrored.dirs.is_online(one.node_id)
+    ]
+    return given_up_without(as_mirrored, missing) if missing else None
 
 
 def ensure_of_this_cluster(metadata: Metadata, folders: Sequence[Path]) -> None:

@@ -340,7 +340,7 @@ class Partition:
         )
         if led.log_state.high_watermark < state.high_watermark:
             raise KafkaStorageError(
-                f"{self.topic_partition}: not all in-sync replicas {led.state.isr} have what was written "
+                f"{self.topic_partition}: not all in-sync replicas {', '.join(map(str, led.state.isr))} have what was written "
                 f"in leader epoch {epoch}; the leader epoch is now {led.state.leader_epoch}"
             )
         return led.log_state
@@ -684,8 +684,9 @@ class Partition:
             usable, key=lambda node: (usable[node].leader_epoch, usable[node].log_end_offset)
         )
         logger.warning(
-            "%s: node %d leads without having been in sync, from offset %d on; what only nodes %s had is "
-            "given up", self.topic_partition, node_id, usable[node_id].log_end_offset, state.isr,
+            "%s: node %d leads without having been in sync, from offset %d on; what only node %s had is "
+            "given up", self.topic_partition, node_id, usable[node_id].log_end_offset,
+            ", ".join(map(str, state.isr)),
         )  # fmt: skip
         self.lead_alone_locked(node_id)
         self.ready_locked(flush=True)  # so that all it has is shown

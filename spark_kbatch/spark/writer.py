@@ -74,7 +74,7 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
         elif not accepts(types[name]):
             raise ConfigError(
                 f"{name} attribute unsupported type {types[name].simpleString()}. {name} must be "
-                f"a(n) {wanted}: {_remedy(name, types[name])}"
+                f"{'an' if wanted[0] in 'ai' else 'a'} {wanted}: {_remedy(name, types[name])}"
             )
     warn_of_misspelt(names)
 

@@ -51,7 +51,12 @@ def from_one_of(
         return _from_json_lines(absolute_path(json_lines, "json_lines"), key)
     if csv is not None:
         return _from_csv(absolute_path(csv, "csv"), key)
-    if isinstance(rows, Sequence | Iterator) and not isinstance(rows, str | bytes | pa.Array):
+    if isinstance(rows, str | bytes | int | float):
+        raise ConfigError(
+            f"rows is {arguments.shown(rows)}; accepted: a list of rows, such as [{arguments.shown(rows)}], "
+            "or a table"
+        )
+    if isinstance(rows, Sequence | Iterator) and not isinstance(rows, pa.Array):
         return _table((f"row {number}", row) for number, row in enumerate(rows))
     to_arrow = getattr(rows, "toArrow", None)  # of a Spark DataFrame
     return rows if to_arrow is None else to_arrow()

@@ -214,3 +214,15 @@ def test_it_ends_quietly_once_no_one_reads_what_it_prints(cluster: Cluster) -> N
             if words:
                 os.close(out)
             assert (process.wait(60), process.stderr.read()) == (0, b"")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("words", [["consume", "--from"], ["offsets", "--time"]], ids=" ".join)
+def test_a_number_that_looks_like_seconds_is_warned_of(
+    cluster: Cluster, words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    command, option = words
+    for time, said in ((1_729_842_000_000, False), (1_729_842_000, True)):
+        caplog.clear()
+        done = CliRunner().invoke(cli, [command, str(cluster.path), "events", option, str(time)])
+        assert done.exit_code == 0
+        assert ("times are in ms, and this looks like seconds" in caplog.text) == said

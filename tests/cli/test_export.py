@@ -100,7 +100,7 @@ def test_a_real_cluster_is_exported_too(cluster: Cluster, tmp_path: Path) -> Non
     file = tmp_path / "x.parquet"
     with Cluster(cluster.path) as other, other.serve() as server:
         assert export(server.bootstrap_servers, "events", file).exit_code == 0
-        assert export(server.bootstrap_servers, "events", "--to", tmp_path).exit_code == 2
+        assert export(server.bootstrap_servers, "events", "--log-dir", tmp_path).exit_code == 2
     assert pyarrow.parquet.read_table(file).equals(cluster.read("events").read_all())
 
 
@@ -135,9 +135,9 @@ def test_a_file_that_is_not_whole_does_not_get_its_name(tmp_path: Path, kind: st
         (["bytes", "x.csv"], "the value at offset 1 of bytes-0 is not UTF-8"),
         (["bytes", "x.parquet", "--text"], "the value at offset 1 of bytes-0 is not UTF-8"),
         (["events", "x.txt"], "'x.txt' does not tell its format; give --format"),
-        (["events"], "give either FILE or --to"),
-        (["events", "x.csv", "--to", "y"], "give either FILE or --to"),
-        (["events", "--to", "y", "--text"], "are for a FILE"),
+        (["events"], "give either FILE or --log-dir"),
+        (["events", "x.csv", "--log-dir", "y"], "give either FILE or --log-dir"),
+        (["events", "--log-dir", "y", "--text"], "are for a FILE"),
         (["events", "x.json", "--text"], "--text is for Parquet"),
         (["events", "nowhere/x.csv"], "nowhere"),
         (["absent", "x.csv"], "topic 'absent' does not exist"),

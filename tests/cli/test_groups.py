@@ -15,7 +15,7 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
-from spark_kbatch.errors import ConfigError, GroupNotEmptyError
+from spark_kbatch.errors import ConfigError, GroupIdNotFoundError, GroupNotEmptyError
 from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders, stored_groups
 
@@ -188,7 +188,14 @@ def committed(cluster: Cluster, group: str = "audit") -> dict[tuple[str, int], i
 @pytest.mark.parametrize("served", [False, True], ids=["folder", "server"])
 @pytest.mark.parametrize(
     ("to", "offset"),
-    [("earliest", 1), ("latest", 3), ("2", 2), ("1970-01-01", 1), ("2100-01-01", 3)],
+    [
+        ("--to-earliest", 1),
+        ("--to-latest", 3),
+        ("--to-offset 2", 2),
+        ("--to-datetime 1970-01-01", 1),
+        ("--to-datetime 0", 1),
+        ("--to-datetime 2100-01-01T00:00:00+01:00", 3),
+    ],
 )
 def test_a_group_without_members_goes_on_from_where_it_is_told_to(
     idle: Cluster, to: str, offset: int, served: bool
@@ -196,9 +203,9 @@ def test_a_group_without_members_goes_on_from_where_it_is_told_to(
     with contextlib.ExitStack() as stack:
         if served:
             stack.enter_context(idle.serve())
-        planned = kbatch("groups", "reset", idle.path, "audit", "--to", to, "--dry-run")
+        planned = kbatch("groups", "reset", idle.path, "audit", *to.split(), "--dry-run")
         assert committed(idle) == {("events", 0): 2}
-        done = kbatch("groups", "reset", idle.path, "audit", "--to", to)
+        done = kbatch("groups", "reset", idle.path, "audit", *to.split())
 
         assert rows_of(done) == rows_of(planned) == [["events", "0", "2", str(offset)]]
         assert committed(idle) == {("events", 0): offset}
@@ -206,7 +213,7 @@ def test_a_group_without_members_goes_on_from_where_it_is_told_to(
 
 
 def test_the_offsets_of_named_topics_are_moved_in_all_their_partitions(idle: Cluster) -> None:
-    words = ["--topic", "events", "-t", "more", "--to", "earliest", "--json"]
+    words = ["--topic", "events", "-t", "more", "--to-earliest", "--json"]
 
     assert objects_of(kbatch("groups", "reset", idle.path, "audit", *words)) == [
         {"group": "audit", "topic": "events", "partition": 0, "old_offset": 2, "new_offset": 1},
@@ -223,7 +230,7 @@ def test_the_offsets_of_named_topics_are_moved_in_all_their_partitions(idle: Clu
 def test_an_offset_outside_of_the_log_becomes_its_start_or_end_with_a_warning(
     idle: Cluster, to: str, offset: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = kbatch("groups", "reset", idle.path, "audit", "--to", to)
+    done = kbatch("groups", "reset", idle.path, "audit", "--to-offset", to)
 
     assert rows_of(done) == [["events", "0", "2", str(offset)]]
     said = f"offset {to} of events-0 is outside of the log, which has 1 to 3 (exclusive): set to {offset}"
@@ -233,7 +240,7 @@ def test_an_offset_outside_of_the_log_becomes_its_start_or_end_with_a_warning(
 def test_a_reader_of_the_group_starts_at_the_offset_that_was_set_and_bars_another_one(
     idle: Cluster,
 ) -> None:
-    reset = ["groups", "reset", idle.path, "audit", "--to", "earliest"]
+    reset = ["groups", "reset", idle.path, "audit", "--to-earliest"]
     with idle.serve() as server:
         assert kbatch(*reset).exit_code == 0
         with contextlib.closing(
@@ -257,7 +264,7 @@ def test_a_reader_of_the_group_starts_at_the_offset_that_was_set_and_bars_anothe
 
 
 def test_members_that_were_stored_last_bar_a_reset_while_no_server_runs(cluster: Cluster) -> None:
-    done = kbatch("groups", "reset", cluster.path, "billing", "--to", "earliest")
+    done = kbatch("groups", "reset", cluster.path, "billing", "--to-earliest")
 
     assert isinstance(done.exception, GroupNotEmptyError)
     assert committed(cluster, "billing")["events", 0] == 1
@@ -266,10 +273,12 @@ def test_members_that_were_stored_last_bar_a_reset_while_no_server_runs(cluster:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["audit", "--to", "noon"], "'noon' is not earliest, latest, an offset, or a time"),
-        (["audit"], "Missing option '--to'"),
-        (["adit", "--to", "latest"], "'adit' does not exist"),
-        (["audit", "--to", "latest", "--topic", "none"], "topic 'none' does not exist"),
+        (["audit", "--to-datetime", "noon"], "'noon' is not a time since 1970"),
+        (["audit", "--to-offset", "earliest"], "'earliest' is not a valid integer"),
+        (["audit"], "give one of --to-earliest, --to-latest, --to-offset and --to-datetime"),
+        (["audit", "--to-latest", "--to-offset", "1"], "give one of --to-earliest"),
+        (["adit", "--to-latest"], "'adit' does not exist"),
+        (["audit", "--to-latest", "--topic", "none"], "topic 'none' does not exist"),
     ],
 )
 def test_a_reset_that_cannot_be_done_says_why(idle: Cluster, words: list[str], said: str) -> None:
@@ -278,3 +287,55 @@ def test_a_reset_that_cannot_be_done_says_why(idle: Cluster, words: list[str], s
     assert done.exit_code in (1, 2)
     assert said in done.stderr + str(done.exception)
     assert committed(idle) == {("events", 0): 2}
+
+
+# Groups deleted
+
+
+@pytest.mark.parametrize("where", ["folder", "served folder", "address"])
+def test_a_group_without_members_is_deleted_with_its_offsets(idle: Cluster, where: str) -> None:
+    stored_groups.store(idle, "other", {("events", 1): 0})
+    with contextlib.ExitStack() as stack:
+        path: Any = idle.path
+        if where != "folder":
+            server = stack.enter_context(idle.serve())
+            path = server.bootstrap_servers if where == "address" else path
+        planned = kbatch("groups", "delete", path, "audit", "--dry-run")
+        assert planned.stdout == "group audit would be deleted: 1 offset\n"
+        refused = kbatch("groups", "delete", path, "audit")
+        assert "group audit: 1 offset\n" in refused.stderr
+        assert "give --yes to delete" in str(refused.exception)
+        assert committed(idle) == {("events", 0): 2}
+
+        done = kbatch("groups", "delete", path, "audit", "--yes")
+        assert done.stdout == "group audit deleted: 1 offset\n"
+        again = kbatch("groups", "delete", path, "audit", "--yes")
+        assert isinstance(again.exception, ConfigError)
+        with pytest.raises(GroupIdNotFoundError, match="'audit' does not exist"):
+            idle.delete_group("audit")
+        close_idle_clients()
+    assert [one.group_id for one in idle.groups()] == ["other"]
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["folder", "server"])
+def test_a_group_with_members_is_not_deleted(cluster: Cluster, served: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        if served:
+            stack.enter_context(cluster.serve())
+        done = kbatch("groups", "delete", cluster.path, "billing", "--yes")
+        with pytest.raises(GroupNotEmptyError):
+            cluster.delete_group("billing")
+        close_idle_clients()
+
+    assert isinstance(done.exception, GroupNotEmptyError)
+    assert committed(cluster, "billing")["events", 0] == 1
+
+
+def test_a_time_after_the_last_record_is_told_to_be_the_end(
+    idle: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = kbatch("groups", "reset", idle.path, "audit", "--to-datetime", "2100-01-01")
+
+    assert rows_of(done) == [["events", "0", "2", "3"]]
+    said = "events-0 has no record of 2100-01-01T00:00:00.000Z or later: set to its end, offset 3"
+    assert said in caplog.messages

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 from unittest import mock
 
+import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from spark_kbatch import Cluster
-from spark_kbatch.cli import kcat
+from spark_kbatch.cli import other_tools
 from spark_kbatch.cli.main import cli, main
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.topic_files import TopicFiles
 from tests.support import builders
+from tests.support.answers import kbatch_answering
 from tests.support.log_histories import data_batch, marker_batch
 
 ROWS = pa.record_batch(
@@ -266,17 +268,6 @@ def test_gc_says_what_it_deletes(old: Path) -> None:
     assert nothing == "Nothing to delete yet."
 
 
-def kbatch_answering(answer: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the command with a terminal at which someone types the answer."""
-    ours, terminal = pty.openpty()
-    os.write(ours, answer.encode())
-    command = [sys.executable, "-m", "spark_kbatch", *map(str, words)]
-    done = subprocess.run(command, stdin=terminal, capture_output=True, text=True, check=False)
-    os.close(terminal)
-    os.close(ours)
-    return done
-
-
 def test_delete_topic_asks_first(old: Path) -> None:
     cluster = Cluster(str(old))
     cluster.create_topic("more")
@@ -374,7 +365,7 @@ def test_create_partitions_says_what_becomes_of_keys(old: Path) -> None:
 
 
 def test_alter_topic_prints_all_settings(old: Path) -> None:
-    words = ("--set", "retention.ms=5000", "--set", "index.interval.bytes=1")
+    words = ("--config", "retention.ms=5000", "--config", "index.interval.bytes=1")
     shown = kbatch("alter-topic", old, "events", *words).stdout.splitlines()
     assert {"retention.ms=5000", "index.interval.bytes=1", "min.insync.replicas=1"} <= {*shown}
     done = kbatch("alter-topic", old, "events", "--reset", "retention.ms", "--json")
@@ -386,26 +377,26 @@ def test_alter_topic_prints_all_settings(old: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--set", "retention.ms"], 2, "is not KEY=VALUE"),
+        (["--config", "retention.ms"], 2, "is not KEY=VALUE"),
         (
-            ["--set", "retention.ms=1", "--set", "retention.ms=2"],
+            ["--config", "retention.ms=1", "--config", "retention.ms=2"],
             2,
             "'retention.ms' is given twice",
         ),
         (
-            ["--set", "retention.ms=1", "--reset", "retention.ms"],
+            ["--config", "retention.ms=1", "--reset", "retention.ms"],
             2,
-            "is given to both --set and --reset",
+            "is given to both --config and --reset",
         ),
         (
-            ["--set", "retention.ms=1", "--reset", "retention_ms"],
+            ["--config", "retention.ms=1", "--reset", "retention_ms"],
             2,
-            "is given to both --set and --reset",
+            "is given to both --config and --reset",
         ),
-        (["--set", "retention.mss=1"], 1, "the nearest known one is 'retention.ms'"),
+        (["--config", "retention.mss=1"], 1, "the nearest known one is 'retention.ms'"),
         (["--reset", "retention.mss"], 1, "the nearest known one is 'retention.ms'"),
-        (["--set", "num.partitions=8"], 1, "and more by `kbatch create-partitions`"),
-        (["--set", "message.format.version=0.9.0"], 1, "cannot be changed"),
+        (["--config", "num.partitions=8"], 1, "and more by `kbatch create-partitions`"),
+        (["--config", "message.format.version=0.9.0"], 1, "cannot be changed"),
     ],
     ids=[
         "no value",
@@ -488,7 +479,7 @@ def test_records_below_an_offset_are_deleted(old: Path) -> None:
 
 def test_a_topic_is_created_and_described(tmp_path: Path) -> None:
     path = tmp_path / "new"
-    words = ("--partitions", "2", "--set", "retention.ms=5000")
+    words = ("--partitions", "2", "--config", "retention.ms=5000")
     refused = kbatch("create-topic", path, "events", *words, "--no-create")
     assert "no such folder" in refused.stderr
     done = kbatch("create-topic", path, "events", *words)
@@ -540,7 +531,7 @@ def test_history_lists_commits_the_newest_first(path: Path) -> None:
 
 
 def test_history_as_json_is_one_object_a_commit(path: Path) -> None:
-    done = kbatch("history", path, "--topic", "events", "--limit", "1", "--json")
+    done = kbatch("history", path, "--topic", "events", "--max-commits", "1", "--json")
     commit = json.loads(done.stdout)
 
     assert (commit["commit"], commit["records"], commit["mode"]) == (0, 6, "append")
@@ -698,16 +689,36 @@ def test_consume_leaves_out_what_transactions_aborted_unless_it_is_asked_for(
         (["consume", "-o", "-5"], "--last N"),
         (["consume", "-c", "5"], "-n N"),
         (["consume", "-c5"], "-n N"),
-        (["consume", "-C"], "`kbatch consume`"),
+        (["consume", "-C"], "nothing: the command is that mode"),
         (["consume", "--from-beginning"], "the default"),
-        (["produce", "-P"], "`kbatch produce`"),
+        (["consume", "--property", "print.key=true"], "--format"),
+        (["consume", "--group", "g"], "it reads without a group"),
+        (["produce", "-P"], "nothing: the command is that mode"),
         (["produce", "-b", "broker:9092"], "PATH, or HOST:PORT"),
         (["produce", "-t", "events"], "TOPIC"),
+        (["produce", "--property", "parse.key=true"], "-K (--key-separator)"),
+        (["topics", "-L"], "nothing: the command is that mode"),
+        (["topics", "--list"], "nothing: the command is that mode"),
+        (["topics", "--bootstrap-server", "broker:9092"], "PATH, or HOST:PORT"),
+        (["topics", "--describe"], "`kbatch describe-topic`"),
+        (["topics", "--config", "client.properties"], "--command-config FILE"),
+        (["create-topic", "--topic", "t"], "TOPIC"),
+        (["create-topic", "--set", "retention.ms=5"], "--config KEY=VALUE"),
+        (["groups", "--describe"], "`kbatch groups PATH GROUP`"),
+        (["groups", "--group", "g"], "GROUP"),
+        (["groups", "-g", "g"], "GROUP"),
+        (["groups", "--to-earliest"], "`kbatch groups reset`"),
+        (["groups reset", "--execute"], "without --dry-run it is done"),
+        (["groups reset", "--to", "1729842000000"], "--to-offset N or --to-datetime TIME"),
+        (["groups delete", "--group", "g"], "GROUP"),
     ],
+    ids=lambda words: " ".join(words[:2]) if isinstance(words, list) else "",
 )
-def test_an_option_of_kcat_is_answered_by_ours(path: Path, words: list[str], ours: str) -> None:
+def test_an_option_of_another_tool_is_answered_by_ours(
+    path: Path, words: list[str], ours: str
+) -> None:
     command, option, *rest = words
-    done = CliRunner().invoke(cli, [command, str(path), "events", option, *rest])
+    done = CliRunner().invoke(cli, [*command.split(), str(path), "events", option, *rest])
 
     assert done.exit_code == 2
     said = " ".join(done.stderr.split())
@@ -715,7 +726,56 @@ def test_an_option_of_kcat_is_answered_by_ours(path: Path, words: list[str], our
     assert ours in said
 
 
-def test_no_option_that_is_answered_by_ours_is_ours() -> None:
-    for name, theirs in kcat.OURS.items():
+def test_a_mode_of_kcat_is_answered_by_a_command() -> None:
+    done = CliRunner().invoke(cli, ["-L", "-b", "broker:9092"])
+    assert done.exit_code == 2
+    assert "No such option: -L; here it is `kbatch topics`" in done.stderr
+
+
+def test_an_answer_of_the_table_is_for_no_option_that_the_command_has() -> None:
+    assert other_tools.OURS.keys() <= cli.commands.keys()
+    for name, theirs in other_tools.OURS.items():
         own = {word for one in cli.commands[name].params for word in one.opts}
-        assert not own & theirs.keys()
+        assert not own & theirs.keys(), name
+
+
+def test_options_that_an_answer_names_exist() -> None:
+    known = set[str]()
+    for command in cli.commands.values():
+        known |= {word for one in command.params for word in one.opts}
+    for answers in (other_tools.OF_ALL, *other_tools.OURS.values()):
+        for answer in answers.values():
+            assert set(re.findall(r"(?<![\w-])--[a-z-]+", answer)) <= known, answer
+            for words in re.findall(r"`kbatch ([a-z -]+?)(?: -| [A-Z]|`)", answer):
+                assert words.strip() in cli.commands
+
+
+def test_a_format_that_is_given_by_f_as_to_kcat_is_answered_by_ours(path: Path) -> None:
+    done = CliRunner().invoke(cli, ["consume", str(path), "events", "-f", "%k"])
+    assert done.exit_code == 2
+    assert "a format is given by --format, and -f is --follow" in " ".join(done.stderr.split())
+
+
+def test_a_file_of_client_properties_is_not_taken_for_a_setting(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SSL")
+    done = CliRunner().invoke(cli, ["create-topic", str(path), "t", "--config", str(file)])
+    assert done.exit_code == 2
+    assert "--command-config" in done.stderr
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_the_help_of_a_command_ends_with_examples_that_it_takes(name: str) -> None:
+    command = cli.commands[name]
+    heading, *examples = (command.epilog or "").replace("\b\n", "").splitlines()
+    assert heading == "Examples:"
+    assert 1 <= len(examples) <= 2
+    for example in examples:
+        for part in example.split(" | "):
+            program, *words = shlex.split(part.partition(" < ")[0])
+            assert program == "kbatch"
+            found, of, rest = cli.resolve_command(click.Context(cli), words)
+            assert of is not None
+            with of.make_context(found, rest):
+                pass
+        assert f"kbatch {name} " in f"{example} "

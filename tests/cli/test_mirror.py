@@ -50,7 +50,7 @@ def holds(target: Path, source: Cluster, *topics: str) -> bool:
 
 
 def test_topics_are_copied_and_counted(source: Cluster, tmp_path: Path) -> None:
-    done = run(source.path, tmp_path / "target", "--topics", "events, clicks")
+    done = run(source.path, tmp_path / "target", "events", "clicks")
 
     assert done.exit_code == 0, done.output
     assert done.output.startswith("Copied 15 records of 2 topics, 0.0 MB, to ")
@@ -59,7 +59,7 @@ def test_topics_are_copied_and_counted(source: Cluster, tmp_path: Path) -> None:
 
 
 def test_json_is_one_object(source: Cluster, tmp_path: Path) -> None:
-    words = (source.path, tmp_path / "target", "--topics", "events", "--json")
+    words = (source.path, tmp_path / "target", "events", "--json")
 
     assert json.loads(run(*words).output) == {
         "source": str(source.path),
@@ -77,7 +77,7 @@ def test_json_is_one_object(source: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_terminal_shows_a_bar(source: Cluster, tmp_path: Path) -> None:
-    words = ["mirror", str(source.path), str(tmp_path / "target"), "--topics", "events"]
+    words = ["mirror", str(source.path), str(tmp_path / "target"), "events"]
 
     done = CliRunner(env={"FORCE_COLOR": "1", "COLUMNS": "100"}).invoke(cli, words)
 
@@ -90,7 +90,7 @@ def test_a_mirror_that_follows_ends_with_a_signal(
     source: Cluster, tmp_path: Path, number: signal.Signals
 ) -> None:
     target = tmp_path / "target"
-    command = [*COMMAND, str(source.path), str(target), "--topics", "events", "--follow", "--json"]
+    command = [*COMMAND, str(source.path), str(target), "events", "--follow", "--json"]
     with subprocess.Popen(
         [*command, "--unit-seconds", "0.1"], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -114,7 +114,7 @@ def test_a_mirror_that_is_interrupted_before_it_is_done_says_so(
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(spark_kbatch, "mirror", interrupted)
-    words = ["mirror", str(source.path), str(tmp_path / "target"), "--topics", "events"]
+    words = ["mirror", str(source.path), str(tmp_path / "target"), "events"]
     done = CliRunner().invoke(cli, words)
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -219,7 +219,7 @@ def test_a_file_of_client_properties_is_read(source: Cluster, tmp_path: Path) ->
     file = tmp_path / "client.properties"
     file.write_text("# of a test\n\nclient.id = a-\\\nmirror\nnonsense.key=1\n")
     with source.serve(port=0) as server:
-        words = (server.bootstrap_servers, tmp_path / "target", "--topics", "events")
+        words = (server.bootstrap_servers, tmp_path / "target", "events")
         done = run(*words, "--source-config", file)
         assert "nonsense.key" in str(done.exception)
         file.write_text(file.read_text().replace("nonsense.key=1", "retry.backoff.ms = 5"))
@@ -232,7 +232,7 @@ def test_a_file_of_client_properties_is_read(source: Cluster, tmp_path: Path) ->
 def test_a_line_that_cannot_be_read_is_named_without_its_text(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("client.id=a\nssl.key.password=secret\\u12\n")
 
-    done = run("a:1", "b:1", "--topics", "t", "--target-config", tmp_path / "file")
+    done = run("a:1", "b:1", "t", "--target-config", tmp_path / "file")
 
     assert done.exit_code == 2
     assert "line 2 has" in done.output.replace("\n", " ")

@@ -114,7 +114,7 @@ def test_the_package_runs_as_a_module(cluster: Cluster) -> None:
         (["produce"], "ev", {"events"}),
         (["topics", "localhost:1"], "e", set()),
         (["topics", "./absent"], "e", set()),
-        (["groups"], "--con", {"--config"}),
+        (["groups"], "--com", {"--command-config"}),
     ],
     ids=["command", "topics", "several", "of KBATCH_PATH", "real cluster", "no cluster", "option"],
 )

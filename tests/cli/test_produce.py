@@ -388,6 +388,36 @@ def test_a_real_cluster_is_written_to_as_a_folder_is(cluster: Cluster) -> None:
         ]
 
 
+def test_a_topic_that_is_missing_and_not_created_is_told_how_to_create(cluster: Cluster) -> None:
+    done = kbatch("produce", cluster.path, "new", "--no-create", stdin="v\n")
+    assert f"; `kbatch create-topic {cluster.path} new` creates it, or --create" in str(
+        done.exception
+    )
+    with cluster.serve(auto_create=False) as server:
+        address = server.bootstrap_servers
+        done = kbatch("produce", address, "new", stdin="v\n")
+        assert "topic 'new' does not exist" in str(done.exception)
+        assert f"; `kbatch create-topic {address} new` creates it, or --create" in str(
+            done.exception
+        )
+        assert kbatch("produce", address, "new", "--create", stdin="v\n").exit_code == 0
+        done = kbatch("produce", address, "new", "-p", "7", stdin="v\n")
+        assert "create-topic" not in str(done.exception)
+        close_idle_clients()
+    assert "new" in cluster.topic_names()
+
+
+def test_options_of_the_producer_may_be_given_as_kcat_gives_them(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "producer.properties"
+    file.write_text("linger.ms=1")
+    for words in (["-X", "linger.ms=1"], ["--command-config", file]):
+        assert kbatch("produce", cluster.path, "events", *words, stdin="v\n").exit_code == 0
+    done = kbatch("produce", cluster.path, "events", "-X", "linger.ms=soon", stdin="v\n")
+    assert "linger.ms" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -397,8 +427,8 @@ def test_a_real_cluster_is_written_to_as_a_folder_is(cluster: Cluster) -> None:
         (["-H", "x"], "'x' is not NAME=VALUE"),
         (["-H", b"\xff=x".decode(errors="surrogateescape")], "is not UTF-8"),
         (["-K", r"\x"], "has an escape"),
-        (["--set", "acks=1"], "'acks' is given by --acks"),
-        (["--set", "linger.ms=1", "--set", "linger_ms=2"], "'linger.ms' is given twice"),
+        (["--config", "acks=1"], "'acks' is given by --acks"),
+        (["--config", "linger.ms=1", "--config", "linger_ms=2"], "'linger.ms' is given twice"),
         (["absent.csv"], "'absent.csv' does not exist"),
     ],
     ids=["separator", "columns", "column", "header", "header's name", "escape", "acks", "twice", "file"],

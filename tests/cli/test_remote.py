@@ -109,7 +109,7 @@ def test_groups_are_those_of_the_folder_but_for_what_no_broker_tells(
 
 
 def test_topics_are_changed_grown_and_deleted(cluster: Cluster, address: str) -> None:
-    made = kbatch("create-topic", address, "t", "--set", "retention.ms=7", "--partitions", 1)
+    made = kbatch("create-topic", address, "t", "--config", "retention.ms=7", "--partitions", 1)
     assert made.stdout == "topic t has 1 partition, replication factor 1\n"
     (described,) = objects_of(kbatch("describe-topic", address, "t", "--json"))
     assert described.pop("config")["retention.ms"] == "7"
@@ -117,10 +117,10 @@ def test_topics_are_changed_grown_and_deleted(cluster: Cluster, address: str) ->
         "topic": "t", "topic_id": cluster.topic("t").topic_id, "partitions": 1, "replication_factor": 1,
     }  # fmt: skip
     assert "t\tretention.ms\t7\t-" in kbatch("describe-topic", address, "t").stdout.splitlines()
-    again = kbatch("create-topic", address, "t", "--set", "retention.ms=8", "--if-not-exists")
+    again = kbatch("create-topic", address, "t", "--config", "retention.ms=8", "--if-not-exists")
     assert "already exists, with retention.ms=7" in str(again.exception)
     (changed,) = objects_of(
-        kbatch("alter-topic", address, "t", "--set", "retention.ms=5", "--json")
+        kbatch("alter-topic", address, "t", "--config", "retention.ms=5", "--json")
     )
     assert changed["config"]["retention.ms"] == "5"
     assert cluster.topic("t").config.retention_ms == 5
@@ -157,7 +157,7 @@ def test_client_options_come_from_a_file_and_from_single_ones_over_it(
         f'    username="alice" password="{SECRET}";\n'
         "client.id=a\n"
     )
-    kbatch("topics", address, "--config", file, "-X", "client.id=b", "-X", "client.rack=r")
+    kbatch("topics", address, "--command-config", file, "-X", "client.id=b", "-X", "client.rack=r")
     (options,) = given
     assert (options.client_id, options.client_rack) == ("b", "r")
     assert options.security.protocol == "SASL_SSL"
@@ -172,8 +172,8 @@ def test_client_options_come_from_a_file_and_from_single_ones_over_it(
         (["-X", f"sasl.jaas.config={SECRET}"], "'sasl.jaas.config' is not valid"),
         (["-X", f"sasl.jaas={SECRET}"], "unknown option 'sasl.jaas'"),
         (["-X", f"ssl.keystore.password={SECRET}"], "'ssl.keystore.password' is not supported"),
-        (["--config", "{bad}"], "line 2 has"),
-        (["--config", "{unknown}"], "unknown option 'sasl.jaas'"),
+        (["--command-config", "{bad}"], "line 2 has"),
+        (["--command-config", "{unknown}"], "unknown option 'sasl.jaas'"),
     ],
     ids=["no value", "twice", "bad value", "unknown key", "refused key", "bad file", "unknown in file"],
 )  # fmt: skip
@@ -194,7 +194,7 @@ def test_errors_of_client_options_repeat_no_value(
 @pytest.mark.parametrize(
     "words",
     [
-        ["gc"], ["history"], ["export", "events", "--to", "x"], ["verify"], ["repair"], ["log-dirs"], ["serve"],
+        ["gc"], ["history"], ["export", "events", "--log-dir", "x"], ["verify"], ["repair"], ["log-dirs"], ["serve"],
         ["demo"],
     ],
     ids=lambda words: words[0],

@@ -49,7 +49,7 @@ def test_a_served_cluster_can_be_used_until_a_signal(
 ) -> None:
     path = tmp_path / "cluster"
 
-    with served(path, "--num-partitions", "2", "--json") as process:
+    with served(path, "--partitions", "2", "--json") as process:
         told = json.loads(first_line(process))
         client = kafka.KafkaProducer(bootstrap_servers=told["bootstrap_servers"])
         process.send_signal(signal.SIGUSR1)
@@ -116,7 +116,7 @@ def test_address_path_and_topics_are_printed_once_clients_can_connect(
 ) -> None:
     path = builders.a_cluster(tmp_path, topics={"events": 1, "more": 1}).path
 
-    with served(path, "--no-auto-create", "--set", "max.connections=5") as process:
+    with served(path, "--no-auto-create", "--config", "max.connections=5") as process:
         line = first_line(process)
         words = line.split()
         address = words[words.index("at") + 1].rstrip(";")
@@ -155,9 +155,9 @@ def test_addresses_other_than_loopback_are_warned_about(
         pytest.param(["--listen", "9092"], "HOST:PORT", id="no host"),
         pytest.param(["--listen", "localhost:99999"], "HOST:PORT", id="no such port"),
         pytest.param(["--advertise", "localhost:0"], "HOST:PORT", id="a port to come back to"),
-        pytest.param(["--num-partitions", "0"], "1<=x<=100000", id="no partitions"),
-        pytest.param(["--set", "flush=true"], "--flush", id="an option of its own"),
-        pytest.param(["--set", "flush"], "KEY=VALUE", id="no value"),
+        pytest.param(["--partitions", "0"], "1<=x<=100000", id="no partitions"),
+        pytest.param(["--config", "flush=true"], "--flush", id="an option of its own"),
+        pytest.param(["--config", "flush"], "KEY=VALUE", id="no value"),
     ],
 )
 def test_usage_errors_start_nothing(tmp_path: Path, words: list[str], told: str) -> None:

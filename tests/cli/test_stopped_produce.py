@@ -45,7 +45,7 @@ def started(path: Path, file: Path, *words: str) -> subprocess.Popen[str]:
 def end_on_a_full_disk(disk: Path) -> None:
     file = lines(disk.parent / "lines.txt", 12 << 20)
     times = ["delivery.timeout.ms=3000", "request.timeout.ms=2000", "max.block.ms=2000"]
-    settings = [word for one in times for word in ("--set", one)]
+    settings = [word for one in times for word in ("--config", one)]
     kbatch("create-topic", disk / "cluster", "events")
     done = kbatch("produce", disk / "cluster", "events", file, *settings)
     assert done.returncode == 1, done

@@ -223,7 +223,7 @@ MISTAKES = [
     ["consume", "{path}", "events", "--start", ESCAPE_SEQUENCE],
     ["history", "{path}", "--topic", ESCAPE_SEQUENCE],
     ["repair", "{path}", f"{ESCAPE_SEQUENCE}-0"],
-    ["export", "{path}", "events", "--to", f"/{ESCAPE_SEQUENCE}"],
+    ["export", "{path}", "events", "--log-dir", f"/{ESCAPE_SEQUENCE}"],
     ["demo", "{path}"],
     [ESCAPE_SEQUENCE],
 ]

@@ -12,6 +12,7 @@ import pytest
 import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.errors import KafkaStorageError
+from tests.support.answers import kbatch_answering
 from tests.support.small_disk import fill, kbatch, on_small_disk
 
 
@@ -123,7 +124,13 @@ def test_a_disk_that_is_lost_with_path_is_given_up_and_replaced(tmp_path: Path) 
     assert refused.returncode == 1
     assert f"`kbatch log-dirs {path} --restore {disks} --without-node 0`" in refused.stderr
 
-    restored = kbatch("log-dirs", path, "--restore", disks, "--without-node", "0")
+    restore = ("log-dirs", path, "--restore", disks, "--without-node", "0")
+    refused = kbatch(*restore)
+    assert refused.returncode == 1
+    changes = "changes that only node 0 knows: of topics, leaders and commits"
+    assert f"{changes}\n" in refused.stderr
+    assert not (path / "cluster.json").exists()
+    restored = kbatch(*restore, "--yes")
     assert "offline" in restored.stdout
     assert kbatch("consume", path, "events", "--format", "%s").stdout.split() == ["one"]
     replaced = kbatch("log-dirs", path, "--replace", "0")
@@ -146,12 +153,52 @@ def test_an_operator_elects_a_replica_that_was_not_in_sync(tmp_path: Path) -> No
     assert refused.returncode == 1
     assert "events-0 has no in-sync replica that can be used: node 0" in refused.stderr
 
-    done = kbatch("log-dirs", path, "--elect-unclean", "events")
+    elect = ("log-dirs", path, "--elect-unclean", "events")
+    lost = "offsets 1 to not known (exclusive), which only node 0 may have"
+    for answered in (kbatch(*elect), kbatch_answering("n\n", *elect)):
+        assert (answered.returncode, answered.stdout) == (1, "")
+        assert f"events-0: {lost}\n" in answered.stderr
+        assert kbatch("consume", path, "events").returncode == 1
+    done = kbatch_answering("y\n", *elect)
     assert "events-0: a replica that was not in sync leads" in done.stderr
+    assert f"events-0: given up: {lost}\n" in done.stderr
     assert kbatch("consume", path, "events", "--format", "%s").stdout.split() == ["one"]
     replaced = kbatch("log-dirs", path, "--replace", "0")
     assert replaced.returncode == 0, replaced
     assert in_sync(path) == [True, True, True]
+
+
+def test_what_a_restore_gives_up_is_told_before_by_partition(tmp_path: Path) -> None:
+    path = on_three_disks(tmp_path)
+    with Cluster(path) as cluster, cluster.producer() as producer:
+        cluster.create_topic("single", partitions=3)
+        for partition in range(3):
+            producer.send("single", value="v", partition=partition).result()
+        cluster.alter_topic("events", {"min.insync.replicas": 1})
+        for node in (1, 2):
+            (tmp_path / f"disk-{node}").rename(tmp_path / f"away-{node}")
+        producer.send("events", value="two").result()
+    (tmp_path / "away-1").rename(tmp_path / "disk-1")
+    assert kbatch("log-dirs", path).returncode == 1  # refreshes the copy on disk 1
+    with Cluster(path) as cluster, cluster.producer() as producer:
+        producer.send("events", value="three").result()
+    (tmp_path / "away-2").rename(tmp_path / "disk-2")
+    (tmp_path / "disk-0").rename(tmp_path / "away-0")
+    (tmp_path / "disk-1").rename(tmp_path / "away-1")
+    disks = ",".join(str(tmp_path / f"disk-{node}") for node in range(3))
+    words = ("--restore", disks, "--without-node", "0", "--without-node", "1", "--json")
+    refused = kbatch("log-dirs", path, *words)
+    assert refused.returncode == 1
+    assert "single-0: all records of node 0; their end offset is not known\n" in refused.stderr
+    assert "single-1: all records of node 1; their end offset is not known\n" in refused.stderr
+    assert "single-2" not in refused.stderr
+    assert not (path / "cluster.json").exists()
+    done = kbatch("log-dirs", path, *words, "--yes")
+    first, *_ = (json.loads(line) for line in done.stdout.splitlines())
+    assert first == {
+        "given_up": {"topic": "single", "partition": 0, "first_offset": None, "end_offset": None}
+    }
+    assert kbatch("consume", path, "single", "-p", "2", "--format", "%s").stdout == "v"
 
 
 @pytest.mark.parametrize(

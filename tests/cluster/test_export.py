@@ -474,7 +474,9 @@ def test_a_disk_that_fails_before_the_swap_leaves_the_log_dir_as_it_was(
 def test_the_command_prints_what_each_partition_holds(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=20), a_broker_log_dir(tmp_path)
 
-    done = CliRunner().invoke(cli, ["export", str(cluster.path), "events", "--to", str(log_dir)])
+    done = CliRunner().invoke(
+        cli, ["export", str(cluster.path), "events", "--log-dir", str(log_dir)]
+    )
 
     assert done.exit_code == 0, done.output
     _headings, *rows = [line.split("\t") for line in done.stdout.splitlines()]
@@ -487,7 +489,7 @@ def test_the_command_prints_what_each_partition_holds(tmp_path: Path) -> None:
 def test_the_command_prints_json(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=1), a_broker_log_dir(tmp_path)
 
-    words = ["export", str(cluster.path), "events", "--to", str(log_dir), "--json"]
+    words = ["export", str(cluster.path), "events", "--log-dir", str(log_dir), "--json"]
     done = CliRunner().invoke(cli, words)
 
     first, second = map(json.loads, done.stdout.splitlines())

@@ -326,7 +326,7 @@ def test_the_server_answers_any_request_as_a_broker_does(
     options = [] if auto_create else ["--no-auto-create"]
     server = Served(
         tmp_path / "cluster", tmp_path / "server.log", "--create",
-        "--set", "group.initial.rebalance.delay.ms=0", *options,
+        "--config", "group.initial.rebalance.delay.ms=0", *options,
     )  # fmt: skip
     part = REQUESTS // 2 // (RESTARTS + 1)
     with broker, server, Judge(broker.address, server.address, seed=SEED + auto_create) as judge:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 import spark_kbatch
+from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import ConfigError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.opening.writes import begin_job, cluster_to_write
 from spark_kbatch.options.write import parse_write_options
 
+FAR_AHEAD = datetime.datetime(2200, 1, 1, tzinfo=datetime.UTC)
 VALUES = pa.record_batch({"value": [b"v"]})
 
 
@@ -116,7 +119,7 @@ def test_what_a_write_names_is_created_and_told_with_its_path(
             pytest.param(lambda path, words=words: command(path, *words), id=words[0])
             for words in (
                 ["topics"], ["consume", "events"], ["offsets", "events"], ["groups"],
-                ["groups reset", "g", "--to", "0"], ["verify"], ["alter-topic", "events"],
+                ["groups reset", "g", "--to-offset", "0"], ["verify"], ["alter-topic", "events"],
             )
         ),
     ],
@@ -193,3 +196,29 @@ def test_a_real_cluster_creates_topics_only_where_that_is_asked_for(tmp_path: Pa
                 )
             remote.close()
         assert cluster.topic_names() == []
+
+
+# Rows that a topic to be created would not take.
+
+
+@pytest.mark.parametrize(
+    ("column", "option"),
+    [
+        ({"value": [b"x" * 2_000_000]}, "max.message.bytes"),
+        ({"value": [b"x"], "timestamp": [FAR_AHEAD]}, "message.timestamp.after.max.ms"),
+    ],
+    ids=["size", "time"],
+)
+def test_a_row_that_the_new_topic_of_a_write_refuses_is_told_how_the_topic_is_created(
+    tmp_path: Path, column: dict[str, list[Any]], option: str
+) -> None:
+    options = parse_write_options({"path": str(tmp_path / "cluster"), "topic": "events"})
+    rows = pa.RecordBatch.from_pydict(column)
+    with pytest.raises(KBatchError) as told:
+        begin_job(options).stage([rows])
+    assert f"give the write the option {option}, or create the topic first" in str(told.value)
+    assert f"`kbatch create-topic --config {option}=...`" in str(told.value)
+    assert "alter-topic" not in str(told.value)
+    Cluster(tmp_path / "cluster").create_topic("events")
+    with pytest.raises(KBatchError, match="`kbatch alter-topic`"):
+        begin_job(options).stage([rows])

@@ -44,6 +44,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "close": {},
     "alter_group_offsets": {"group_id": "app", "offsets": {EVENTS: 1}},
     "collect_garbage": {"topics": ["events"], "staging_retention_ms": 60_000, "dry_run": False},
+    "delete_group": {"group_id": "app"},
     "create_partitions": {"name": "events", "total_count": 4},
     "create_topic": {
         "name": "new", "partitions": 1, "replication_factor": 1, "config": {}, "exist_ok": True,
@@ -68,8 +69,8 @@ CALLS: dict[str, dict[str, Any]] = {
         "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20,
     },
     "repair": {"partitions": [EVENTS], "dry_run": False},
-    "elect_unclean": {"topic": "events"},
-    "replace_log_dir": {"node_id": 0, "unclean": False},
+    "elect_unclean": {"topic": "events", "dry_run": False},
+    "replace_log_dir": {"node_id": 0, "unclean": False, "dry_run": False},
     "replicas": {"topics": ["events"]},
     "replicate": {"topics": ["events"]},
     "running_server": {},

@@ -282,3 +282,40 @@ def test_a_timestamp_that_is_no_int64_leaves_a_builder_unchanged() -> None:
     with pytest.raises(ValueError, match="does not fit into an int64"):
         builder.append_record(2**63, b"k", b"v")
     assert (bytes(builder.memory), [*builder.state]) == before
+
+
+# Times in seconds, which are accepted as ms.
+
+
+@pytest.mark.parametrize("with_table", [False, True], ids=["record", "table"])
+def test_a_time_that_looks_like_seconds_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, with_table: bool
+) -> None:
+    def send(*times: int) -> None:
+        if with_table:
+            producer.send_arrow("t", {"value": ["v"] * len(times), "timestamp": times}).result()
+        else:
+            for time in times:
+                producer.send("t", value="v", timestamp=time).result()
+
+    with spark_kbatch.open(tmp_path / "cluster", create=True) as cluster:
+        cluster.create_topic("t")
+        with cluster.producer() as producer:
+            send(-1, 0, 86_400, 1_700_000_000_000)
+            assert caplog.messages == []
+            send(1_700_000_000_000, 1_700_000_000)
+            send(1_700_000_001)
+    said = "timestamp 1700000000 is 1970-01-20: times are in ms, and this looks like seconds"
+    assert caplog.messages == [said]
+
+
+def test_a_time_with_a_unit_is_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    then = datetime.datetime(1970, 1, 20, tzinfo=datetime.UTC)
+    with spark_kbatch.open(tmp_path / "cluster", create=True) as cluster:
+        cluster.create_topic("t")
+        with cluster.producer() as producer:
+            producer.send("t", value="v", timestamp=then).result()
+            producer.send_arrow("t", {"value": ["v"], "timestamp": [then]}).result()
+    assert caplog.messages == []

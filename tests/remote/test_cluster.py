@@ -95,7 +95,7 @@ def test_options_are_kafkas_with_dots_or_underscores(servers: str, given: dict[s
         ("h:1", {"config": ["client.id"]}, "config is"),
         ("h:1", {"config": {"client.id": "a"}, "client_id": "b"}, "'client.id' is given twice"),
         ("h:1", {"bootstrap.servers": "i:1"}, "'bootstrap.servers' is given twice"),
-        ("h:1", {"auto_offset_reset": "latest"}, r"auto\.offset\.reset"),
+        ("h:1", {"auto_offset_reset": "latest"}, r"auto\.offset\.reset.*`kbatch consume --start`"),
     ],
     ids=["a folder", "nothing", "no servers", "a typing error", "a list", "twice", "servers twice",
          "a key that Spark's connector refuses"],
@@ -365,6 +365,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "alter_group_offsets": {"group_id": "app", "offsets": {E0: 0}},
     "alter_topic": {"name": "events", "config": {"retention.ms": 5}},
     "close": {},
+    "delete_group": {"group_id": "app"},
     "create_partitions": {"name": "events", "total_count": 4},
     "create_topic": {
         "name": "new", "partitions": 1, "replication_factor": 1, "config": {}, "exist_ok": True,

@@ -123,7 +123,7 @@ def use_commands(disk: Path) -> None:
     assert done.stdout == "a-0 starts at offset 11: 11 records deleted\n", done
     assert room(disk) > MIB * 9 // 10
     fill(disk)
-    done = kbatch("alter-topic", path, "c", "--set", "retention.bytes=100000")
+    done = kbatch("alter-topic", path, "c", "--config", "retention.bytes=100000")
     assert (done.returncode, done.stderr) == (0, ""), done
     done = kbatch("gc", path)
     assert done.stdout.startswith("c-0: 1 segment of "), done

@@ -18,6 +18,7 @@ from spark_kbatch.log.checkpoints import random_id, write_partition_metadata
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.administration import LogDirInfo
+from spark_kbatch.replica.given_up import GivenUp
 from tests.support import builders
 from tests.support.builders import append_records, batch
 from tests.support.failing_disks import EVENTS, Disks, a_replicated_cluster
@@ -198,7 +199,18 @@ def test_the_only_copy_is_replaced_only_by_name(cluster: Cluster) -> None:
     assert "can be used of single-1" in str(done.exception)
     assert not (cluster.path.parent / "disk-1").exists()
 
-    assert run("log-dirs", path, "--replace", "1", "--unclean")[0] == 0
+    assert cluster.replace_log_dir(1, unclean=True, dry_run=True) == [
+        GivenUp(TopicPartition("single", 1), None, None, (1,))
+    ]
+    done = CliRunner().invoke(cli, ["log-dirs", path, "--replace", "1", "--unclean"], input="y\n")
+    assert done.exit_code == 1
+    assert "single-1: all records of node 1; their end offset is not known\n" in done.stderr
+    assert "give --yes to give this up" in str(done.exception)
+    assert not (cluster.path.parent / "disk-1").exists()
+
+    code, (told, *_) = run("log-dirs", path, "--replace", "1", "--unclean", "--yes")
+    assert code == 0
+    assert told["given_up"]["topic"] == "single"
     again = Cluster(path)
     (result,) = append_records(again, {("single", 1): batch(n=2)}).values()
     assert (result.error, result.base_offset) == (None, 0)

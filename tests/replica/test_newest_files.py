@@ -16,6 +16,7 @@ from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.files import Files
+from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.locks import Locks
 
 EVENTS = TopicPartition("t", 0)
@@ -329,7 +330,9 @@ def test_copies_of_a_cluster_that_is_older_than_reigns_are_all_refreshed(home: P
 # Elections by request.
 
 
-def test_a_replica_that_was_not_in_sync_leads_only_by_request(home: Path) -> None:
+def test_a_replica_that_was_not_in_sync_leads_only_by_request(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with a_cluster(home) as cluster:
         cluster.alter_topic("t", {"min.insync.replicas": 1})
         with away(*disks(home)[:2]):
@@ -340,10 +343,14 @@ def test_a_replica_that_was_not_in_sync_leads_only_by_request(home: Path) -> Non
         with pytest.raises(KafkaStorageError, match="no in-sync replica"):
             read(cluster)
 
-        assert cluster.elect_unclean("t") == [EVENTS]
-        assert cluster.elect_unclean("__transaction_state") == [
-            TopicPartition("__transaction_state", 0)
-        ]
+        expected = [GivenUp(EVENTS, first_offset=2, end_offset=None, nodes=(2,))]
+        assert cluster.elect_unclean("t", dry_run=True) == expected
+        with pytest.raises(KafkaStorageError, match="no in-sync replica"):
+            read(cluster)
+        assert cluster.elect_unclean("t") == expected
+        assert "from offset 2 on; what only node 2 had is given up" in caplog.text
+        (given_up,) = cluster.elect_unclean("__transaction_state")
+        assert given_up.topic_partition == TopicPartition("__transaction_state", 0)
         send(cluster, "3")
         assert read(cluster) == ["1", "2", "3"]
         assert in_sync(cluster) == [0, 1]

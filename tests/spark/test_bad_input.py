@@ -347,12 +347,12 @@ def test_save_refuses_bad_options_and_creates_nothing(
         pytest.param("'v' AS value", ["'topic'", "option", "column"], id="no-topic"),
         pytest.param("1 AS value", ["value", "type int", "string or binary"], id="value"),
         pytest.param("'v' AS value, 1L AS key", ["key", "type bigint", "string or binary"], id="key"),
-        pytest.param("'v' AS value, 1 AS topic", ["topic", "type int", "a(n) string"], id="topic"),
+        pytest.param("'v' AS value, 1 AS topic", ["topic", "type int", "a string"], id="topic"),
         pytest.param(
-            "'v' AS value, '1' AS partition", ["partition", "type string", "a(n) int"], id="partition"
+            "'v' AS value, '1' AS partition", ["partition", "type string", "an int"], id="partition"
         ),
         pytest.param(
-            "'v' AS value, 1L AS timestamp", ["timestamp", "type bigint", "a(n) timestamp"],
+            "'v' AS value, 1L AS timestamp", ["timestamp", "type bigint", "a timestamp"],
             id="timestamp",
         ),
         pytest.param(

@@ -120,6 +120,13 @@ import spark_kbatch.testing.sessions
 """
 
 
+def folders_of_servers() -> list[Path]:
+    """Return the folders that `kbatch_server` has made and left in runs of pytester."""
+    return list(
+        Path(os.environ["PYTEST_DEBUG_TEMPROOT"]).glob("*/pytest-[0-9]*/kbatch-server[0-9]*")
+    )
+
+
 def test_fixtures_serve_a_users_tests_on_a_folder_a_server_and_a_real_broker(
     pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +141,7 @@ def test_fixtures_serve_a_users_tests_on_a_folder_a_server_and_a_real_broker(
         ["*no real broker: name one with --kbatch-bootstrap-servers=HOST:PORT"]
     )
 
-    assert not list(pytester.path.parent.glob("*/kbatch-server*")), "its records are deleted"
+    assert not folders_of_servers(), "its records are deleted"
 
     # A server of ours stands in for a real broker.
     with spark_kbatch.open(tmp_path / "other", create=True) as other, other.serve() as server:
@@ -446,3 +453,19 @@ def test_the_plugin_is_found_by_its_entry_point(
 
     names = ("path", "cluster", "topic", "records", "server", "noserver")
     shown.stdout.fnmatch_lines_random([f"kbatch_{name} *-- *pytest_kbatch.py:*" for name in names])
+
+
+def test_the_records_of_the_server_are_kept_for_a_look_if_a_test_has_failed(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        def test_fails(kbatch_server, kbatch_topic):
+            kbatch_topic("kept", rows=["one"], unique=False)
+            assert False
+        """
+    )
+    pytester.runpytest_inprocess(*WORDS).assert_outcomes(failed=1)
+    (folder,) = folders_of_servers()
+    with spark_kbatch.open(folder / "cluster") as cluster:
+        assert cluster.read("kept", columns=["value"]).read_all().to_pydict() == {"value": [b"one"]}

@@ -107,6 +107,9 @@ def test_other_csv_is_json_with_numbers_where_a_column_has_nothing_else(tmp_path
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
+        pytest.param("hello", r"rows is 'hello'; accepted: a list of rows, such as \['hello'\]", id="text"),
+        pytest.param(b"hello", r"accepted: a list of rows, such as \[b'hello'\]", id="bytes"),
+        pytest.param(5, r"accepted: a list of rows, such as \[5\]", id="number"),
         pytest.param([{"valeu": 1}], "row 0 has a field 'valeu'.* did you mean 'value'", id="field"),
         pytest.param(["v", ("a", "b", "c")], "row 1 is a tuple of 3", id="tuple"),
         pytest.param([{"value": {1}}], "row 0 has a value that cannot be written as JSON", id="set"),

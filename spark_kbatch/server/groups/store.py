@@ -2,7 +2,8 @@
 
     OffsetsStore       for the one server of a cluster: loads, appends, rewrites
     read_groups        for all other processes, whether a server runs or not
-    alter_offsets      for all other processes, while no server runs
+    alter_offsets, delete_group
+                       for all other processes, while no server runs
 
 The topic is created at first use, with one partition, because one server coordinates all groups. Its name
 starts with "__", so it is internal: no user can write to it, and lists leave it out. It has as many replicas
@@ -33,6 +34,7 @@ from spark_kbatch.commit.internal_topics import (
     rewrite_locked,
 )
 from spark_kbatch.errors import (
+    GroupIdNotFoundError,
     GroupNotEmptyError,
     InvalidTopicError,
     KafkaStorageError,
@@ -396,6 +398,34 @@ def alter_offsets(backend: Backend, group_id: str, offsets: Mapping[TopicPartiti
                 for tp, offset in offsets.items()
             ]
         )
+    finally:
+        ownership.release()
+
+
+def delete_group(backend: Backend, group_id: str) -> None:
+    """Drop a group without members, and its offsets, while no server runs.
+
+    Raises:
+        ServerRunningError: a server runs, and has the groups in its memory; says where.
+        GroupNotEmptyError: the group has members, as it was stored last.
+        GroupIdNotFoundError: there is no such group.
+        KafkaStorageError: it cannot be written.
+    """
+    ownership = Ownership(backend.metadata)  # until then no server starts
+    try:
+        store = OffsetsStore(backend, flush=True)
+        contents = store.load()
+        group = contents.groups.get(group_id)
+        if group is not None and group.members:
+            raise GroupNotEmptyError(group_id, str(backend.metadata.path))
+        changes: list[Change] = [
+            (OffsetKey(group_id, *tp), None) for tp in contents.offsets.get(group_id, ())
+        ]
+        if group is not None:
+            changes.append((GroupKey(group_id), None))
+        if not changes:
+            raise GroupIdNotFoundError(group_id, str(backend.metadata.path))
+        store.append(changes)
     finally:
         ownership.release()
 
