@@ -370,6 +370,33 @@ def test_offsets_of_an_earlier_topic_with_the_same_name_are_not_shown(
     assert groups.fetch([PLACE]) == {PLACE: (0, 3, "")}
 
 
+def test_offsets_are_shown_and_kept_while_the_clusters_folder_is_away(
+    groups: Coordinated, cluster: Cluster
+) -> None:
+    groups.commit({PLACE: 5})
+    aside = cluster.path.with_name("aside")
+    cluster.path.rename(aside)
+    assert groups.fetch() == {PLACE: (5, 3, "")}
+    later(groups, DAY_MS)
+    aside.rename(cluster.path)
+    later(groups, DAY_MS)
+
+    assert groups.fetch() == {PLACE: (5, 3, "")}
+    assert [one.offsets[PLACE].offset for one in read_groups(cluster._parts)] == [5]
+
+
+def test_offsets_are_loaded_once_the_clusters_folder_is_there(cluster: Cluster) -> None:
+    Coordinated(cluster).commit({PLACE: 5})
+    aside = cluster.path.with_name("aside")
+    cluster.path.rename(aside)
+    restarted = Coordinated(cluster)
+    assert restarted.commit({PLACE: 6}) == {PLACE: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    aside.rename(cluster.path)
+    later(restarted, 2000)
+
+    assert restarted.fetch() == {PLACE: (5, 3, "")}
+
+
 def test_offsets_of_a_deleted_topic_are_dropped(groups: Coordinated, cluster: Cluster) -> None:
     groups.commit({PLACE: 1, ("more", 0): 2})
     groups.commit({PLACE: 1}, group="another")
