@@ -34,6 +34,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import spark_kbatch
 from spark_kbatch import Cluster
@@ -47,7 +48,7 @@ from tests.support.mounted_disks import MountedDisks, discard
 from tests.support.running_clients import QUICK, Consuming, Producing, Running
 from tests.support.served import Served
 from tests.support.small_disk import kbatch, on_small_disk
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT_S, until
 
 SECONDS = int(os.environ.get("KBATCH_DISKS_SECONDS", "60"))
 DISKS, DISK_SIZE = 3, "256m"
@@ -110,6 +111,42 @@ class Sending(Running):
         for value, future in sent:
             found = future.result(120)
             self.places[value] = found.partition, found.offset
+
+    def _finish(self) -> None:
+        pass
+
+
+class Administering(Running):
+    """A client that creates topics, and deletes some of them again."""
+
+    def __init__(self, address: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": address} | QUICK)
+        self._count = 0
+        # As far as is known: a request that fails may have been carried out.
+        self.created, self.deleted, self.unknown = set[str](), set[str](), set[str]()
+        super().__init__()
+
+    def _work(self) -> None:
+        name, self._count = f"topic-{self._count}", self._count + 1
+        self.unknown.add(name)
+        topic = NewTopic(name, num_partitions=1, replication_factor=DISKS)
+        if self._is_done(self._admin.create_topics([topic])[name]):
+            self.unknown.discard(name)
+            self.created.add(name)
+            if self._count % 4:
+                self.created.discard(name)
+                self.unknown.add(name)
+                if self._is_done(self._admin.delete_topics([name])[name]):
+                    self.unknown.discard(name)
+                    self.deleted.add(name)
+        self._is_over.wait(0.1)
+
+    def _is_done(self, future: Any) -> bool:
+        try:
+            future.result(TIMEOUT_S)
+        except confluent_kafka.KafkaException:
+            return False
+        return True
 
     def _finish(self) -> None:
         pass
@@ -185,6 +222,7 @@ class Site:
                 "ours": Sending(server.address),
                 "group": Consuming(server.address, TOPIC, tolerated=UNAVAILABLE),
                 "offsets": Committing(server.address),
+                "admin": Administering(server.address),
             }
             self.clients = clients
             try:
@@ -206,6 +244,7 @@ class Site:
             [
                 self._away, self._away, self._two_away, self._replaced, self._replaced, self._full,
                 self._read_only, self._swapped, self._path_away, self._killed, self._restored,
+                self._replicated,
             ]
         )  # fmt: skip
         name = happens.__name__.lstrip("_")
@@ -220,7 +259,18 @@ class Site:
             if self.rng.random() < 0.3:
                 self._killed()
         if goes_on and self.rng.random() < 0.5:
-            self._goes_on()
+            self._goes_on(but="admin")  # No topic is created with fewer disks than replicas.
+
+    def _operate(self, *words: str) -> str:
+        """Run `kbatch log-dirs`, sometimes killed before and sometimes twice at once; return what the last said."""
+        command = [sys.executable, "-m", "spark_kbatch", "log-dirs", str(self.path), *words]
+        if self.rng.random() < 0.4:
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
+                time.sleep(self.rng.uniform(0.3, 1.2))
+                if self.rng.random() < 0.7:
+                    first.kill()
+        done = kbatch("log-dirs", self.path, *words)
+        return done.stdout + done.stderr
 
     def _killed(self) -> None:
         if self.rng.random() < 0.4:
@@ -257,14 +307,23 @@ class Site:
         with self.disks.away(number) as (old,):
             self._pass_time()
             self.disks.mount_new(place)
-            done = kbatch("log-dirs", self.path, "--replace", str(number))
-            if "online" not in done.stdout:
-                self._say(f"not replaced: {done.stderr}")
-                assert "may have had the only copy" in done.stderr, done
+            said = self._operate("--replace", str(number))
+            if "may have had the only copy" in said:
+                self._say(f"not replaced: {said}")
                 discard(place)
                 return
+            # An operator whose command was killed finds the new disk online.
+            assert "not in sync" in said or f"of node {number} is online" in said, said
             discard(old)
         self._pass_time()
+
+    def _replicated(self) -> None:
+        said = self._operate("--replicate")
+        assert "not in sync" in said, said
+
+    @property
+    def _places(self) -> str:
+        return ",".join(map(str, self.disks.places))
 
     def _full(self) -> None:
         with self.disks.full(self._disk()):
@@ -292,16 +351,21 @@ class Site:
         """Lose PATH, and restore it while everyone goes on."""
         self.path.rename(self.path.with_name(f"lost-{time.monotonic_ns()}"))
         time.sleep(self.rng.choice([0, self.rng.uniform(0, 0.5)]))
-        done = kbatch("log-dirs", self.path, "--restore", ",".join(map(str, self.disks.places)))
-        assert "online" in done.stdout, done
-        self.server.kill()
-        self.server.start()
+        if self.rng.random() < 0.3:
+            with self.disks.away(self._disk()):
+                said = self._operate("--restore", self._places)
+                assert "cannot be used: what was changed last may be known there alone" in said, said
+        said = self._operate("--restore", self._places)
+        assert "not in sync" in said, said
+        if self.rng.random() < 0.5:
+            self.server.kill()
+            self.server.start()
 
     # What has to be true.
 
-    def _goes_on(self) -> None:
+    def _goes_on(self, *, but: str = "") -> None:
         """Wait until each process and client has got further."""
-        before = self._counts()
+        before = {name: count for name, count in self._counts().items() if name != but}
 
         def all_went_on() -> bool:
             self.workers.check()
@@ -325,6 +389,7 @@ class Site:
             "ours": len(clients["ours"].places),
             "group": clients["group"].committed,
             "offsets": clients["offsets"].acknowledged,
+            "admin": len(clients["admin"].deleted),
         }
 
     def _check(self) -> None:
@@ -334,10 +399,12 @@ class Site:
         assert done.returncode == 0, done
         with Cluster(str(self.path)) as cluster:
             assert cluster.replicate() == []
+            topics, admin = {*cluster.topic_names()}, self.clients["admin"]
+            assert admin.created | {TOPIC} <= topics <= admin.created | admin.unknown | {TOPIC}
             for topic in cluster._parts.metadata.topics.names(internal=True):
                 for tp in cluster._parts.manager.partitions(topic):
                     copies = [batches_of(cluster, tp, node) for node in range(DISKS)]
-                    assert copies[0] == copies[1] == copies[2] != [], tp
+                    assert copies[0] == copies[1] == copies[2], tp
             found = builders.contents(cluster)
         log = {
             (p, one.offset): one.value.decode()

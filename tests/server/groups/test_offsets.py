@@ -13,7 +13,7 @@ from spark_kbatch.server.groups.store import read_groups
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
-from tests.support import builders
+from tests.support import builders, stored_groups
 from tests.support.group_members import NOW, OK, Client, Coordinated, subscribed_to, versions
 
 PLACE = TopicPartition("events", 0)
@@ -395,6 +395,20 @@ def test_offsets_are_loaded_once_the_clusters_folder_is_there(cluster: Cluster) 
     later(restarted, 2000)
 
     assert restarted.fetch() == {PLACE: (5, 3, "")}
+
+
+def test_groups_are_loaded_again_after_others_could_change_them(
+    groups: Coordinated, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups.commit({PLACE: 5})
+    stored_groups.store(cluster, "g", {PLACE: 7})  # as after PATH was restored
+    assert groups.fetch()[PLACE][0] == 5
+
+    monkeypatch.setattr(groups.coordinator, "_term", lambda: 1)
+    assert groups.fetch()[PLACE][0] == 7
+
+    monkeypatch.setattr(groups.coordinator, "_term", lambda: None)
+    assert groups.commit({PLACE: 8}) == {PLACE: ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
 def test_offsets_of_a_deleted_topic_are_dropped(groups: Coordinated, cluster: Cluster) -> None:
