@@ -119,27 +119,25 @@ class Ownership:
 
         One thread at a time calls this.
         """
-        if self._is_lost:
-            return None
         with contextlib.suppress(OSError):  # Without the folder no one can change groups.
-            if not self._files.is_at(self._lock):
-                self._take_again()
+            if not self._is_lost and not self._files.is_at(self._lock):
+                self._is_lost = not self._is_taken_again()
         return None if self._is_lost else self._term
 
-    def _take_again(self) -> None:
+    def _is_taken_again(self) -> bool:
         lock = self._files.flock(self._lock.path, wait=False)
         if lock is None:
-            self._is_lost = True
             logger.error(
                 "%s was restored, and another server serves it: this one has no groups any more; close it",
                 self._path.parent,
             )
-            return
+            return False
         former, self._lock = self._lock, lock
         former.release()
         self._term += 1
         logger.warning("%s was restored: its groups are loaded again", self._path.parent)
         self._announce()
+        return True
 
     def release(self) -> None:
         """Remove `server.json` and free the lock; do nothing in a forked child, which does not hold it."""

@@ -57,6 +57,7 @@ GOES_ON_WITHIN_S = 30
 UNAVAILABLE = (
     KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT,
 )  # fmt: skip
+REPLICAS = ("--replication-factor", str(DISKS))
 SERVER = ("--set", "log.retention.check.interval.ms=300", "--no-create")
 
 
@@ -180,7 +181,10 @@ class Workers:
 
     def counts(self) -> dict[str, int]:
         """Return how many lines each kind of those that run has written."""
-        return {f"{work} {number}": len(lines(notes)) for number, (work, _, notes) in self._running.items()}
+        return {
+            f"{work} {number}": len(lines(notes))
+            for number, (work, _, notes) in self._running.items()
+        }
 
     def stop(self) -> None:
         for _, process, _ in self._running.values():
@@ -209,7 +213,10 @@ class Site:
         self.path.parent.mkdir()
         config = TopicConfig(min_insync_replicas=self.rng.choice((1, 2)), segment_bytes=1 << 18)
         with Cluster(str(self.path), create=True, log_dirs=self.disks.places) as cluster:
-            cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=DISKS, config=config)
+            cluster.create_topic(
+                TOPIC, partitions=PARTITIONS, replication_factor=DISKS, config=config
+            )
+        self.made = 0  # topics, by an operator
         self.server = Served(self.path, self.notes / "server.log", *SERVER)
         self.workers = Workers(self.path, self.notes)
 
@@ -244,7 +251,7 @@ class Site:
             [
                 self._away, self._away, self._two_away, self._replaced, self._replaced, self._full,
                 self._read_only, self._swapped, self._path_away, self._killed, self._restored,
-                self._replicated,
+                self._replicated, self._old_path, self._old_image,
             ]
         )  # fmt: skip
         name = happens.__name__.lstrip("_")
@@ -265,7 +272,9 @@ class Site:
         """Run `kbatch log-dirs`, sometimes killed before and sometimes twice at once; return what the last said."""
         command = [sys.executable, "-m", "spark_kbatch", "log-dirs", str(self.path), *words]
         if self.rng.random() < 0.4:
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
+            with subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ) as first:
                 time.sleep(self.rng.uniform(0.3, 1.2))
                 if self.rng.random() < 0.7:
                     first.kill()
@@ -347,6 +356,37 @@ class Site:
         assert not self.path.exists(), sorted(self.path.rglob("*"))
         aside.rename(self.path)
 
+    def _old_path(self) -> None:
+        """Put a backup of PATH in its place, which misses a change, while everyone goes on."""
+        backup = self.path.with_name("backup")
+        subprocess.run(["cp", "-a", self.path, backup], check=False)  # Files come and go.
+        done = kbatch("create-topic", self.path, f"new-{self.made}", *REPLICAS)
+        assert done.returncode == 0, done
+        self.made += 1
+        self._pass_time()
+        self.path.rename(self.path.with_name(f"lost-{time.monotonic_ns()}"))
+        backup.rename(self.path)
+        time.sleep(self.rng.choice([0, self.rng.uniform(0, 0.5)]))
+        said = self._operate()
+        assert "not in sync" in said, said
+
+    def _old_image(self) -> None:
+        """Let a disk come back as it was some time ago; the other ones are in sync."""
+        number = self._disk()
+        place, image = self.disks.places[number], self.notes.with_name("image")
+        with self.disks.away(number) as (taken,):
+            shutil.copytree(taken, image, symlinks=True)
+        self._pass_time()
+        self._goes_on()
+        done = kbatch("log-dirs", self.path, "--replicate")
+        assert done.returncode == 0, done
+        with self.disks.away(number) as (taken,):
+            self.disks.mount_new(place)
+            shutil.copytree(image, place, symlinks=True, dirs_exist_ok=True)
+            discard(taken)
+        shutil.rmtree(image)
+        self._pass_time()
+
     def _restored(self) -> None:
         """Lose PATH, and restore it while everyone goes on."""
         self.path.rename(self.path.with_name(f"lost-{time.monotonic_ns()}"))
@@ -354,7 +394,9 @@ class Site:
         if self.rng.random() < 0.3:
             with self.disks.away(self._disk()):
                 said = self._operate("--restore", self._places)
-                assert "cannot be used: what was changed last may be known there alone" in said, said
+                assert "cannot be used: what was changed last may be known there alone" in said, (
+                    said
+                )
         said = self._operate("--restore", self._places)
         assert "not in sync" in said, said
         if self.rng.random() < 0.5:
@@ -376,7 +418,9 @@ class Site:
             until(all_went_on, timeout_s=GOES_ON_WITHIN_S)
         except AssertionError as error:
             errors = [one.errors for one in self.clients.values() if one.errors]
-            raise AssertionError(f"{error} does not go on: {self._waits_for(before)}, {errors}") from error
+            raise AssertionError(
+                f"{error} does not go on: {self._waits_for(before)}, {errors}"
+            ) from error
 
     def _waits_for(self, before: dict[str, int]) -> list[str]:
         now = self._counts()
@@ -400,11 +444,15 @@ class Site:
         with Cluster(str(self.path)) as cluster:
             assert cluster.replicate() == []
             topics, admin = {*cluster.topic_names()}, self.clients["admin"]
+            made = {name for name in topics if name.startswith("new-")}
+            assert len(made) == self.made
+            topics -= made
             assert admin.created | {TOPIC} <= topics <= admin.created | admin.unknown | {TOPIC}
             for topic in cluster._parts.metadata.topics.names(internal=True):
                 for tp in cluster._parts.manager.partitions(topic):
-                    copies = [batches_of(cluster, tp, node) for node in range(DISKS)]
-                    assert copies[0] == copies[1] == copies[2], tp
+                    nodes = cluster._parts.manager.partition(tp).replicas
+                    copies = [batches_of(cluster, tp, node) for node in nodes]
+                    assert all(copy == copies[0] for copy in copies), tp
             found = builders.contents(cluster)
         log = {
             (p, one.offset): one.value.decode()
@@ -412,7 +460,9 @@ class Site:
             for one in found[TopicPartition(TOPIC, p)]
         }
         for p in range(PARTITIONS):
-            assert [o for number, o in log if number == p] == [*range(len(found[TopicPartition(TOPIC, p)]))]
+            assert [o for number, o in log if number == p] == [
+                *range(len(found[TopicPartition(TOPIC, p)]))
+            ]
         self._check_records(log)
         self._check_jobs(log)
         self._check_reads(log)

@@ -115,7 +115,11 @@ def _main(name: str, path: str, notes_path: str) -> None:
             try:
                 WORKS[name](path, notes)
             except (OSError, KBatchError) as error:
-                print(f"{time.monotonic():.3f} {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                print(
+                    f"{time.monotonic():.3f} {type(error).__name__}: {error}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 if isinstance(error, (DataLossError, OffsetOutOfRangeError)):
                     raise
             time.sleep(0.1)
