@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import NO_ROOM, Files
 from spark_kbatch.stored_json import as_bytes, parse
 
@@ -221,15 +221,18 @@ class JsonFiles:
         """Check that PATH is not an old one, by the copies that can be read.
 
         Raises:
-            ConfigError: it is.
+            KafkaStorageError: it is. Clients of a server may try again, since another process may bring it up
+                to date; in this process it is the user's to know.
         """
         newer = self.newer_mirror()
         if newer is not None:
-            raise ConfigError(
+            error = KafkaStorageError(
                 f"{self.path} is older than the copy of its files in {newer}: it was restored from a "
                 "backup, or the cluster was opened at another path meanwhile; open it again, which brings "
                 "it up to date"
             )
+            error.is_transient = False
+            raise error
 
     def _fingerprint(self, path: Path) -> object:
         try:
@@ -255,7 +258,7 @@ class JsonFiles:
             value: the content of cluster.json, if that changes.
 
         Raises:
-            ConfigError: PATH is older than its copies.
+            KafkaStorageError: PATH is older than its copies.
         """
         has_cluster = bool(self.mirrors.folders) and self.files.exists(self._cluster_file)
         if self._is_changing or not has_cluster:

@@ -86,7 +86,7 @@ class Ownership:
             ServerRunningError: another server has it, of this process or another; says where it listens.
         """
         self._files: Files = metadata.files
-        self._path = metadata.paths.server_file
+        self._path, self._cluster_file = metadata.paths.server_file, metadata.paths.cluster_file
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             lock = self._files.flock(metadata.paths.server_lock, wait=False)
@@ -120,7 +120,11 @@ class Ownership:
         One thread at a time calls this.
         """
         with contextlib.suppress(OSError):  # Without the folder no one can change groups.
-            if not self._is_lost and not self._files.is_at(self._lock):
+            if (
+                not self._is_lost
+                and not self._files.is_at(self._lock)
+                and self._files.exists(self._cluster_file)  # It may just be being restored.
+            ):
                 self._is_lost = not self._is_taken_again()
         return None if self._is_lost else self._term
 

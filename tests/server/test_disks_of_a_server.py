@@ -339,8 +339,9 @@ class Site:
             self._pass_time()
 
     def _read_only(self) -> None:
-        with self.disks.read_only(self._disk()):
-            self._pass_time()
+        with self.disks.read_only(self._disk()) as is_so:
+            if is_so:
+                self._pass_time()
 
     def _swapped(self) -> None:
         numbers = self.rng.sample(range(DISKS), self.rng.choice((2, 3)))

@@ -70,13 +70,14 @@ class MountedDisks:
             filler.unlink()
 
     @contextlib.contextmanager
-    def read_only(self, number: int) -> Iterator[None]:
-        """Make a disk read-only, as soon as no one has a file open to write to."""
+    def read_only(self, number: int) -> Iterator[bool]:
+        """Make a disk read-only at a moment when no one writes; yield False if there is none for a while."""
         deadline = time.monotonic() + _PATIENCE_S
-        while not self._remounted(number, "ro"):
-            assert time.monotonic() < deadline, "files stay open"
+        is_so = False
+        while not is_so and time.monotonic() < deadline:
+            is_so = self._remounted(number, "ro")
         try:
-            yield
+            yield is_so
         finally:
             assert self._remounted(number, "rw")
 
