@@ -97,17 +97,20 @@ class ClusterFile:
         self._has_existed = True
 
     def ensure_not_lost(self) -> None:
-        """Check that PATH still holds the cluster that this process has found there.
+        """Check that PATH still holds the cluster that this process has found there, and not an old one.
 
         If not, a file that is missing tells nothing: no topic was deleted.
 
         Raises:
-            KafkaStorageError: it does not.
+            KafkaStorageError: PATH is gone, or an old one that no one has brought up to date yet.
         """
-        if self._has_existed and not self._files.exists(self.path):
+        if not self._has_existed:
+            return
+        if not self._files.exists(self.path):
             raise KafkaStorageError(
                 f"{self.path} is gone: the folder was moved or deleted, or its disk is not mounted"
             )
+        self._json_files.ensure_newest()
 
     def ensure_not_inside_a_cluster(self) -> None:
         """Check that PATH is neither a log dir of another cluster nor inside one.

@@ -99,7 +99,7 @@ class TopicFiles:
 
         Raises:
             InvalidTopicError: Kafka would refuse the name.
-            KafkaStorageError: the file is damaged; says how to recreate it. Or PATH is gone.
+            KafkaStorageError: the file is damaged; says how to recreate it. Or PATH is gone, or an old one.
         """
         known = self._known.get(name) or _Known(self._paths.topic_file(name))
         # The look comes before the read: a file that is replaced in between is read again next time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -263,6 +264,38 @@ def test_a_process_at_a_former_path_does_not_write_any_more(home: Path) -> None:
     with a_cluster(home) as cluster:
         send(cluster, "4")
         assert read(cluster) == ["1", "2", "4"]
+
+
+def test_a_topic_that_an_old_path_misses_is_not_unknown(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        shutil.copytree(home / "cluster", home / "backup")
+        cluster.create_topic("later")
+        (home / "cluster").rename(home / "lost")
+        (home / "backup").rename(home / "cluster")
+        for look in (lambda: cluster.topic("later"), cluster.topic_names):
+            with pytest.raises(KafkaStorageError, match="is older than the copy of its files"):
+                look()
+        a_cluster(home).close()
+        assert cluster.topic("later").partitions == 1
+
+
+def test_topics_never_seem_to_be_gone_while_a_path_is_brought_up_to_date(home: Path) -> None:
+    looks = list[object]()
+
+    class Looking(Files):
+        def rename(self, path: Path, other: Path) -> None:
+            super().rename(path, other)
+            with contextlib.suppress(KafkaStorageError):
+                looks.append(cluster.topic("t"))
+            looks.append(None)
+
+    with a_cluster(home) as cluster:
+        shutil.copytree(home / "cluster", home / "backup")
+        cluster.create_topic("later")
+        (home / "cluster").rename(home / "lost")
+        (home / "backup").rename(home / "cluster")
+        a_cluster(home, files=Looking()).close()
+    assert len(looks) > 1
 
 
 def test_two_files_of_a_partition_with_one_number_and_other_content_are_named(home: Path) -> None:
