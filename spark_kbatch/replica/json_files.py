@@ -196,12 +196,16 @@ class JsonFiles:
         data = self._read_if_there(self._cluster_file)
         if data is None:
             return None  # A cluster that is being created; or PATH is gone, as all else will say.
-        own = parse(data, self._cluster_file).values
+        newer = self._newer_than(parse(data, self._cluster_file).values)
+        if newer is None:
+            self._looked_at = looked_at
+        return newer
+
+    def _newer_than(self, own: Mapping[str, Any]) -> Path | None:
         for folder, copy in self.mirrors.each(PurePath(_CLUSTER_FILE)).items():
             is_ours = copy is not None and copy.get(_CLUSTER_ID) == own.get(_CLUSTER_ID)
             if is_ours and copy is not None and version_of(copy) > version_of(own):
                 return folder
-        self._looked_at = looked_at
         return None
 
     def are_equal(self) -> bool:
@@ -224,7 +228,9 @@ class JsonFiles:
             KafkaStorageError: it is. Clients of a server may try again, since another process may bring it up
                 to date; in this process it is the user's to know.
         """
-        newer = self.newer_mirror()
+        self._refuse_if(self.newer_mirror())
+
+    def _refuse_if(self, newer: Path | None) -> None:
         if newer is not None:
             error = KafkaStorageError(
                 f"{self.path} is older than the copy of its files in {newer}: it was restored from a "
@@ -264,9 +270,9 @@ class JsonFiles:
         if self._is_changing or not has_cluster:
             yield
             return
-        self.ensure_newest()
         self.refresh()
         value = dict(self.read(self._cluster_file) if value is None else value)
+        self._refuse_if(self._newer_than(value))  # An old PATH may have been put here meanwhile.
         reign, generation = version_of(value)
         value |= {REIGN: reign, GENERATION: generation + 1, "path": str(self.path)}
         data = as_bytes(value)
@@ -307,6 +313,8 @@ class JsonFiles:
         for folder, copy in self.mirrors.each(PurePath(_CLUSTER_FILE)).items():
             if copy is not None and copy.get(_CLUSTER_ID) != values.get(_CLUSTER_ID):
                 continue
+            if copy is not None and version_of(copy) > version_of(values):
+                continue  # PATH is the one that is old.
             # Before there were reigns a mirror could miss a change without a trace.
             if (REIGN not in values or not self._is_current(folder, own)) and self._exists(folder):
                 found.append(folder)
@@ -322,7 +330,11 @@ class JsonFiles:
         """Bring the mirrors that missed a change up to date; what cannot be written is noted, and logged.
 
         The copies in partitions/ are not touched: these have locks of their own.
+
+        Raises:
+            KafkaStorageError: PATH is older than its copies.
         """
+        self.ensure_newest()
         stale = self.stale_mirrors()
         current = [one for one in self.current_mirrors().folders if one not in stale]
         self._missed = set(self.mirrors.folders) - set(current)

@@ -15,6 +15,7 @@ from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.files import Files
 from spark_kbatch.replica.locks import Locks
+from spark_kbatch.server.housekeeping import Housekeeping
 from tests.support.failing_disks import Disks, Killed
 
 EVENTS = TopicPartition("t", 0)
@@ -277,6 +278,44 @@ def test_a_topic_that_an_old_path_misses_is_not_unknown(home: Path) -> None:
                 look()
         a_cluster(home).close()
         assert cluster.topic("later").partitions == 1
+
+
+def test_a_process_that_replicates_does_not_follow_an_old_path(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        shutil.copytree(home / "cluster", home / "backup")
+        cluster.create_topic("later")
+        (home / "cluster").rename(home / "lost")
+        (home / "backup").rename(home / "cluster")
+        with pytest.raises(KafkaStorageError, match="is older than the copy of its files"):
+            cluster.replicate(["t"])
+        Housekeeping(cluster._parts, interval_ms=1000).run_once()
+    with a_cluster(home) as cluster:
+        assert cluster.topic_names() == ["later", "t"]
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_a_change_loses_nothing_though_an_old_path_is_put_in_place_meanwhile(
+    home: Path, count: int
+) -> None:
+    class Swapping(Files):
+        reads_left = count
+
+        def read(self, path: Path) -> bytes:
+            if path == home / "cluster/cluster.json" and (home / "backup").exists():
+                self.reads_left -= 1
+                if not self.reads_left:
+                    (home / "cluster").rename(home / "lost")
+                    (home / "backup").rename(home / "cluster")
+            return super().read(path)
+
+    with a_cluster(home, files=Swapping()) as cluster:
+        shutil.copytree(home / "cluster", home / "backup")
+        with a_cluster(home) as other:
+            other.create_topic("later")
+        with contextlib.suppress(KBatchError):
+            cluster.create_topic("latest")
+    with a_cluster(home) as cluster:
+        assert {"later", "t"} <= {*cluster.topic_names()}
 
 
 def test_topics_never_seem_to_be_gone_while_a_path_is_brought_up_to_date(home: Path) -> None:
