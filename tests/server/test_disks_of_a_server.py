@@ -186,10 +186,14 @@ class Workers:
             for number, (work, _, notes) in self._running.items()
         }
 
-    def stop(self) -> None:
+    def stop(self) -> list[str]:
+        """Kill all; return what they did."""
+        works = [work for work, _, _ in self._running.values()]
         for _, process, _ in self._running.values():
             process.kill()
             process.wait()
+        self._running = {}
+        return works
 
     def noted(self, work: str) -> Iterator[list[str]]:
         for notes in self._folder.glob(f"{work}-*"):
@@ -358,18 +362,22 @@ class Site:
         aside.rename(self.path)
 
     def _old_path(self) -> None:
-        """Put a backup of PATH in its place, which misses a change, while everyone goes on."""
+        """Put a backup of PATH, which misses a change, in its place; only clients go on."""
         backup = self.path.with_name("backup")
         subprocess.run(["cp", "-a", self.path, backup], check=False)  # Files come and go.
         done = kbatch("create-topic", self.path, f"new-{self.made}", *REPLICAS)
         assert done.returncode == 0, done
         self.made += 1
         self._pass_time()
+        self.server.kill()
+        works = self.workers.stop()
         self.path.rename(self.path.with_name(f"lost-{time.monotonic_ns()}"))
         backup.rename(self.path)
-        time.sleep(self.rng.choice([0, self.rng.uniform(0, 0.5)]))
         said = self._operate()
         assert "not in sync" in said, said
+        self.server.start()
+        for work in works:
+            self.workers.start(work)
 
     def _old_image(self) -> None:
         """Let a disk come back as it was some time ago; the other ones are in sync."""
