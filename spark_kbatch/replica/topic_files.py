@@ -117,7 +117,7 @@ class TopicFiles:
             ) from None
         if topic is None:
             self._cluster_file.ensure_not_lost()
-            if self._files.fingerprint(known.path) is not None:
+            if fingerprint is None and self._files.fingerprint(known.path) is not None:
                 return self.find(name)  # It was created meanwhile, or PATH is back.
             self._known.pop(name, None)  # Any number of names may be asked for.
         else:
