@@ -337,6 +337,17 @@ def test_topics_never_seem_to_be_gone_while_a_path_is_brought_up_to_date(home: P
     assert len(looks) > 1
 
 
+def test_nothing_is_made_in_place_of_a_path_that_went_away_during_an_append(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        partition = cluster._parts.manager.partition(EVENTS)
+        with cluster._parts.manager.locks.partitions([EVENTS]), away(home / "cluster"):
+            with pytest.raises(FileNotFoundError):
+                partition.lead_alone_locked(1)
+            assert not (home / "cluster").exists()
+        send(cluster, "3")
+        assert read(cluster) == ["1", "2", "3"]
+
+
 def test_two_files_of_a_partition_with_one_number_and_other_content_are_named(home: Path) -> None:
     with a_cluster(home) as cluster, away(disks(home)[2]):
         send(cluster, "3")
