@@ -496,11 +496,14 @@ def _in_sync(manager: ReplicaManager, topic_partition: TopicPartition, commits: 
     turns_left = (
         2  # A replica that is lost leaves the ISR in the first, and is recreated in the second.
     )
+    was_ready = False  # after which a later writer's records may be on their way, but no dead one's
     while True:
         # Each time, since others may change or delete the topic.
         view = manager.partition(topic_partition).view
         replicas = view.describe()
-        if all(one.in_sync for one in replicas) and (view.only_log is not None or view.are_equal()):
+        if all(one.in_sync for one in replicas) and (
+            view.only_log is not None or (view.are_equal() and (was_ready or view.shows_all()))
+        ):
             return True
         ends = {one.node_id: one.log_end_offset for one in replicas if not one.in_sync}
         if any(end > furthest.get(node, -1) for node, end in ends.items()):
@@ -512,6 +515,7 @@ def _in_sync(manager: ReplicaManager, topic_partition: TopicPartition, commits: 
         try:
             with _ready(manager, topic_partition, commits) as partition:
                 partition.look_locked()
+            was_ready = True
         except (OSError, KBatchError) as error:
             logger.warning("cannot replicate %s for now: %s", topic_partition, error)
 

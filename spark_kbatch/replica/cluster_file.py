@@ -61,6 +61,7 @@ class ClusterFile:
         # Read once, and again by `log_dirs`; replaced whole. None while the cluster does not exist.
         self._log_dirs: tuple[LogDir, ...] | None = None
         self._new_cluster_id = ""  # between `make_log_dirs` and `create`
+        self._has_existed = False
 
     def exists(self) -> bool:
         """Return True if the folder PATH holds a cluster, so has a cluster.json.
@@ -93,6 +94,23 @@ class ClusterFile:
             )
         self._set_log_dirs(log_dirs_of(cluster, self._paths.path))
         self._ensure_not_copied(cluster)
+        self._has_existed = True
+
+    def ensure_not_lost(self) -> None:
+        """Check that PATH still holds the cluster that this process has found there, and not an old one.
+
+        If not, a file that is missing tells nothing: no topic was deleted.
+
+        Raises:
+            KafkaStorageError: PATH is gone, or an old one that no one has brought up to date yet.
+        """
+        if not self._has_existed:
+            return
+        if not self._files.exists(self.path):
+            raise KafkaStorageError(
+                f"{self.path} is gone: the folder was moved or deleted, or its disk is not mounted"
+            )
+        self._json_files.ensure_newest()
 
     def ensure_not_inside_a_cluster(self) -> None:
         """Check that PATH is neither a log dir of another cluster nor inside one.

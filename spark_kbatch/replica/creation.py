@@ -36,7 +36,7 @@ from spark_kbatch.stored_json import StoredObject, as_bytes
 
 logger = logging.getLogger(__name__)
 
-_MIRROR = "mirror-"
+_MIRROR, _ASIDE = "mirror-", "old-"
 
 
 def create_cluster(
@@ -72,7 +72,7 @@ def create_cluster(
             f"there is nothing to restore {metadata.path} from: no folder with copies of its files, "
             f"mirror-N, is in {', '.join(map(str, log_dirs)) or 'log_dirs, which names none'}"
         )
-    _ensure_creatable(metadata)
+    _ensure_creatable(metadata, log_dirs)
     with manager.locks.metadata():
         if cluster_file.exists() or _restore(manager, log_dirs, without_nodes or ()):
             return False
@@ -104,15 +104,19 @@ _ON_DATABRICKS = (
 )
 
 
-def _ensure_creatable(metadata: Metadata) -> None:
-    """Check that a cluster can be created at PATH, before anything is written.
+def _ensure_creatable(metadata: Metadata, log_dirs: Sequence[Path]) -> None:
+    """Check that a cluster can be created or restored at PATH, before anything is written.
 
     Raises:
         ConfigError: a file, a folder that holds something else, or one that cannot be written.
     """
     path = metadata.path
     try:
-        if path.exists() and not (path.is_dir() and _is_empty_or_unfinished(metadata)):
+        is_usable = not path.exists() or (
+            path.is_dir()
+            and (_is_empty_or_unfinished(metadata) or _is_left_of_a_cluster(metadata, log_dirs))
+        )
+        if not is_usable:
             raise ConfigError(
                 f"no kbatch cluster can be made at {path}: {metadata.cluster_file.what_is_there()}; "
                 "give a new or an empty folder"
@@ -144,6 +148,17 @@ def _is_empty_or_unfinished(metadata: Metadata) -> bool:
         paths.cluster_file.with_suffix(".tmp"),
     )
     return not names or (paths.locks_dir.name in names and names <= {path.name for path in ours})
+
+
+def _is_left_of_a_cluster(metadata: Metadata, log_dirs: Sequence[Path]) -> bool:
+    """Return True if PATH holds nothing but what a restore replaces, as after one that was interrupted."""
+    files, paths = metadata.files, metadata.paths
+    replaced = {
+        paths.locks_dir, paths.server_file, paths.cluster_file.with_suffix(".tmp"),
+        *_restored_dirs(paths),
+    }  # fmt: skip
+    names = {name for name in files.list(paths.path) if not name.startswith(_ASIDE)}
+    return names <= {path.name for path in replaced} and bool(_mirrors(files, log_dirs).folders)
 
 
 def _probe(files: Files, paths: ClusterPaths) -> None:
@@ -364,11 +379,7 @@ def _newest_mirrors(
     files: Files, folders: Sequence[Path]
 ) -> tuple[dict[str, Any], Mirrors, Mirrors] | None:
     """Return the newest cluster.json in mirrors, the mirrors that have it, and all of that cluster."""
-    mirrors: list[Path] = []
-    for folder in folders:
-        with contextlib.suppress(OSError):  # not mounted, or broken
-            mirrors += [folder / name for name in files.list(folder) if name.startswith(_MIRROR)]
-    found = Mirrors(files, mirrors)
+    found = _mirrors(files, folders)
     copies = {
         folder: copy
         for folder, copy in found.each(PurePath("cluster.json")).items()
@@ -387,6 +398,14 @@ def _newest_mirrors(
     return values, Mirrors(files, newest if REIGN in values else copies), Mirrors(files, copies)
 
 
+def _mirrors(files: Files, folders: Sequence[Path]) -> Mirrors:
+    found: list[Path] = []
+    for folder in folders:
+        with contextlib.suppress(OSError):  # not mounted, or broken
+            found += [folder / name for name in files.list(folder) if name.startswith(_MIRROR)]
+    return Mirrors(files, found)
+
+
 def _is_there(files: Files, log_dir: LogDir, cluster_id: str) -> bool:
     """Return True if a log dir is the cluster's and can be written."""
     try:
@@ -395,6 +414,13 @@ def _is_there(files: Files, log_dir: LogDir, cluster_id: str) -> bool:
     except (OSError, KafkaStorageError):
         return False
     return (found.directory_id, found.cluster_id) == (log_dir.directory_id, cluster_id)
+
+
+def _restored_dirs(paths: ClusterPaths) -> tuple[Path, ...]:
+    return (
+        paths.topics_dir, paths.partitions_dir, paths.deleted_dir,
+        paths.snapshots_dir, paths.transactions_dir,
+    )  # fmt: skip
 
 
 def _put_back(
@@ -406,12 +432,9 @@ def _put_back(
         {**values, REIGN: reign + 1, GENERATION: generation + 1, "path": str(paths.path)}
     )
     newest.write(PurePath("cluster.json"), cluster)
-    old = paths.path / f"old-{uuid.uuid4().hex}"
-    for directory in (
-        paths.topics_dir, paths.partitions_dir, paths.deleted_dir,
-        paths.snapshots_dir, paths.transactions_dir,
-    ):  # fmt: skip
-        if files.exists(directory):  # PATH is an old one.
+    old = paths.path / f"{_ASIDE}{uuid.uuid4().hex}"
+    for directory in _restored_dirs(paths):
+        if files.exists(directory):  # PATH is an old one, or a restore was interrupted.
             files.make_dir(old)
             files.rename(directory, old / directory.name)
     deleted_dir = paths.deleted_dir.name

@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import NO_ROOM, Files
 from spark_kbatch.stored_json import as_bytes, parse
 
@@ -196,12 +196,16 @@ class JsonFiles:
         data = self._read_if_there(self._cluster_file)
         if data is None:
             return None  # A cluster that is being created; or PATH is gone, as all else will say.
-        own = parse(data, self._cluster_file).values
+        newer = self._newer_than(parse(data, self._cluster_file).values)
+        if newer is None:
+            self._looked_at = looked_at
+        return newer
+
+    def _newer_than(self, own: Mapping[str, Any]) -> Path | None:
         for folder, copy in self.mirrors.each(PurePath(_CLUSTER_FILE)).items():
             is_ours = copy is not None and copy.get(_CLUSTER_ID) == own.get(_CLUSTER_ID)
             if is_ours and copy is not None and version_of(copy) > version_of(own):
                 return folder
-        self._looked_at = looked_at
         return None
 
     def are_equal(self) -> bool:
@@ -221,15 +225,20 @@ class JsonFiles:
         """Check that PATH is not an old one, by the copies that can be read.
 
         Raises:
-            ConfigError: it is.
+            KafkaStorageError: it is. Clients of a server may try again, since another process may bring it up
+                to date; in this process it is the user's to know.
         """
-        newer = self.newer_mirror()
+        self._refuse_if(self.newer_mirror())
+
+    def _refuse_if(self, newer: Path | None) -> None:
         if newer is not None:
-            raise ConfigError(
+            error = KafkaStorageError(
                 f"{self.path} is older than the copy of its files in {newer}: it was restored from a "
                 "backup, or the cluster was opened at another path meanwhile; open it again, which brings "
                 "it up to date"
             )
+            error.is_transient = False
+            raise error
 
     def _fingerprint(self, path: Path) -> object:
         try:
@@ -255,15 +264,15 @@ class JsonFiles:
             value: the content of cluster.json, if that changes.
 
         Raises:
-            ConfigError: PATH is older than its copies.
+            KafkaStorageError: PATH is older than its copies.
         """
         has_cluster = bool(self.mirrors.folders) and self.files.exists(self._cluster_file)
         if self._is_changing or not has_cluster:
             yield
             return
-        self.ensure_newest()
         self.refresh()
         value = dict(self.read(self._cluster_file) if value is None else value)
+        self._refuse_if(self._newer_than(value))  # An old PATH may have been put here meanwhile.
         reign, generation = version_of(value)
         value |= {REIGN: reign, GENERATION: generation + 1, "path": str(self.path)}
         data = as_bytes(value)
@@ -307,6 +316,8 @@ class JsonFiles:
         for folder, copy in self.mirrors.each(PurePath(_CLUSTER_FILE)).items():
             if copy is not None and copy.get(_CLUSTER_ID) != values.get(_CLUSTER_ID):
                 continue
+            if copy is not None and version_of(copy) > version_of(values):
+                continue  # PATH is the one that is old.
             # Before there were reigns a mirror could miss a change without a trace.
             if (REIGN not in values or not self._is_current(folder, own)) and self._exists(folder):
                 found.append(folder)
@@ -322,7 +333,11 @@ class JsonFiles:
         """Bring the mirrors that missed a change up to date; what cannot be written is noted, and logged.
 
         The copies in partitions/ are not touched: these have locks of their own.
+
+        Raises:
+            KafkaStorageError: PATH is older than its copies.
         """
+        self.ensure_newest()
         stale = self.stale_mirrors()
         current = [one for one in self.current_mirrors().folders if one not in stale]
         self._missed = set(self.mirrors.folders) - set(current)

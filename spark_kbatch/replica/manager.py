@@ -311,7 +311,7 @@ class ReplicaManager:
 
         Entering it raises:
             LogDirLockedError: a broker is in.
-            ConfigError: PATH is an old one.
+            KafkaStorageError: PATH is an old one.
         """
         if nodes is None:
             nodes = range(len(self.dirs.all))

@@ -6,6 +6,8 @@ Writers hold the partition's lock.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -185,6 +187,9 @@ class PartitionStates:
         return missed | (set(self._json_files.mirrors.folders) - set(own.folders))
 
     def _make_dirs(self, path: Path) -> None:
+        # The caller's lock lies there. Nothing may be made in place of a folder that is away.
+        if not self.files.exists(self.paths.locks_dir):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.paths.path))
         self.files.make_dir(path.parent)
         # Also if another process made them: it may have died before it flushed.
         self.files.flush([self.paths.partitions_dir, self.paths.path])

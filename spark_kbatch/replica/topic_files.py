@@ -83,6 +83,7 @@ class TopicFiles:
     def names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted, with the cluster's internal ones if `internal` is set."""
         mirrors, topics_dir = self._json_files.mirrors, self._paths.topics_dir
+        self._cluster_file.ensure_not_lost()
         own, mirrored = (
             {name.removesuffix(".json") for name in files if name.endswith(".json")}
             for files in (self._files.list(topics_dir), mirrors.list(topics_dir.name))
@@ -98,7 +99,7 @@ class TopicFiles:
 
         Raises:
             InvalidTopicError: Kafka would refuse the name.
-            KafkaStorageError: the file is damaged; says how to recreate it.
+            KafkaStorageError: the file is damaged; says how to recreate it. Or PATH is gone, or an old one.
         """
         known = self._known.get(name) or _Known(self._paths.topic_file(name))
         # The look comes before the read: a file that is replaced in between is read again next time.
@@ -115,6 +116,9 @@ class TopicFiles:
                 f"{error}; `kbatch repair {self._paths.path}` recreates the file"
             ) from None
         if topic is None:
+            self._cluster_file.ensure_not_lost()
+            if fingerprint is None and self._files.fingerprint(known.path) is not None:
+                return self.find(name)  # It was created meanwhile, or PATH is back.
             self._known.pop(name, None)  # Any number of names may be asked for.
         else:
             self._known[name] = known._replace(fingerprint=fingerprint, topic=topic)

@@ -255,6 +255,11 @@ class PartitionView:
         """Return False if a copy of the partition's file misses its last change; see `PartitionStates`."""
         return self._states.are_equal(self.topic_partition, self._topic_id)
 
+    def shows_all(self) -> bool:
+        """Return False if the leader has records that no reader sees yet: their writer copies them, or died."""
+        leader = self.log_state(self.state().leader, to_write=False)
+        return leader is None or leader.high_watermark == leader.log_end_offset
+
     def is_of_topic(self, log: PartitionLog) -> bool:
         """Return False if a log is another topic's of the same name; a lost partition.metadata tells nothing."""
         try:

@@ -7,11 +7,15 @@ If the lock is free the file is stale: a killed server could not remove it.
 
 Other processes may append and commit while a server runs. But the members of a consumer group, and the
 times of their last heartbeats, are only in one server's memory.
+
+A folder that was lost and restored has another lock file, which is free. A server that goes on takes it, in a
+new term: another process may have changed groups before that, so they are loaded again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from typing import NamedTuple
@@ -22,6 +26,8 @@ from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.server import PORT_MAX
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.stored_json import as_bytes, parse
+
+logger = logging.getLogger(__name__)
 
 # Looking for a running server holds the lock for a moment.
 _PATIENCE_S, _PAUSE_S = 0.5, 0.02
@@ -80,7 +86,7 @@ class Ownership:
             ServerRunningError: another server has it, of this process or another; says where it listens.
         """
         self._files: Files = metadata.files
-        self._path = metadata.paths.server_file
+        self._path, self._cluster_file = metadata.paths.server_file, metadata.paths.cluster_file
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             lock = self._files.flock(metadata.paths.server_lock, wait=False)
@@ -95,16 +101,53 @@ class Ownership:
                 )
             time.sleep(_PAUSE_S)
         self._lock: LockFile = lock
+        self._address: ServerAddress | None = None
+        self._term = 0
+        self._is_lost = False
 
     def announce(self, host: str, port: int, started_ms: int) -> None:
         """Write the server's address to `server.json`, where other processes find it."""
-        address = ServerAddress(host, port, os.getpid(), started_ms)
-        self._files.replace(self._path, as_bytes(address._asdict()))
+        self._address = ServerAddress(host, port, os.getpid(), started_ms)
+        self._announce()
+
+    def _announce(self) -> None:
+        if self._address is not None:
+            self._files.replace(self._path, as_bytes(self._address._asdict()))
+
+    def term(self) -> int | None:
+        """Return the number of the term in which this server owns the folder; None if another one does.
+
+        One thread at a time calls this.
+        """
+        with contextlib.suppress(OSError):  # Without the folder no one can change groups.
+            if (
+                not self._is_lost
+                and not self._files.is_at(self._lock)
+                and self._files.exists(self._cluster_file)  # It may just be being restored.
+            ):
+                self._is_lost = not self._is_taken_again()
+        return None if self._is_lost else self._term
+
+    def _is_taken_again(self) -> bool:
+        lock = self._files.flock(self._lock.path, wait=False)
+        if lock is None:
+            logger.error(
+                "%s was restored, and another server serves it: this one has no groups any more; close it",
+                self._path.parent,
+            )
+            return False
+        former, self._lock = self._lock, lock
+        former.release()
+        self._term += 1
+        logger.warning("%s was restored: its groups are loaded again", self._path.parent)
+        self._announce()
+        return True
 
     def release(self) -> None:
         """Remove `server.json` and free the lock; do nothing in a forked child, which does not hold it."""
         if self._lock.descriptor < 0:
             return
-        with contextlib.suppress(OSError):
-            self._files.remove(self._path)
+        if not self._is_lost:
+            with contextlib.suppress(OSError):
+                self._files.remove(self._path)
         self._lock.release()

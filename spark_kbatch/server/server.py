@@ -152,6 +152,7 @@ class Server:
             monotonic_ms=monotonic_ms,
             config=config,
             handled_until_ms=self._groups_handled_until_ms,
+            term=self._ownership.term,
         )
         offsets, groups = OffsetsHandler(backend), self._groups
         new_topics = NewTopics(

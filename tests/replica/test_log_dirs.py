@@ -21,7 +21,7 @@ from spark_kbatch.replica.administration import LogDirInfo
 from spark_kbatch.replica.given_up import GivenUp
 from tests.support import builders
 from tests.support.builders import append_records, batch
-from tests.support.failing_disks import EVENTS, Disks, a_replicated_cluster
+from tests.support.failing_disks import EVENTS, Disks, Killed, a_replicated_cluster, bytes_of
 
 COPIED = TopicPartition("__transaction_state", 0)
 
@@ -285,3 +285,21 @@ def test_min_insync_replicas_is_a_setting_of_the_topic(tmp_path: Path) -> None:
 
     assert topic.config == TopicConfig(min_insync_replicas=2)
     assert Cluster(path).topic("strict") == topic
+
+
+def test_replicate_shows_records_whose_writer_died_after_its_answer(tmp_path: Path) -> None:
+    cluster = a_replicated_cluster(tmp_path, Disks())
+
+    def die(_: object) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        cluster._parts.append_records(
+            timeout_ms=1000, required_acks=1, entries_per_partition={EVENTS: builders.batch(n=1)},
+            on_complete=die, flush=False,
+        )  # fmt: skip
+    assert builders.contents(cluster)[EVENTS] == []
+
+    assert cluster.replicate() == []
+    assert len(builders.contents(cluster)[EVENTS]) == 1
+    assert bytes_of(cluster, 0) == bytes_of(cluster, 1) == bytes_of(cluster, 2)

@@ -452,6 +452,21 @@ def test_topics_are_sorted_and_without_the_clusters_own(tmp_path: Path) -> None:
     assert "__transaction_state" in cluster._parts.metadata.topics.names(internal=True)
 
 
+def test_no_topic_is_unknown_while_the_clusters_folder_is_away(tmp_path: Path) -> None:
+    path, aside = tmp_path / "cluster", tmp_path / "aside"
+    with create(path) as cluster, cluster.producer() as producer:
+        cluster.create_topic("events")
+        producer.send("events", value="one").result()
+        path.rename(aside)
+        with pytest.raises(KafkaStorageError, match="is gone: the folder was moved or deleted"):
+            cluster.topic("events")
+        with pytest.raises(KafkaStorageError, match="is gone"):
+            cluster.topic_names()
+        sent = producer.send("events", value="two")
+        aside.rename(path)
+        assert sent.result(10).offset == 1
+
+
 def test_unknown_topic_is_refused_with_those_that_exist(tmp_path: Path) -> None:
     metadata = builders.a_cluster(tmp_path, topics={"clicks": 1, "views": 1})._parts.metadata
     with pytest.raises(UnknownTopicOrPartitionError) as error:

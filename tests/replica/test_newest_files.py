@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -18,6 +19,8 @@ from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.files import Files
 from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.locks import Locks
+from spark_kbatch.server.housekeeping import Housekeeping
+from tests.support.failing_disks import Disks, Killed
 
 EVENTS = TopicPartition("t", 0)
 WAITS = {"delivery.timeout.ms": 4_000, "request.timeout.ms": 2_000}
@@ -36,9 +39,11 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def a_cluster(folder: Path, *, without_nodes: list[int] | None = None) -> Cluster:
-    path = folder / "cluster"
-    return Cluster(path, create=True, log_dirs=disks(folder), without_nodes=without_nodes)
+def a_cluster(
+    folder: Path, *, without_nodes: list[int] | None = None, files: Files | None = None
+) -> Cluster:
+    path, dirs = folder / "cluster", disks(folder)
+    return Cluster(path, create=True, log_dirs=dirs, without_nodes=without_nodes, files=files)
 
 
 def send(cluster: Cluster, *values: str) -> None:
@@ -225,6 +230,29 @@ def test_a_refused_restore_leaves_nothing_at_path(home: Path) -> None:
     assert not path.exists()
 
 
+def test_a_restore_that_was_killed_at_any_step_is_finished_by_the_next_one(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        cluster.create_topic("gone", replication_factor=3)
+        cluster.delete_topic("gone")
+        with away(disks(home)[0]):
+            send(cluster, "3")  # so that there is a file in partitions/
+        cluster.replicate()
+    killed, step = Disks(), 0
+    while True:
+        (home / "cluster").rename(home / f"lost-{step}")
+        killed.kill_at = step
+        try:
+            a_cluster(home, files=killed).close()
+            break
+        except Killed:
+            step += 1
+        with a_cluster(home) as cluster:
+            assert read(cluster) == ["1", "2", "3"]
+            assert cluster.topic_names() == ["t"]
+            assert in_sync(cluster) == [0, 1, 2]
+    assert step > 20
+
+
 def test_nothing_is_created_where_there_is_nothing_to_restore(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is nothing to restore"):
         a_cluster(tmp_path, without_nodes=[])
@@ -286,13 +314,94 @@ def test_a_process_at_a_former_path_does_not_write_any_more(home: Path) -> None:
     with a_cluster(home) as before:
         with away(home / "cluster"):
             a_cluster(home).close()
-        with pytest.raises(ConfigError, match="is older than the copy of its files"):
+        with pytest.raises(KafkaStorageError, match="is older than the copy of its files"):
             send(before, "3")
-        with pytest.raises(ConfigError, match="is older than the copy of its files"):
+        with pytest.raises(KafkaStorageError, match="is older than the copy of its files"):
             before.create_topic("later")
     with a_cluster(home) as cluster:
         send(cluster, "4")
         assert read(cluster) == ["1", "2", "4"]
+
+
+def test_a_topic_that_an_old_path_misses_is_not_unknown(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        shutil.copytree(home / "cluster", home / "backup")
+        cluster.create_topic("later")
+        (home / "cluster").rename(home / "lost")
+        (home / "backup").rename(home / "cluster")
+        for look in (lambda: cluster.topic("later"), cluster.topic_names):
+            with pytest.raises(KafkaStorageError, match="is older than the copy of its files"):
+                look()
+        a_cluster(home).close()
+        assert cluster.topic("later").partitions == 1
+
+
+def test_a_process_that_replicates_does_not_follow_an_old_path(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        shutil.copytree(home / "cluster", home / "backup")
+        cluster.create_topic("later")
+        (home / "cluster").rename(home / "lost")
+        (home / "backup").rename(home / "cluster")
+        with pytest.raises(KafkaStorageError, match="is older than the copy of its files"):
+            cluster.replicate(["t"])
+        Housekeeping(cluster._parts, interval_ms=1000).run_once()
+    with a_cluster(home) as cluster:
+        assert cluster.topic_names() == ["later", "t"]
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_a_change_loses_nothing_though_an_old_path_is_put_in_place_meanwhile(
+    home: Path, count: int
+) -> None:
+    class Swapping(Files):
+        reads_left = count
+
+        def read(self, path: Path) -> bytes:
+            if path == home / "cluster/cluster.json" and (home / "backup").exists():
+                self.reads_left -= 1
+                if not self.reads_left:
+                    (home / "cluster").rename(home / "lost")
+                    (home / "backup").rename(home / "cluster")
+            return super().read(path)
+
+    with a_cluster(home, files=Swapping()) as cluster:
+        shutil.copytree(home / "cluster", home / "backup")
+        with a_cluster(home) as other:
+            other.create_topic("later")
+        with contextlib.suppress(KBatchError):
+            cluster.create_topic("latest")
+    with a_cluster(home) as cluster:
+        assert {"later", "t"} <= {*cluster.topic_names()}
+
+
+def test_topics_never_seem_to_be_gone_while_a_path_is_brought_up_to_date(home: Path) -> None:
+    looks = list[object]()
+
+    class Looking(Files):
+        def rename(self, path: Path, other: Path) -> None:
+            super().rename(path, other)
+            with contextlib.suppress(KafkaStorageError):
+                looks.append(cluster.topic("t"))
+            looks.append(None)
+
+    with a_cluster(home) as cluster:
+        shutil.copytree(home / "cluster", home / "backup")
+        cluster.create_topic("later")
+        (home / "cluster").rename(home / "lost")
+        (home / "backup").rename(home / "cluster")
+        a_cluster(home, files=Looking()).close()
+    assert len(looks) > 1
+
+
+def test_nothing_is_made_in_place_of_a_path_that_went_away_during_an_append(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        partition = cluster._parts.manager.partition(EVENTS)
+        with cluster._parts.manager.locks.partitions([EVENTS]), away(home / "cluster"):
+            with pytest.raises(FileNotFoundError):
+                partition.lead_alone_locked(1)
+            assert not (home / "cluster").exists()
+        send(cluster, "3")
+        assert read(cluster) == ["1", "2", "3"]
 
 
 def test_two_files_of_a_partition_with_one_number_and_other_content_are_named(home: Path) -> None:

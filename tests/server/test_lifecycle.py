@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -106,6 +107,49 @@ def test_a_damaged_server_file_does_not_prevent_serving(cluster: Cluster) -> Non
 
     with cluster.serve() as server, RawClient(server) as client:
         assert client.ask(ApiKey.METADATA, 9, METADATA).controller_id == 1
+
+
+def test_a_server_owns_its_path_again_once_that_is_restored(tmp_path: Path) -> None:
+    path, disks = tmp_path / "cluster", [tmp_path / "disk-0", tmp_path / "disk-1"]
+    with Cluster(str(path), create=True, log_dirs=disks) as cluster, cluster.serve():
+        path.rename(tmp_path / "lost")
+        with Cluster(str(path), create=True, log_dirs=disks) as restored:
+            until(restored.running_server)
+            with pytest.raises(ServerRunningError):
+                restored.serve()
+
+
+def test_a_server_has_no_groups_once_another_one_owns_its_restored_path(cluster: Cluster) -> None:
+    metadata = cluster._parts.metadata
+    former = Ownership(metadata)
+    assert former.term() == 0
+    metadata.paths.server_lock.unlink()
+    current = Ownership(metadata)
+    current.announce("127.0.0.1", 9092, 0)
+    assert (former.term(), current.term()) == (None, 0)
+    former.release()
+    assert cluster.running_server() is not None
+    current.release()
+
+
+def test_clients_may_try_again_while_the_path_of_a_server_is_an_old_one(tmp_path: Path) -> None:
+    path, disks = tmp_path / "cluster", [tmp_path / "disk-0", tmp_path / "disk-1"]
+    with (
+        Cluster(str(path), create=True, log_dirs=disks) as cluster,
+        cluster.serve() as server,
+        RawClient(server) as client,
+    ):
+        cluster.create_topic("events", replication_factor=2)
+        shutil.copytree(path, tmp_path / "backup")
+        cluster.create_topic("later")
+        path.rename(tmp_path / "lost")
+        (tmp_path / "backup").rename(path)
+        found = produced(client.ask(ApiKey.PRODUCE, 9, produce(BATCH)))
+        assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "open it again" in found.error_message
+
+        Cluster(str(path)).close()
+        assert produced(client.ask(ApiKey.PRODUCE, 9, produce(BATCH))).error_code == 0
 
 
 def test_a_port_in_use_is_refused_and_leaves_the_path_free(cluster: Cluster) -> None:

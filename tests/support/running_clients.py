@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import confluent_kafka
@@ -93,7 +94,11 @@ class Producing(Running):
 class Consuming(Running):
     """A member of a group, which reads from the start and commits what it has read."""
 
-    def __init__(self, address: str, topic: str, group: str = "g") -> None:
+    def __init__(
+        self, address: str, topic: str, group: str = "g", *, tolerated: Collection[int] = ()
+    ) -> None:
+        """Join a group; a commit may also fail with the `tolerated` errors."""
+        self._tolerated = _IN_A_REBALANCE.union(tolerated)
         self.records: list[tuple[int, int, bytes]] = []  # partition, offset, value
         self.committed = 0  # times
         self._consumer = confluent_kafka.Consumer(
@@ -117,7 +122,7 @@ class Consuming(Running):
                 self.committed += 1
             except confluent_kafka.KafkaException as error:
                 # The next commit makes up for it.
-                if not error.args[0].retriable() and error.args[0].code() not in _IN_A_REBALANCE:
+                if not error.args[0].retriable() and error.args[0].code() not in self._tolerated:
                     raise
 
     def _finish(self) -> None:

@@ -30,7 +30,9 @@ exec "$@"
 _ROOT = Path(__file__).parents[2]
 
 
-def on_small_disk(work: Callable[[Path], object], folder: Path, *, size: str = "8m") -> None:
+def on_small_disk(
+    work: Callable[[Path], object], folder: Path, *, size: str = "8m", timeout_s: int = 120
+) -> None:
     """Call a module's function with a folder that is a file system of this size, or skip the test."""
     ensure_available()
     disk = folder / "small-disk"
@@ -43,7 +45,7 @@ def on_small_disk(work: Callable[[Path], object], folder: Path, *, size: str = "
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=timeout_s,
     )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 

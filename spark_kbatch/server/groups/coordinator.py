@@ -94,6 +94,7 @@ class GroupCoordinator:
         monotonic_ms: Callable[[], int],
         config: GroupConfig,
         handled_until_ms: Callable[[], int] | None = None,
+        term: Callable[[], int | None] = lambda: 0,
     ) -> None:
         """Start without groups; the first request loads them from the store.
 
@@ -104,22 +105,29 @@ class GroupCoordinator:
             config: settings.
             handled_until_ms: the time on the monotonic clock until which all requests that have arrived
                 are handled; by default now. A session does not end while its heartbeat waits to be handled.
+            term: the number of the term in which this server has all groups, which are loaded again in
+                each; None if it has them no more.
         """
         self._store, self._config = store, config
-        self._monotonic_ms = monotonic_ms
+        self._now_ms, self._monotonic_ms, self._term = now_ms, monotonic_ms, term
         self._mutex = threading.Lock()  # guards all that follows; held while waiting for the disk
-        self._timers = Timers()
         self._handled_until_ms = handled_until_ms or monotonic_ms
-        memory = GroupMemory(self._size_in_bytes, monotonic_ms)
-        self._memberships = Memberships(
-            store, self._timers, config, memory=memory, now_ms=now_ms, session_ms=self._session_ms
-        )
-        self._offsets = CommittedOffsets(
-            store, self._memberships, config, memory=memory, now_ms=now_ms
-        )
+        self._start_empty()
         self._answers: list[tuple[Respond, Any]] = []  # to be given once the mutex is free
-        self._is_loaded = self._is_closed = False
+        self._is_closed = False
         self._load_after_ms = monotonic_ms()
+
+    def _start_empty(self) -> None:
+        self._timers = Timers()
+        memory = GroupMemory(self._size_in_bytes, self._monotonic_ms)
+        self._memberships = Memberships(
+            self._store, self._timers, self._config,
+            memory=memory, now_ms=self._now_ms, session_ms=self._session_ms,
+        )  # fmt: skip
+        self._offsets = CommittedOffsets(
+            self._store, self._memberships, self._config, memory=memory, now_ms=self._now_ms
+        )
+        self._is_loaded, self._loaded_in = False, 0
 
     # Time.
 
@@ -214,8 +222,14 @@ class GroupCoordinator:
     def _why_not_ready(self) -> ErrorCode:
         if self._is_closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if self._is_loaded:
+        term = self._term()
+        if self._is_loaded and term == self._loaded_in:
             return ErrorCode.NONE
+        if self._is_loaded:
+            self._memberships.close()
+            self._start_empty()
+        if term is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if self._monotonic_ms() < self._load_after_ms:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
@@ -226,7 +240,7 @@ class GroupCoordinator:
             logger.error("the stored groups cannot be loaded: %s", error, exc_info=not known)
             self._load_after_ms = self._monotonic_ms() + _LOAD_AGAIN_AFTER_MS
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._is_loaded = True
+        self._is_loaded, self._loaded_in = True, term
         self._timers.set(
             _CLEAN_UP,
             self._session_ms() + self._config.offsets_retention_check_interval_ms,

@@ -154,7 +154,7 @@ class Topics:
         try:
             topic_id = self.id_of(topic_partition)
         except KafkaStorageError:
-            return False  # Its file is damaged, but the topic exists.
+            return False  # Its file is damaged, or the disk is away, but the topic exists.
         return topic_id is None or committed.topic_id not in ("", topic_id)
 
     def _find(self, name: str) -> Topic | KafkaStorageError | None:
@@ -165,6 +165,8 @@ class Topics:
                 self._found[name] = None
             except KafkaStorageError as error:
                 self._found[name] = error
+            except OSError as error:
+                self._found[name] = KafkaStorageError.of(error)
         return self._found[name]
 
 

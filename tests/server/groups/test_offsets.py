@@ -13,7 +13,7 @@ from spark_kbatch.server.groups.store import read_groups
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
-from tests.support import builders
+from tests.support import builders, stored_groups
 from tests.support.group_members import NOW, OK, Client, Coordinated, subscribed_to, versions
 
 PLACE = TopicPartition("events", 0)
@@ -368,6 +368,47 @@ def test_offsets_of_an_earlier_topic_with_the_same_name_are_not_shown(
     assert groups.fetch([PLACE]) == {PLACE: NOTHING}
     groups.commit({PLACE: 0})
     assert groups.fetch([PLACE]) == {PLACE: (0, 3, "")}
+
+
+def test_offsets_are_shown_and_kept_while_the_clusters_folder_is_away(
+    groups: Coordinated, cluster: Cluster
+) -> None:
+    groups.commit({PLACE: 5})
+    aside = cluster.path.with_name("aside")
+    cluster.path.rename(aside)
+    assert groups.fetch() == {PLACE: (5, 3, "")}
+    later(groups, DAY_MS)
+    aside.rename(cluster.path)
+    later(groups, DAY_MS)
+
+    assert groups.fetch() == {PLACE: (5, 3, "")}
+    assert [one.offsets[PLACE].offset for one in read_groups(cluster._parts)] == [5]
+
+
+def test_offsets_are_loaded_once_the_clusters_folder_is_there(cluster: Cluster) -> None:
+    Coordinated(cluster).commit({PLACE: 5})
+    aside = cluster.path.with_name("aside")
+    cluster.path.rename(aside)
+    restarted = Coordinated(cluster)
+    assert restarted.commit({PLACE: 6}) == {PLACE: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    aside.rename(cluster.path)
+    later(restarted, 2000)
+
+    assert restarted.fetch() == {PLACE: (5, 3, "")}
+
+
+def test_groups_are_loaded_again_after_others_could_change_them(
+    groups: Coordinated, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups.commit({PLACE: 5})
+    stored_groups.store(cluster, "g", {PLACE: 7})  # as after PATH was restored
+    assert groups.fetch()[PLACE][0] == 5
+
+    monkeypatch.setattr(groups.coordinator, "_term", lambda: 1)
+    assert groups.fetch()[PLACE][0] == 7
+
+    monkeypatch.setattr(groups.coordinator, "_term", lambda: None)
+    assert groups.commit({PLACE: 8}) == {PLACE: ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
 def test_offsets_of_a_deleted_topic_are_dropped(groups: Coordinated, cluster: Cluster) -> None:
