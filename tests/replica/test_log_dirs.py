@@ -234,7 +234,7 @@ def test_another_disk_is_neither_read_nor_written_where_it_would_be_the_only_rep
     else:
         shutil.copytree(disk, former)
         shutil.rmtree(disk)
-        assert run("log-dirs", str(cluster.path), "--replace", "1", "--unclean")[0] == 0
+        assert run("log-dirs", str(cluster.path), "--replace", "1", "--unclean", "--yes")[0] == 0
         shutil.rmtree(disk)
         shutil.copytree(former, disk)
     before = {file: file.read_bytes() for file in disk.rglob("*") if file.is_file()}

@@ -1,7 +1,7 @@
 """Any schedule of appends, commits, disks that fail and come back, and processes that are killed.
 
 Two processes share a topic of two or three replicas. Appends go to one of its partitions, each commit to
-both. After each step:
+both. After each step, and between two changes of files within some:
 
 - a commit is seen in both partitions or in none;
 - what was below a high watermark that anyone saw is still there, unchanged, at the same offset;
@@ -89,6 +89,7 @@ class Appends(Schedule):
         self.jobs: dict[bytes, str] = {}  # outcomes by key
         self.seen: dict[int, bytes | None] = {}  # keys by offset, below a high watermark
         self.high_watermark = 0
+        self.looks = 0  # of readers within a step
 
     def a_cluster(self) -> Cluster:
         config = TopicConfig(
@@ -193,6 +194,21 @@ class Appends(Schedule):
             # Else no one could be elected, and what followers show is not binding.
             self.high_watermark = offsets.high_watermark
             self.seen |= {r.offset: r.key for r in found[: offsets.high_watermark]}
+
+    def watch(self, at: int) -> None:
+        with contextlib.suppress(OSError, KBatchError):  # PATH is old, or a disk fails.
+            reader = with_clock(self.processes[0], self.clock)
+            self.disks.look_at, self.disks.look = at, lambda: self.look_within(reader)
+
+    def look_within(self, reader: Cluster) -> None:
+        """A reader that takes no lock finds a commit whole, and all that was seen before."""
+        # A disk failed, or comes back, just now; or PATH is being restored.
+        with contextlib.suppress(OSError, KafkaStorageError):
+            offsets, found = self.read(reader)
+            assert offsets.high_watermark <= len(found)
+            for offset, key in self.seen.items():
+                assert found[offset].key == key, f"offset {offset} has changed for a reader"
+            self.looks += 1
 
     def read(self, process: Cluster) -> tuple[LogOffsets, list[Record]]:
         offsets, found = process._reader.edges([EVENTS])[EVENTS], builders.contents(process)
@@ -465,6 +481,13 @@ class PowerLosses(Mounts):
             step(0)
         self.disks.kill_at = None
         self.disks.lose_power(self.rng)
+        # A process that died may have shown what it had not flushed, and acknowledged to no one.
+        acknowledged = {
+            one.key for _, acks, one in self.appends if acks == -1 and one.offset is not None
+        }
+        acknowledged |= {key for key, outcome in self.jobs.items() if outcome == COMMITTED}
+        self.seen = {offset: key for offset, key in self.seen.items() if key in acknowledged}
+        self.high_watermark = max(self.seen, default=-1) + 1
         self.boots.enter_context(another_boot())
         for number in range(2):
             self.open_again(number)

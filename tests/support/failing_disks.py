@@ -38,6 +38,8 @@ class FailingFolders(Faults):
         super().__init__(None, *disk)
         self.failing: dict[Path, int] = {}  # errno by folder
         self.kill_at: int | None = None  # steps from now
+        self.look_at: int | None = None  # as well: then `look` is called, once
+        self.look: Callable[[], object] = lambda: None
 
     def fail(self, folder: Path, error: int) -> None:
         # Replaced whole, because other threads look at it.
@@ -56,6 +58,11 @@ class FailingFolders(Faults):
     ) -> None:
         path = where if isinstance(where, Path) else self.path_of(where)
         self.steps.append(name)
+        if self.look_at is not None:
+            self.look_at -= 1
+            if self.look_at < 0:
+                self.look_at = None
+                self.look()
         if self.kill_at is not None:
             self.kill_at -= 1
             if self.kill_at < 0:

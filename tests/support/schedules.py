@@ -34,6 +34,8 @@ from tests.support.failing_disks import (
 
 FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
 
+_WITHIN = 0.3  # share of the steps in which a reader looks
+
 Step: TypeAlias = Callable[[int], object]  # by the process with this number
 
 
@@ -69,6 +71,10 @@ class Schedule(abc.ABC):
     def look(self) -> None:
         """Check what must hold after each step."""
 
+    def watch(self, at: int) -> None:
+        """Have a reader look between two changes of files of the next step; by default none does."""
+        self.disks.look_at = None
+
     @abc.abstractmethod
     def finish(self) -> None:
         """Mend all disks, and check what must hold at the end."""
@@ -78,7 +84,10 @@ class Schedule(abc.ABC):
         for _ in range(count):
             step = self.rng.choice(steps)
             self.log.append(step.__name__)  # type: ignore[attr-defined]
+            if self.rng.random() < _WITHIN:
+                self.watch(self.rng.randrange(60))
             step(self.rng.randrange(2))
+            self.disks.look_at = None
             self.look()
         self.finish()
 
