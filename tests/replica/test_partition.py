@@ -157,7 +157,7 @@ def test_more_replicas_than_log_dirs_are_refused(cluster: Cluster) -> None:
 
 
 def test_a_log_dir_of_another_cluster_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="are those of the cluster at .*: open that"):
+    with pytest.raises(ConfigError, match=r"are those of the cluster at .*: open that"):
         Cluster(str(tmp_path / "another"), create=True, log_dirs=[disk(cluster, 0)])
 
 
