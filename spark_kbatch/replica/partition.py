@@ -33,7 +33,7 @@ The rules:
   that left has alone is truncated by it. It may be a batch that the leader never recorded.
 - A leader that lost what was shown, as what was not flushed, leads on only if no member is away.
 - A member has a copy of the partition's file beside its log, or leaves. Of all copies the newest counts
-  (see `partition_states`), and who holds the lock writes it where it is missing.
+  (see `partition_states`), and the holder of the lock writes it where it is missing.
 - The last member never leaves the ISR: without it no one leads until it is back, or until an operator asks
   for an unclean election.
 - A replica outside of the ISR is truncated to where its leader epochs differ from the leader's, and catches

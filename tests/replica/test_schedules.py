@@ -198,6 +198,8 @@ class Appends(Schedule):
     def watch(self, at: int) -> None:
         with contextlib.suppress(OSError, KBatchError):  # PATH is old, or a disk fails.
             reader = with_clock(self.processes[0], self.clock)
+            # Another process would wait for the locks of the step.
+            reader._parts.snapshots._elect = lambda _: None
             self.disks.look_at, self.disks.look = at, lambda: self.look_within(reader)
 
     def look_within(self, reader: Cluster) -> None:
@@ -421,8 +423,13 @@ class Mounts(Appends):
         self.disks.clone(self.path, self.backup)
 
     def go_back(self, _: int) -> None:
-        """Put an older PATH in its place; one of the processes goes on without opening it."""
+        """Put an older PATH in its place; one of the processes goes on without opening it.
+
+        All disks are mounted: who led last may be known on one of them alone.
+        """
         if self.disks.has(self.backup):
+            for node in range(self.nodes):
+                self.mount_again(node)
             self.disks.take_away(self.path)
             self.disks.clone(self.backup, self.path)
             self.restored(lambda: self.opened(self.rng.randrange(2)))
