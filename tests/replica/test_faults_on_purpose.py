@@ -24,7 +24,7 @@ def _believe_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _follow_an_old_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let processes go on at an old PATH."""
-    monkeypatch.setattr(JsonFiles, "newer_mirror", lambda _: None)
+    monkeypatch.setattr(JsonFiles, "_newer_than", lambda *_: None)
 
 
 def _restore_without_what_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
