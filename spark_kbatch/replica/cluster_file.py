@@ -107,9 +107,12 @@ class ClusterFile:
         if not self._has_existed:
             return
         if not self._files.exists(self.path):
-            raise KafkaStorageError(
+            error = KafkaStorageError(
                 f"{self.path} is gone: the folder was moved or deleted, or its disk is not mounted"
             )
+            # With log dirs elsewhere it can be restored. One that had all the logs is most likely deleted.
+            error.is_transient = bool(self._json_files.mirrors.folders)
+            raise error
         self._json_files.ensure_newest()
 
     def ensure_not_inside_a_cluster(self) -> None:
