@@ -454,7 +454,8 @@ def test_topics_are_sorted_and_without_the_clusters_own(tmp_path: Path) -> None:
 
 def test_no_topic_is_unknown_while_the_clusters_folder_is_away(tmp_path: Path) -> None:
     path, aside = tmp_path / "cluster", tmp_path / "aside"
-    with create(path) as cluster, cluster.producer() as producer:
+    made = Cluster(path, create=True, log_dirs=[tmp_path / "disk"])
+    with made as cluster, cluster.producer() as producer:
         cluster.create_topic("events")
         producer.send("events", value="one").result()
         path.rename(aside)
