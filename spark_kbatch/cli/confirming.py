@@ -13,6 +13,7 @@ from spark_kbatch.terminal import visible
 LOOK = ", or --dry-run to look only"  # of `confirm`
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 
 
 def confirm(lines: Iterable[str], verb: str, done: str, look: str = "") -> None:

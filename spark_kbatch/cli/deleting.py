@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_kbatch import Cluster
-from spark_kbatch.cli.confirming import LOOK, confirm, yes_option
+from spark_kbatch.cli.confirming import LOOK, confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import (
@@ -33,14 +33,12 @@ from spark_kbatch.terminal import visible
 if TYPE_CHECKING:
     from spark_kbatch import RemoteCluster
 
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-
 
 @click.command("delete-topic", epilog=examples("kbatch delete-topic my-cluster readings --dry-run"))
 @path_argument
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic)
 @yes_option
-@_dry_run_option
+@dry_run_option
 @client_options
 @json_option
 def delete_topic(
@@ -140,7 +138,7 @@ def _partition_and_offset(
     callback=_partition_and_offset,
 )
 @yes_option
-@_dry_run_option
+@dry_run_option
 @client_options
 @json_option
 def delete_records(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spark_kbatch import BrokerLogs, Cluster
-from spark_kbatch.cli.confirming import LOOK, confirm, yes_option
+from spark_kbatch.cli.confirming import LOOK, confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import (
     Table,
     counted,
@@ -182,7 +182,7 @@ def reset(
 @path_argument
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @yes_option
-@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@dry_run_option
 @client_options
 @json_option
 def delete(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_kbatch import BrokerLogs, Cluster, Commit
-from spark_kbatch.cli.confirming import confirm, yes_option
+from spark_kbatch.cli.confirming import confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import (
     Table,
     counted,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.command(epilog=examples("kbatch gc my-cluster --dry-run"))
 @folder_argument
 @click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
-@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@dry_run_option
 @click.option(
     "--staging-retention-ms",
     type=click.IntRange(0),

@@ -43,7 +43,7 @@ from spark_kbatch.record.header import BatchHeader
 from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.view import Replica
+from spark_kbatch.replica.view import PartitionView, Replica
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +113,7 @@ class ClusterRepair:
         """Run the repair of a partition and return its report; if it fails, a report that says why."""
         try:
             offline = _offline(self._manager, tp)
-            view = self._manager.partition(tp).view
-            members = view.replicas if view.only_log is not None else view.state().isr
-            if offline.keys() >= {*members}:
+            if offline.keys() >= {*_members(self._manager.partition(tp).view)}:
                 return _of_nothing(tp, offline=tuple(offline.values()))
             return repair()
         except LogDirLockedError:
@@ -133,8 +131,7 @@ class ClusterRepair:
     def _is_lost(self, tp: TopicPartition) -> bool:
         try:
             view = self._manager.partition(tp).view
-            nodes = view.replicas if view.only_log is not None else view.state().isr
-            return all(is_lost(view.log_of(node)) for node in nodes)
+            return all(is_lost(view.log_of(node)) for node in _members(view))
         except (OSError, KBatchError):
             return False  # its repair says why
 
@@ -276,6 +273,11 @@ def _last_prepare(replica: Replica) -> int | None:
         if transaction.value.status == PREPARE_COMMIT:
             found = transaction.offset
     return found
+
+
+def _members(view: PartitionView) -> tuple[int, ...]:
+    """Return the nodes of a partition's in-sync replicas; of an only one no file tells."""
+    return view.replicas if view.only_log is not None else view.state().isr
 
 
 def _offline(manager: ReplicaManager, tp: TopicPartition) -> dict[int, str]:

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.view import PartitionView
 
 
 class GivenUp(NamedTuple):
@@ -39,7 +37,7 @@ def given_up(
     """
     view = manager.partition(topic_partition).view
     state = view.state()
-    best = furthest(view, lost)
+    best = view.furthest(lost)
     ends = dict.fromkeys(state.isr, -1)
     for node in ends:
         log_state = None if node in lost else view.log_state(node, to_write=False)
@@ -51,16 +49,6 @@ def given_up(
         None if -1 in ends.values() else max(ends.values()),
         tuple(node for node in ends if best is None or node != best[0]),
     )
-
-
-def furthest(view: PartitionView, lost: Collection[int] = ()) -> tuple[int, LogState] | None:
-    """Return the usable replica that was written furthest, in sync or not; None if none can be used."""
-    found = [
-        (node, log_state)
-        for node in view.replicas
-        if node not in lost and (log_state := view.log_state(node)) is not None
-    ]
-    return max(found, key=lambda one: (one[1].leader_epoch, one[1].log_end_offset), default=None)
 
 
 def given_up_without(manager: ReplicaManager, nodes: Collection[int]) -> list[GivenUp]:

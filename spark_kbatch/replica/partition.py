@@ -676,16 +676,13 @@ class Partition:
             self.ready_locked(flush=True)
             return None
         state = self.view.state()
-        found = {node: self.view.log_state(node) for node in self.replicas}
-        usable = {node: log_state for node, log_state in found.items() if log_state is not None}
-        if not usable:
+        best = self.view.furthest()
+        if best is None:
             raise self.view.no_usable_replica(state)
-        node_id = max(
-            usable, key=lambda node: (usable[node].leader_epoch, usable[node].log_end_offset)
-        )
+        node_id, log_state = best
         logger.warning(
             "%s: node %d leads without having been in sync, from offset %d on; what only node %s had is "
-            "given up", self.topic_partition, node_id, usable[node_id].log_end_offset,
+            "given up", self.topic_partition, node_id, log_state.log_end_offset,
             ", ".join(map(str, state.isr)),
         )  # fmt: skip
         self.lead_alone_locked(node_id)

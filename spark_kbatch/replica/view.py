@@ -350,6 +350,20 @@ class PartitionView:
             self.failed(node_id, error)
             return None
 
+    def furthest(self, lost: Container[int] = ()) -> tuple[int, LogState] | None:
+        """Return the usable replica that was written furthest, in sync or not, except nodes in `lost`.
+
+        None if none can be used.
+        """
+        found = [
+            (node_id, log_state)
+            for node_id in self.replicas
+            if node_id not in lost and (log_state := self.log_state(node_id)) is not None
+        ]
+        return max(
+            found, key=lambda one: (one[1].leader_epoch, one[1].log_end_offset), default=None
+        )
+
     def common_end(self, state: PartitionState, alive: Sequence[LogState]) -> int:
         """Return the high watermark that a new leader can show, given these ISR members' log states."""
         known = max(log_state.high_watermark for log_state in alive)
