@@ -46,12 +46,12 @@ test: java $(INSTALLED) ## Run every test that is not slow
 test-fast: $(INSTALLED) ## Run the tests that are not slow and need no Spark
 	$(PYTEST) -m 'not spark and not slow and not interop'
 
-test-spark: java $(INSTALLED) ## Run the tests that need Spark, the slow ones too
-	$(PYTEST) $(PARALLEL) -m 'spark and not interop'
+test-spark: java $(INSTALLED) ## Run the tests that need Spark and are not slow
+	$(PYTEST) $(PARALLEL) -m 'spark and not slow and not interop'
 
-soak: java $(INSTALLED) ## Run every test but `interop`, the slow ones too, and those with Spark also on Spark 4.1
-	HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) -m 'not interop'
-	KBATCH_SOAK_ROUNDS=5 $(MAKE) $(OLDEST) test-spark
+soak: java $(INSTALLED) ## Run the slow tests, more rounds of those without Spark, and what `test` has with Spark on 4.1
+	HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) -m '(slow or not spark) and not interop'
+	$(MAKE) $(OLDEST) test-spark
 
 lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest versions that pyproject.toml accepts
 	mkdir -p build

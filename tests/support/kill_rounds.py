@@ -27,7 +27,7 @@ from tests.support.killed_jobs import TOPIC, Work
 from tests.support.kills import Program
 
 FIRST = int(os.environ.get("KBATCH_SOAK_FIRST", "0"))
-ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "20"))
+ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "6"))
 DEADLINE_S, PARTITIONS = 900, 3
 
 each_round = pytest.mark.parametrize(
