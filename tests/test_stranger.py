@@ -64,7 +64,9 @@ STANDS_FOR["/var/lib/kafka-logs"] = "kafka-logs"
 STANDS_FOR["/mnt/backup/clicks-0"] = "kafka-logs/clicks-0"
 """,
     "docs/command-line.md": """
-write("PATH", "readings", partitions=2)
+readings = write("PATH", "readings", partitions=2)
+for group in ["billing", "reports"]:
+    readings.alter_group_offsets(group, {("readings", 0): 1})
 write("PATH", "clicks-web")
 write("PATH", "orders")
 write("SOURCE", "clicks")

@@ -314,10 +314,17 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
     except (OSError, KBatchError):
         return report  # which says why
     found, damaged = list(report.found), list(report.damaged)
-    for node_id, *_, in_sync, _, _, why_offline in replicas:
+    for node_id, is_leader, in_sync, own_end, _, why_offline in replicas:
         if node_id == leader.node_id or node_id in offline:
             continue
         name = f"replica on node {node_id}"
+        if is_leader and not in_sync and why_offline is None:
+            found.append(
+                f"{name}, which leads, ends at offset {own_end}, that on node {leader.node_id} at "
+                f"{leader.state.log_end_offset}: what it lacks was lost there, as from an older image of "
+                "its disk; the next append or `kbatch log-dirs --replicate` lets another one lead"
+            )
+            continue
         if not in_sync and (node_id not in isr or why_offline is None):
             found.append(
                 f"{name} is not in sync: `kbatch log-dirs --replicate` brings it up to date"
@@ -343,13 +350,7 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
 def _differences(leader: Replica, follower: Replica) -> Iterator[str]:
     """Yield how an in-sync follower's log first differs from the leader's."""
     start = max(leader.state.log_start_offset, follower.state.log_start_offset)
-    end, now = leader.state.high_watermark, leader.log.state().log_end_offset
-    if follower.state.log_end_offset > now:
-        yield (
-            f"it ends at offset {follower.state.log_end_offset}, node {leader.node_id}, which leads, at "
-            f"{now}: what that lacks was lost there; the next append or `kbatch log-dirs --replicate` "
-            "lets another replica lead"
-        )
+    end = leader.state.high_watermark
     if follower.state.log_end_offset < end:
         yield f"it ends at offset {follower.state.log_end_offset}, the partition at {end}"
         end = follower.state.log_end_offset

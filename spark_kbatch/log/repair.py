@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log import retention
 from spark_kbatch.log.checkpoints import (
@@ -287,7 +288,7 @@ class LogRepair:
         An entry is right if its batch is there, whatever index.interval.bytes was when it was made.
         """
         log, files, after = self._log, self._files, state
-        going = retention.being_deleted(log, state)
+        going = retention.being_deleted(log, state, now_ms())
         for view in log.segments.views_from(state, self._bases(state), 0):
             if view.base_offset in going:
                 continue

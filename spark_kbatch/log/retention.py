@@ -87,14 +87,14 @@ def delete_records(log: PartitionLog, state: LogState, offset: int, now_ms: int)
     return _carry_out(log, state, planned, now_ms)
 
 
-def being_deleted(log: PartitionLog, state: LogState) -> list[int]:
-    """Return the base offsets of segments below the log start that no commit has overwritten.
+def being_deleted(log: PartitionLog, state: LogState, now_ms: int) -> list[int]:
+    """Return the base offsets of segments below the log start, without overwritten ones that are still kept.
 
     A process died between the log start's move and their deletion, so that some of their files are gone.
     """
     segments = _segments(log, state)
     below = segments[: _below_log_start(segments, state)]
-    return [segment.start for segment in _without_held(below, log, state, now_ms=0)]
+    return [segment.start for segment in _without_held(below, log, state, now_ms)]
 
 
 def ensure_deletable(log: PartitionLog, state: LogState, offset: int) -> None:

@@ -9,12 +9,17 @@ Writers hold the metadata lock.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spark_kbatch.errors import ConfigError, InvalidReplicationFactorError, KafkaStorageError
-from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_properties
+from spark_kbatch.log.checkpoints import (
+    META_PROPERTIES,
+    random_id,
+    read_meta_properties,
+    write_meta_properties,
+)
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir
 from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX
@@ -32,6 +37,7 @@ FORMAT_VERSION = 2  # of a new cluster; an existing one keeps its own
 READ_VERSIONS = (1, 2)
 NODES_MAX = 1000  # also the highest node id: a damaged file must not ask for all memory
 A_PATH = re.compile(r"[^\0]+")
+_NODE_DIR = re.compile(r"broker-\d+")
 _NEXT_PRODUCER_ID = "next_producer_id"
 
 
@@ -243,7 +249,7 @@ class ClusterFile:
         The caller holds the metadata lock.
 
         Raises:
-            ConfigError: no such node, or the directory is not empty.
+            ConfigError: no such node, the directory is not empty, or the disk of another node is there.
         """
         known = list(self.log_dirs(again=True))
         if not 0 <= node_id < len(known):
@@ -254,12 +260,32 @@ class ClusterFile:
             raise ConfigError(
                 f"{log_dir.path} is not empty: it holds {', '.join(names[:3])}; move that away first"
             )
+        self._ensure_no_other(log_dir, known)
         known[node_id] = log_dir
         if log_dir.path.parent != self._paths.path:
             self._files.remove_dir(mirror_of(log_dir.path))  # what a disk that was given up had
         self._write_log_dirs(known)
         self._make_log_dir(log_dir, self.cluster_id())
         self._json_files.copy_all_to(mirror_of(log_dir.path))
+
+    def _ensure_no_other(self, log_dir: LogDir, known: Collection[LogDir]) -> None:
+        """Check that no other log dir is beside this one that does not belong there, as after two were swapped."""
+        folder = log_dir.path.parent
+        beside = {one.path.name for one in known if one.path.parent == folder}
+        for name in self._files.list(folder) if self._files.exists(folder) else []:
+            if not _NODE_DIR.fullmatch(name) or name in beside:
+                continue
+            try:
+                found = read_meta_properties(self._files, folder / name).directory_id
+            except (OSError, KafkaStorageError):
+                continue
+            own = [one for one in known if one.directory_id == found]
+            raise ConfigError(
+                f"{folder} has the disk of node {own[0].node_id}, which belongs at {own[0].path.parent}: "
+                "mount each disk where it was"
+                if own
+                else f"{folder} has a disk of another cluster, with {name}: mount the right one, or empty it"
+            )
 
     # Creation.
 

@@ -103,7 +103,14 @@ def _directories(manager: ReplicaManager) -> dict[str, dict[int, dict[int, Path]
     found: dict[str, dict[int, dict[int, Path]]] = {}
     for log_dir in manager.dirs.all:
         if manager.dirs.is_readable(log_dir.node_id):
-            for name in manager.files.list(log_dir.path):
+            try:
+                names = manager.files.list(log_dir.path)
+            except OSError as error:
+                if len(manager.dirs.all) == 1:
+                    raise
+                manager.dirs.failed(log_dir.node_id, error)
+                continue
+            for name in names:
                 held = partition_of(name)
                 directory = log_dir.path / name
                 if held is None or manager.metadata.deleted.owns(directory):

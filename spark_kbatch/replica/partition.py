@@ -275,7 +275,9 @@ class Partition:
                     raise
                 self.view.failed(node_id, error)
         known = self.view.state()
-        flipped = [node for node in states if self._flipped_locked(node, states[node], flush=flush)]
+        # The leader first: a member that was written further shows that the leader lost records.
+        in_order = sorted(states, key=lambda node: node != known.leader)
+        flipped = [n for n in in_order if self._flipped_locked(n, states[n], flush=flush)]
         isr = [node for node in known.isr if node in flipped]
         if not isr:
             unwritten = {node: state for node, state in states.items() if node in known.isr}
@@ -436,19 +438,29 @@ class Partition:
         try:
             led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
         except LeaderError as error:
-            self.view.failed(led.state.leader, error.cause)
-            if failures + 1 == len(self.replicas):
-                raise error.cause from None  # Each of them has led, and failed.
-            self._elect_locked(led.state)
-            led = self._lead_locked()
-            return self._replicate_locked(led, flush=flush, failures=failures + 1)
+            return self._replicate_from_next_locked(led.state, error.cause, flush, failures)
         state, log, log_state = self._only_in_sync_locked(led, isr)
         if len(state.isr) >= self.min_isr:
-            log_state = log.move_high_watermark(
-                log_state, log_state.log_end_offset,
-                flush=flush, now_ms=self._now_ms(), are_plain=are_plain,
-            )  # fmt: skip
+            try:
+                log_state = log.move_high_watermark(
+                    log_state, log_state.log_end_offset,
+                    flush=flush, now_ms=self._now_ms(), are_plain=are_plain,
+                )  # fmt: skip
+            except OSError as error:
+                if isinstance(error, KBatchError) or not any(self.view.alive(state)):
+                    raise
+                return self._replicate_from_next_locked(state, error, flush, failures)
         return Leadership(state, log, log_state)
+
+    def _replicate_from_next_locked(
+        self, state: PartitionState, error: Exception, flush: bool, failures: int
+    ) -> Leadership:
+        """Let another replica lead in place of one that failed, and go on with `_replicate_locked`."""
+        self.view.failed(state.leader, error)
+        if failures + 1 == len(self.replicas):
+            raise error from None  # Each of them has led, and failed.
+        self._elect_locked(state)
+        return self._replicate_locked(self._lead_locked(), flush=flush, failures=failures + 1)
 
     def append_locked(
         self,
@@ -826,21 +838,44 @@ class Partition:
 
         The partition is ready, and `offset` at most the high watermark.
         """
-        self._delete_on_followers_locked(offset, now_ms)
-        log = self._leading_log()
-        return retention.delete_records(log, log.state(), offset, now_ms)
+        return self._deleted_on_all_locked(
+            lambda _: offset,
+            lambda log, state: retention.delete_records(log, state, offset, now_ms),
+            now_ms,
+        )
 
     def delete_old_segments_locked(self, now_ms: int) -> Deletion:
         """Delete the leader's expired segments, on the in-sync replicas.
 
         The partition is ready.
         """
-        log = self._leading_log()
-        state = log.state()
-        if self.only_log is None:
-            planned = retention.plan(log, state, now_ms)
-            self._delete_on_followers_locked(planned.log_start_offset, now_ms)
-        return retention.delete_old_segments(log, state, now_ms)
+        return self._deleted_on_all_locked(
+            lambda led: retention.plan(led.log, led.log_state, now_ms).log_start_offset,
+            lambda log, state: retention.delete_old_segments(log, state, now_ms),
+            now_ms,
+        )
+
+    def _deleted_on_all_locked(
+        self,
+        planned: Callable[[Leadership], int],
+        delete: Callable[[PartitionLog, LogState], Deletion],
+        now_ms: int,
+    ) -> Deletion:
+        """Delete up to the planned offset on the followers, then on the leader; if that fails, on the next one."""
+        if self.only_log is not None:
+            log = self.view.usable_only_log()
+            return delete(log, log.state())
+        for _ in self.replicas:
+            led = self._ready()
+            self._delete_on_followers_locked(planned(led), now_ms)
+            try:
+                return delete(led.log, led.log.state())
+            except OSError as error:
+                if isinstance(error, KBatchError):
+                    raise
+                self.view.failed(led.state.leader, error)
+                self._lead_and_replicate_locked(flush=True)
+        raise self.view.no_usable_replica(self._ready().state)
 
     def _deleted_on_leader_locked(self, led: Leadership, offset: int) -> Leadership:
         """Finish a deletion whose process died before it came to the leader."""
@@ -851,13 +886,8 @@ class Partition:
         except (OSError, KBatchError) as error:
             raise LeaderError(error) from error
 
-    def _leading_log(self) -> PartitionLog:
-        return self._ready().log if self.only_log is None else self.view.usable_only_log()
-
     def _delete_on_followers_locked(self, offset: int, now_ms: int) -> None:
         """Move the log start of in-sync followers; one for which that fails leaves the ISR, on disk on return."""
-        if self.only_log is not None:
-            return
         state, _, log_state = led = self._ready()
         told = [
             node

@@ -25,6 +25,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic
+from spark_kbatch.replica.followers import has_more
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
 
@@ -127,6 +128,8 @@ class PartitionView:
         self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
         self._topic_id, self._states, self._dirs = topic.topic_id, states, dirs
         self._reported: set[int] = set()  # nodes whose failure was logged
+        # The leader and its epoch that a look found to have all that others have, and its sequence number then.
+        self._sound: tuple[tuple[int, int], int] | None = None
 
     def state(self) -> PartitionState:
         """Return the partition's leader and in-sync replicas, as the disk has them now."""
@@ -168,7 +171,7 @@ class PartitionView:
             return Look(state, {node_id: self.usable_only_log(to_write=False).state()})
         state = self.state()
         if state.leader not in avoid:
-            leader = self.log_state(state.leader, to_write=False)
+            leader = self._sound_leader(state)
             if leader is not None:
                 return Look(state, {state.leader: leader})
         alive = self.alive(state, to_write=False)
@@ -176,6 +179,29 @@ class PartitionView:
         if not found:
             raise self.no_usable_replica(state)
         return Look(state, found)
+
+    def _sound_leader(self, state: PartitionState) -> LogState | None:
+        """Return the leader's state; None if it cannot be read, or lost what an in-sync replica has.
+
+        A leader is always written first, so a member that was written further shows that the leader's
+        disk is an older image. That is looked at once, and again if the leader's state has gone back.
+        """
+        leader = self.log_state(state.leader, to_write=False)
+        if leader is None:
+            return None
+        term, seen = (state.leader, state.leader_epoch), self._sound
+        if seen is None or seen[0] != term or leader.sequence < seen[1]:
+            others = [
+                one
+                for node_id, one in self.alive(state, to_write=False)
+                if has_more(one, leader) and self.is_of_topic(self.log_of(node_id))
+            ]
+            if others:  # The leader may have got further meanwhile, or be another one.
+                leader = self.log_state(state.leader, to_write=False)
+                if leader is None or any(has_more(one, leader) for one in others):
+                    return None if self.state() == state else leader
+        self._sound = term, leader.sequence
+        return leader
 
     def shown(self, look: Look, newer: Mapping[int, LogState] = NOTHING_NEWER) -> Replica:
         """Return the replica to read after a `look`, with the log state that readers see.
@@ -209,7 +235,7 @@ class PartitionView:
         # The leader comes first: what is below its high watermark then is in all logs that are in sync.
         leader = self.log_state(state.leader, to_write=False)
         end = -1 if leader is None else leader.log_end_offset
-        rows, shown = list[ReplicaInfo](), -1
+        rows, furthest = list[ReplicaInfo](), leader
         for node_id in self.replicas:
             is_leader = node_id == state.leader
             log_state = leader if is_leader else self.log_state(node_id, to_write=False)
@@ -223,16 +249,17 @@ class PartitionView:
                 is_in_sync = self._follows(
                     Replica(node_id, self.log_of(node_id), log_state), followed
                 )
-                shown = max(shown, log_state.high_watermark)
+                if is_in_sync and furthest is not None and has_more(log_state, furthest):
+                    furthest = log_state
             rows.append(
                 ReplicaInfo(
                     node_id, is_leader, is_in_sync, own_end,
                     max(end - own_end, 0) if own_end >= 0 and end >= 0 else -1, why,
                 )
             )  # fmt: skip
-        if shown > end >= 0:
+        if furthest is not leader and furthest is not None:
             leader = self.log_state(state.leader, to_write=False)  # It may have got further.
-            if leader is not None and shown > leader.log_end_offset and self.state() == state:
+            if leader is not None and has_more(furthest, leader) and self.state() == state:
                 rows = [row._replace(in_sync=row.in_sync and not row.is_leader) for row in rows]
         return rows
 

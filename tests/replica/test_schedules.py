@@ -18,7 +18,7 @@ In others PATH has a disk of its own, and disks are unmounted, mounted again, an
 and restored, or is one of its former states, while processes go on that had it open. A restore while a
 disk is away is refused. Faults put in on purpose are found by some of these schedules.
 
-A few schedules by default, 500 with `make soak`; `tests.support.schedules` has how to repeat one.
+300 schedules by default, 20,000 with `make soak`; `tests.support.schedules` has how to repeat one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from tests.support.failing_disks import (
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
 
-QUICK, MANY = 15, 500
+QUICK, MANY = 75, 5000
 PARTITIONS = [EVENTS, TopicPartition("events", 1)]
 STEPS = 14
 TIMEOUT_MS = 500

@@ -28,7 +28,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from spark_kbatch.files import Buffer, Files, LockFile
@@ -137,11 +137,24 @@ class Disk:
         With `apart` each folder at the top is a disk of its own, so loses more or less than the others.
         """
         struck = self._copied(flushed=True)
-        struck._lose(rng, rng.choice(_LOSING), struck._tops() if apart else {})
+        losing, tops = rng.choice(_LOSING), struck._tops() if apart else {}
+        of_top = {top: rng.choice(_LOSING) for top in sorted(set(tops.values()))}
+        struck._lose(rng, losing, tops, of_top)
         return struck.copy().settled()
 
-    def _lose(self, rng: random.Random, losing: float, tops: dict[Node, str]) -> None:
-        of_top = {top: rng.choice(_LOSING) for top in sorted(set(tops.values()))}
+    def after_power_loss_of(self, top: str) -> Disk:
+        """Return a disk of which one folder at the top has lost all that was not flushed."""
+        struck = self._copied(flushed=True)
+        struck._lose(random.Random(0), 0.0, struck._tops(), {top: 1.0})
+        return struck.copy().settled()
+
+    def _lose(
+        self,
+        rng: random.Random,
+        losing: float,
+        tops: Mapping[Node, str],
+        of_top: Mapping[str, float],
+    ) -> None:
         for change in self.unflushed_names:
             if rng.random() >= of_top.get(tops.get(change.node, ""), losing):
                 change.carry_out()

@@ -69,6 +69,7 @@ def write_files() -> None:
     Path("lines.txt").write_text("cellar:12.0\nattic:19.0\n")
     Path("day-1.csv").write_text("key,value\ncellar,12.0\n")
     Path("day.csv").write_text("id,payload\ncellar,12.0\n")
+    Path("events.jsonl").write_text('{"id": 7, "room": "cellar"}\n')
     parquet.write_table(pa.table({"key": ["attic"], "value": ["19.0"]}), "day-2.parquet")
 
 
@@ -93,7 +94,7 @@ class Shell:
             if not re.search(
                 "--yes|--dry-run", line
             ):  # a reader answers the question on a terminal
-                line = re.sub(r"^kbatch delete-\w+", r"\g<0> --yes", line)
+                line = re.sub(r"^kbatch (delete-\w+|groups delete)", r"\g<0> --yes", line)
             for shown, real in STANDS_FOR.items():
                 line = line.replace(shown, real)
             if line.startswith("kbatch serve ") or "--follow" in line:
