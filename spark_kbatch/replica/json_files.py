@@ -341,6 +341,11 @@ class JsonFiles:
         stale = self.stale_mirrors()
         current = [one for one in self.current_mirrors().folders if one not in stale]
         self._missed = set(self.mirrors.folders) - set(current)
+        if stale:
+            # Who wrote what is copied here may have died before it was flushed: then, after a power loss,
+            # the mirrors would be newer than PATH.
+            names = [self.path / name for name in sorted(_BY_GENERATION)]
+            self.files.flush([self.path, *filter(self.files.exists, names)])
         for folder in stale:
             try:
                 self._refresh(folder, current)

@@ -62,8 +62,10 @@ import pytest
 
 from spark_kbatch.errors import KBatchError
 from tests.support import crashes
+from tests.support.crashes import another_boot
 from tests.support.disk_states import (
     OPERATIONS,
+    PATH,
     STATES,
     Case,
     Said,
@@ -71,6 +73,7 @@ from tests.support.disk_states import (
     be_mended,
     outcome,
 )
+from tests.support.failing_disks import Killed
 
 LEADER, FOLLOWER = 0, 1
 STEPS_MAX = 200
@@ -145,3 +148,22 @@ def test_a_disk_may_fail_at_any_change_within_an_operation(
         except (AssertionError, KBatchError, Said) as error:
             error.add_note(f"{operation} that failed at {at}: {ended}, {case.error!r}")
             raise
+
+
+def test_copies_are_not_newer_than_a_path_whose_writer_died_before_it_was_flushed() -> None:
+    for at in range(STEPS_MAX):
+        case = Case(LEADER)
+        case.disks.kill_at = at
+        try:
+            case.alter()
+            return
+        except Killed:
+            case.disks.kill_at = None
+        case.open()  # which refreshes the copies
+        size = case.process.topic("events").config.max_message_bytes
+        case.disks.disk = case.disks.disk.after_power_loss_of(PATH.name)
+        with another_boot():
+            files = case.process._parts.metadata.json_files
+            assert files.newer_mirror() is None, f"killed at {at}"
+            case.open()
+            assert case.process.topic("events").config.max_message_bytes == size, f"killed at {at}"
