@@ -58,7 +58,7 @@ UNAVAILABLE = (
     KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT,
 )  # fmt: skip
 REPLICAS = ("--replication-factor", str(DISKS))
-SERVER = ("--set", "log.retention.check.interval.ms=300", "--no-create")
+SERVER = ("--config", "log.retention.check.interval.ms=300", "--no-create")
 
 
 class Committing(Running):
