@@ -238,6 +238,31 @@ def test_uncommitted_records_are_not_exported(tmp_path: Path) -> None:
     assert len(records(log_dir / "events-0")) == 6
 
 
+def test_a_topic_is_exported_while_a_disk_is_away_unless_it_is_there_alone(tmp_path: Path) -> None:
+    disks = [tmp_path / f"disk-{node}" for node in range(3)]
+    cluster = Cluster(tmp_path / "cluster", create=True, log_dirs=disks)
+    cluster.create_topic("events", 2, replication_factor=3)
+    cluster.create_topic("alone", 2)
+    with cluster.producer(acks="all", flush=False) as producer:
+        for topic in ("events", "alone"):
+            for number in range(4):
+                producer.send(topic, value=f"{number}", partition=number % 2).result()
+    shutil.rmtree(disks[0])  # of a leader
+    cluster = Cluster(tmp_path / "cluster")
+
+    log_dir = a_broker_log_dir(tmp_path)
+    cluster.export("events", to=log_dir)
+    found = [[one.value for one in records(log_dir / f"events-{number}")] for number in range(2)]
+    assert found == [[b"0", b"2"], [b"1", b"3"]]
+
+    (tmp_path / "other").mkdir()
+    log_dir = a_broker_log_dir(tmp_path / "other", topic="alone")
+    before = tree(log_dir)
+    with pytest.raises(KafkaStorageError, match=r"alone-0 .*disk-0"):
+        cluster.export("alone", to=log_dir)
+    assert tree(log_dir) == before
+
+
 def test_an_empty_topic_is_exported_empty(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=0), a_broker_log_dir(tmp_path)
     before = tree(log_dir / "events-0")
