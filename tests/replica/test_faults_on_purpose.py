@@ -1,20 +1,52 @@
-"""Schedules of mounts find faults that are put into the rules on purpose; each says how soon.
+"""Faults that are put into the rules for several disks on purpose are found by their tests.
 
-Rules that a random schedule needs too long to reach have tests of their own: a disk that missed a change in
-`test_newest_files`, a follower that alone has a batch in `test_partition`.
+Those that a random schedule needs too long to reach have tests of their own: a disk that missed a change in
+`test_newest_files`, a follower that alone has a batch in `test_partition`, a commit that is kept for a lost
+disk in `commit/test_replicated_commits`.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
+from spark_kbatch.replica import followers, partition, view
 from spark_kbatch.replica.json_files import JsonFiles, Mirrors
-from tests.replica.test_schedules import STEPS, Mounts
+from spark_kbatch.replica.partition import Partition
+from tests.replica import test_disk_states as states
+from tests.replica.test_schedules import STEPS, Appends, Mounts
 
 SCHEDULES_MAX = 400
+
+Fault: TypeAlias = Callable[[pytest.MonkeyPatch], object]
+
+
+def _follow_an_older_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a leader lead that lost what others have."""
+    for module in (followers, partition, view):
+        monkeypatch.setattr(module, "has_more", lambda *_: False)
+
+
+def _delete_on_the_leader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partition, "_delete_on_followers_locked", lambda *_: None)
+
+
+def _copy_what_is_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refresh copies from a PATH that may lose what they get."""
+
+    def refresh(self: JsonFiles) -> None:
+        flush, self.files.flush = self.files.flush, lambda paths: None  # type: ignore[method-assign]
+        try:
+            real(self)
+        finally:
+            self.files.flush = flush  # type: ignore[method-assign]
+
+    real = JsonFiles.refresh
+    monkeypatch.setattr(JsonFiles, "refresh", refresh)
 
 
 def _believe_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,22 +64,59 @@ def _restore_without_what_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mounts, "lost", Mounts.missing)
 
 
-@pytest.mark.slow
+def _state(state: str, node: int) -> Callable[[], object]:
+    return lambda: states.test_an_operation_does_what_the_table_says_and_nothing_is_lost(
+        state, node
+    )
+
+
+def _failure(operation: str, *, lasts: bool, node: int) -> Callable[[], object]:
+    test: Any = states.test_a_disk_may_fail_at_any_change_within_an_operation
+    return lambda: test(operation, lasts, node)
+
+
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "found_by"),
     [
-        _believe_path,
-        _follow_an_old_path,
-        _restore_without_what_is_away,
+        (_follow_an_older_image, _state("an older image", states.LEADER)),
+        (
+            _delete_on_the_leader_alone,
+            _failure("delete-records", lasts=True, node=states.LEADER),
+        ),
+        (
+            _copy_what_is_not_flushed,
+            states.test_copies_are_not_newer_than_a_path_whose_writer_died_before_it_was_flushed,
+        ),
+        (_follow_an_old_path, _state("PATH older", states.LEADER)),
     ],
 )
-def test_a_fault_on_purpose_is_found(fault, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_fault_on_purpose_is_found_by_the_table(
+    fault: Fault, found_by: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017, PT011  whatever the fault leads to
+        found_by()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (_believe_path, Mounts),
+        (_follow_an_old_path, Mounts),
+        (_restore_without_what_is_away, Mounts),
+        (_follow_an_older_image, Mounts),
+    ],
+)
+def test_a_fault_on_purpose_is_found_by_schedules(
+    fault: Fault, kind: type[Appends], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fault(monkeypatch)
     for seed in range(SCHEDULES_MAX):
         try:
-            Mounts(tmp_path / str(seed), seed).run(STEPS)
+            kind(tmp_path / str(seed), seed).run(STEPS)
         except Exception as error:  # noqa: BLE001  whatever the fault leads to
             print(f"{fault.__name__}: found by schedule {seed}: {error!r}"[:300])
             return
-        shutil.rmtree(tmp_path / str(seed))
+        shutil.rmtree(tmp_path / str(seed), ignore_errors=True)
     pytest.fail(f"not found in {SCHEDULES_MAX} schedules")

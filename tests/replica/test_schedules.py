@@ -158,13 +158,15 @@ class Appends(Schedule):
     def lose(self, _: int) -> None:
         """Lose all that a disk holds, if another one has everything that counts, too."""
         node = self.rng.randrange(self.nodes)
-        in_sync = [
-            {n for n in self.in_sync(tp) if self.is_readable(n)}
-            for tp in [*PARTITIONS, COMMITS, TRANSACTION_STATE]
-        ]
-        if self.is_readable(node) and all(nodes - {node} for nodes in in_sync):
+        if self.is_readable(node) and self.has_all_without(node):
             self.log[-1] += f" {node}"
             self.disks.take_away(self.disk(node))
+
+    def has_all_without(self, node: int) -> bool:
+        return all(
+            any(n != node and self.is_readable(n) for n in self.in_sync(tp))
+            for tp in [*PARTITIONS, COMMITS, TRANSACTION_STATE]
+        )
 
     def sync(self, number: int) -> None:
         commits = self.processes[0]._parts.coordinator(flush=self.always_flushes)
@@ -336,6 +338,7 @@ class Mounts(Appends):
         weighted: list[Step] = [self.append] * 6 + [self.commit] * 2 + [self.unmount] * 4
         weighted += [self.mount] * 3 + [self.kill] * 3 + [self.turn] * 2 + [self.alter] * 2
         weighted += [self.fail, self.mend, self.sync, self.open_again, self.lose]
+        weighted += [self.image, self.image, self.put_image, self.put_image]
         return [*weighted, self.back_up, self.back_up, self.go_back, self.go_back, self.lose_path]
 
     # Steps.
@@ -357,6 +360,29 @@ class Mounts(Appends):
 
     def away(self, node: int) -> Path:
         return self.folder / f"disk-{node}.away"
+
+    def image(self, _: int) -> None:
+        """Keep a copy of a disk as it is."""
+        node = self.rng.randrange(self.nodes)
+        if self.disks.has(self.disk(node)):
+            self.log[-1] += f" of {node}"
+            self.disks.take_away(self.imaged(node))
+            self.disks.clone(self.disk(node), self.imaged(node))
+
+    def put_image(self, _: int) -> None:
+        """Put a disk back as it once was, if another one has everything that counts; all others are there."""
+        node = self.rng.randrange(self.nodes)
+        if not self.disks.has(self.imaged(node)):
+            return
+        for other in range(self.nodes):
+            self.mount_again(other)
+        if self.has_all_without(node):
+            self.log[-1] += f" of {node}"
+            self.disks.take_away(self.disk(node))
+            self.disks.mount_at(self.imaged(node), self.disk(node))
+
+    def imaged(self, node: int) -> Path:
+        return self.folder / f"disk-{node}.image"
 
     def alter(self, number: int) -> None:
         """Change a file that is the whole cluster's."""
