@@ -1,8 +1,8 @@
 """Lock-free, read-only view of a partition: which replica to read, and up to where.
 
-That is the leader, as its state has it. If its log dir is gone and no one has elected another leader yet,
-it is what the next leader would show; `partition` has the rules. States that a commit has decided replace
-those that were read.
+That is the leader, as its state has it. If its log dir is gone, or is an older image that lacks what an
+in-sync replica has, and no one has elected another leader yet, it is what the next leader would show;
+`partition` has the rules. States that a commit has decided replace those that were read.
 
 Source: Kafka core/.../cluster/Partition.scala.
 """
