@@ -29,6 +29,7 @@ from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.faults import run_child
 from tests.support.soundness import ensure_sound
+from tests.support.store import reader_of, store_of
 from tests.support.targets import Targets
 from tests.support.topics_of_writes import task_producer
 
@@ -42,7 +43,9 @@ ROUNDS, COMMITS_A_ROUND = 7, 40
 
 def commit(cluster: Cluster, extents: list[Extent], number: int, *, flush: bool = False) -> float:
     """Milliseconds."""
-    coordinator = Coordinator(cluster._parts.manager, now_ms, adopt_min_bytes=8 << 20, flush=flush)
+    coordinator = Coordinator(
+        store_of(cluster).manager, now_ms, adopt_min_bytes=8 << 20, flush=flush
+    )
     start = time.perf_counter()
     coordinator.commit(extents, transactional_id=f"job-{number}")
     return (time.perf_counter() - start) * 1e3
@@ -61,10 +64,10 @@ def bench_small_commits(tmp_path: Path, targets: Targets) -> None:
     targets.at_most(f"a commit of 100 rows, median of {SMALL_COMMITS}", statistics.median(times), SMALL_MS_MAX, " ms")  # fmt: skip
     partitions = [TopicPartition("events", p) for p in range(4)]
     for tp in (*partitions, COMMITS, TRANSACTION_STATE):
-        log = cluster._parts.manager.log(tp)
+        log = store_of(cluster).manager.log(tp)
         ensure_sound(log)
         targets.at_most(f"segments of {tp}", len(log.segments.bases(log.state())), SEGMENTS_MAX)
-    edges = cluster._reader.edges(partitions)
+    edges = reader_of(cluster).edges(partitions)
     assert sum(edges[tp].high_watermark for tp in partitions) == 100 * SMALL_COMMITS
 
 
@@ -74,8 +77,8 @@ def large_files(cluster: Cluster, count: int, batch: bytes, *, flush: bool) -> l
     topic = cluster.topic("events")
     for number in range(count):
         staging = Staging(
-            cluster._parts.files,
-            cluster._parts.metadata.cluster_file.log_dir(0).staging,
+            store_of(cluster).files,
+            store_of(cluster).metadata.cluster_file.log_dir(0).staging,
             "job",
             shared_bytes_max=0,
             flush=flush,
@@ -98,7 +101,7 @@ def bench_large_files(tmp_path: Path, targets: Targets) -> None:
         extents = large_files(cluster, count, batch, flush=flush)
         writing_s = time.perf_counter() - start
         publishing_s = commit(cluster, extents, 0, flush=flush) / 1e3
-        edges = cluster._reader.edges(cluster.partitions("events"))
+        edges = reader_of(cluster).edges(cluster.partitions("events"))
         assert sum(edge.high_watermark for edge in edges.values()) == count * FILE_BATCHES * 8
         limit = FLUSH_SHARE_MAX * writing_s if flush else FILES_S_MAX * count / FILES
         how = f"flushed, written in {writing_s:.3g} s" if flush else "not flushed"
@@ -122,19 +125,19 @@ def bench_many_tasks_and_partitions(tmp_path: Path, targets: Targets) -> None:
     )
     extents = []
     for _ in range(TASKS):
-        task = task_producer(cluster._parts, "job", options)
+        task = task_producer(store_of(cluster), "job", options)
         task.append(rows)
         extents += task.finish()
     files = sum(
         len(names)
-        for _, _, names in os.walk(cluster._parts.metadata.cluster_file.log_dir(0).staging)
+        for _, _, names in os.walk(store_of(cluster).metadata.cluster_file.log_dir(0).staging)
     )
     targets.at_most(
         f"files that {TASKS} tasks staged for {TASK_PARTITIONS} partitions", files, STAGED_FILES_MAX
     )
     seconds = commit(cluster, extents, 0) / 1e3
     targets.say(f"publishing their {len(extents):,} extents: {seconds:.3g} s")
-    edges = cluster._reader.edges(cluster.partitions("events"))
+    edges = reader_of(cluster).edges(cluster.partitions("events"))
     assert {edge.high_watermark for edge in edges.values()} == {TASKS * TASK_ROWS}
 
 
@@ -142,7 +145,7 @@ def poll(path: Path) -> None:
     cluster = Cluster(str(path))
     partitions = cluster.partitions("events")
     while True:
-        cluster._reader.edges(partitions)
+        reader_of(cluster).edges(partitions)
 
 
 def burn(_path: Path) -> None:
@@ -155,8 +158,8 @@ def commit_for_ever(path: Path) -> None:
     for number in range(1 << 30):
         (extents,) = small_jobs(cluster, 1)
         commit(cluster, extents, number)
-        cluster._parts.files.remove_dir(
-            cluster._parts.metadata.cluster_file.log_dir(0).staging / "job-0"
+        store_of(cluster).files.remove_dir(
+            store_of(cluster).metadata.cluster_file.log_dir(0).staging / "job-0"
         )
 
 
@@ -195,7 +198,7 @@ def bench_commits_do_not_starve_snapshots(tmp_path: Path, targets: Targets) -> N
     def snapshots() -> float:
         start = time.perf_counter()
         for _ in range(1000):
-            cluster._reader.edges(partitions)
+            reader_of(cluster).edges(partitions)
         return time.perf_counter() - start
 
     ratios = []

@@ -40,6 +40,7 @@ from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
+from tests.support.store import reader_of, store_of
 from tests.support.targets import Targets
 from tests.support.topics_of_writes import task_producer
 
@@ -66,7 +67,7 @@ class Sized(NamedTuple):
 
 def look_up(sized: Sized) -> None:
     """Open the cluster, and see where one partition ends."""
-    Cluster(str(sized.path))._reader.edges([PARTITION])
+    reader_of(Cluster(str(sized.path))).edges([PARTITION])
 
 
 def append(sized: Sized) -> None:
@@ -82,7 +83,9 @@ def append_again(sized: Sized) -> None:
 def append_first_idempotent(sized: Sized) -> None:
     """Append the first batch of an idempotent producer."""
     cluster = Cluster(str(sized.path))
-    data = builders.idempotent_batch(base_sequence=0, producer_id=cluster._parts.new_producer_id())
+    data = builders.idempotent_batch(
+        base_sequence=0, producer_id=store_of(cluster).new_producer_id()
+    )
     result = builders.append_records(cluster, {tuple(PARTITION): data})
     assert result[PARTITION].error is None
 
@@ -100,18 +103,18 @@ def commit_again(sized: Sized) -> None:
 def _commit(sized: Sized, cluster: Cluster) -> None:
     options = parse_write_options({**sized.options(), "topic": TOPIC})
     transaction = uuid.uuid4().hex
-    (cluster._parts.metadata.cluster_file.log_dir(0).staging / transaction).mkdir(parents=True)
-    task = task_producer(cluster._parts, transaction, options)
+    (store_of(cluster).metadata.cluster_file.log_dir(0).staging / transaction).mkdir(parents=True)
+    task = task_producer(store_of(cluster), transaction, options)
     task.append(pa.record_batch({"value": [b"x"], "partition": pa.array([0], pa.int32())}))
     staged = task.finish()
-    coordinator = coordinator_for(cluster._parts, options)
+    coordinator = coordinator_for(store_of(cluster), options)
     coordinator.commit(staged, transactional_id=transaction)
     coordinator.discard(staged, transaction)
 
 
 def plan(sized: Sized) -> None:
     options = parse_read_options({"path": str(sized.path), "subscribe": TOPIC})
-    assert Cluster(str(sized.path))._reader.plan(options)
+    assert reader_of(Cluster(str(sized.path))).plan(options)
 
 
 def describe(sized: Sized) -> None:
@@ -121,14 +124,14 @@ def describe(sized: Sized) -> None:
 def read_the_last(sized: Sized) -> None:
     """Plan a read of one record at the end, agree on where it ends, and read it."""
     cluster = Cluster(str(sized.path))
-    end = cluster._reader.edges([PARTITION])[PARTITION].high_watermark
+    end = reader_of(cluster).edges([PARTITION])[PARTITION].high_watermark
     given = {"assign": f'{{"{TOPIC}":[0]}}', "startingOffsets": f'{{"{TOPIC}":{{"0":{end - 1}}}}}'}
     options = parse_read_options({"path": str(sized.path), **given})
     action = uuid.uuid4().hex
     rows = [
         rows.num_rows
-        for piece in cluster._reader.plan(options)
-        for rows in cluster._reader.read_piece(piece, ["value"], options, action)
+        for piece in reader_of(cluster).plan(options)
+        for rows in reader_of(cluster).read_piece(piece, ["value"], options, action)
     ]
     assert sum(rows) >= 1
 
@@ -241,7 +244,7 @@ def bench_by_segments(memory_path: Path, targets: Targets) -> None:
     for size in (1, 100, 1000, 10_000):
         clusters.append(a_cluster(memory_path, size, config=TopicConfig(segment_bytes=200)))
         _append_batches(clusters[-1], size - 1, builders.batch(n=1, value_bytes=100))
-        log = clusters[-1].opened._parts.manager.log(PARTITION)
+        log = store_of(clusters[-1].opened).manager.log(PARTITION)
         assert len(log.segments.bases(log.state())) == size
     measure(
         "segments of the partition", clusters, flat=AGAIN, linear=FIRST + ON_ALL, targets=targets
@@ -257,7 +260,7 @@ def bench_by_small_batches(memory_path: Path, targets: Targets) -> None:
 
 
 def _append_batches(sized: Sized, count: int, batch: bytes) -> None:
-    log = sized.opened._parts.manager.log(PARTITION)
+    log = store_of(sized.opened).manager.log(PARTITION)
     appender = LogAppender(log, log.state(), now_ms=now_ms())
     for _ in range(count):
         appender.append(bytearray(batch))
@@ -277,7 +280,7 @@ def _commit_of_a_query(sized: Sized, number: int) -> None:
     cluster = sized.opened
     extents: list[Extent] = builders.staged(cluster, {tuple(PARTITION): [sized.batch]})
     coordinator = coordinator_for(
-        cluster._parts, parse_write_options({**sized.options(), "topic": TOPIC})
+        store_of(cluster), parse_write_options({**sized.options(), "topic": TOPIC})
     )
     coordinator.commit(extents, transactional_id=f"query-{number % 10}", sequence=number)
     coordinator.discard(extents, "job")

@@ -17,6 +17,7 @@ from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from tests.support import builders
 from tests.support.interleaved import Candidate, interleave
+from tests.support.store import store_of
 from tests.support.targets import Targets
 
 ROUNDS = 30
@@ -29,7 +30,7 @@ TARGETS = {("one replica, acks=1", "the log alone"): 1 / 1.05, ("three replicas,
 
 def through_the_log(cluster: Cluster) -> Callable[[], None]:
     cluster.create_topic("alone", partitions=PARTITIONS)
-    logs = [cluster._parts.manager.log(TopicPartition("alone", n)) for n in range(PARTITIONS)]
+    logs = [store_of(cluster).manager.log(TopicPartition("alone", n)) for n in range(PARTITIONS)]
     origin = AppendOrigin.CLIENT
 
     def run() -> None:
@@ -49,7 +50,7 @@ def through_the_manager(
     def run() -> None:
         answers: list[Mapping[TopicPartition, AppendResult]] = []
         for one in LAPS * entries:
-            cluster._parts.append_records(
+            store_of(cluster).append_records(
                 timeout_ms=1000,
                 required_acks=acks,
                 entries_per_partition=one,

@@ -18,6 +18,7 @@ from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
 from spark_kbatch.errors import ConfigError, GroupIdNotFoundError, GroupNotEmptyError
 from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders, stored_groups
+from tests.support.store import store_of
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,7 @@ def test_topics_are_shown_even_if_groups_cannot_be_read(
 ) -> None:
     cluster = builders.a_cluster(tmp_path)
     stored_groups.store(cluster, "billing", {("events", 0): 0})
-    log = cluster._parts.metadata.cluster_file.log_directory(CONSUMER_OFFSETS, 0)
+    log = store_of(cluster).metadata.cluster_file.log_directory(CONSUMER_OFFSETS, 0)
     (segment,) = log.glob("*.log")
     data = bytearray(segment.read_bytes())
     data[70] ^= 1

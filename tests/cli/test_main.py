@@ -27,6 +27,7 @@ from spark_kbatch.replica.topic_files import TopicFiles
 from tests.support import builders
 from tests.support.answers import kbatch_answering
 from tests.support.log_histories import data_batch, marker_batch
+from tests.support.store import reader_of, store_of
 
 ROWS = pa.record_batch(
     {
@@ -117,7 +118,9 @@ def test_topics_as_json_is_one_object_a_topic(path: Path) -> None:
 
     assert (empty["topic"], events["topic"]) == ("empty", "events")
     assert [p["high_watermark"] for p in events["partitions"]] == [3, 3]
-    assert events["topic_id"] == Cluster(str(path))._parts.metadata.topics.topic("events").topic_id
+    assert (
+        events["topic_id"] == store_of(Cluster(str(path))).metadata.topics.topic("events").topic_id
+    )
 
 
 def test_topics_names_internal_topics_when_asked(path: Path) -> None:
@@ -242,7 +245,7 @@ def old(tmp_path: Path) -> Path:
 
 def first_offset(path: Path) -> int:
     cluster = Cluster(str(path))
-    return cluster._reader.edges([TopicPartition("events", 0)])[TopicPartition("events", 0)][0]
+    return reader_of(cluster).edges([TopicPartition("events", 0)])[TopicPartition("events", 0)][0]
 
 
 def test_gc_says_what_it_deletes(old: Path) -> None:

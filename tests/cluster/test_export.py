@@ -37,6 +37,7 @@ from tests.support.reference import (
     read_header,
     split_batches,
 )
+from tests.support.store import store_of
 
 CONFIG = TopicConfig(segment_bytes=700, index_interval_bytes=200)
 TOPIC_ID = "I9kB3I7cRKaTU-raoqXJJQ"
@@ -100,7 +101,7 @@ def test_exported_segments_and_indexes_are_those_of_the_log(tmp_path: Path) -> N
 
     for partition, held in builders.contents(cluster).items():
         ours, theirs = (
-            cluster._parts.metadata.cluster_file.log_directory(partition),
+            store_of(cluster).metadata.cluster_file.log_directory(partition),
             log_dir / str(partition),
         )
         assert len(segments(theirs)) > 2
@@ -142,7 +143,7 @@ def test_the_topic_keeps_its_id_on_the_broker(tmp_path: Path) -> None:
 
     text = (log_dir / "events-1" / "partition.metadata").read_text()
     assert text == f"version: 0\ntopic_id: {TOPIC_ID}"
-    assert cluster._parts.metadata.topics.topic("events").topic_id != TOPIC_ID
+    assert store_of(cluster).metadata.topics.topic("events").topic_id != TOPIC_ID
 
 
 def test_checkpoints_drop_the_exported_partitions_and_keep_the_others(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_messages_of_formats_v0_and_v1_are_exported_from_any_offset(
                 producer.send("events", b"%d of %d" % (number, size))
             producer.flush()
     (held,) = builders.contents(cluster).values()
-    (path,) = segments(cluster._parts.metadata.cluster_file.log_directory(EVENTS_0))
+    (path,) = segments(store_of(cluster).metadata.cluster_file.log_directory(EVENTS_0))
 
     for log_start in range(9):
         folder = tmp_path / str(log_start)
@@ -229,7 +230,7 @@ def test_an_exported_log_dir_reads_the_same_as_the_cluster(tmp_path: Path) -> No
 
 def test_uncommitted_records_are_not_exported(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=2), a_broker_log_dir(tmp_path)
-    ours = cluster._parts.metadata.cluster_file.log_directory(EVENTS_0)
+    ours = store_of(cluster).metadata.cluster_file.log_directory(EVENTS_0)
     with (ours / f"{0:020d}.log").open("ab") as file:
         file.write(builders.batch(base_offset=6, leader_epoch=0))
 
@@ -348,7 +349,7 @@ def test_the_log_dir_of_a_kbatch_cluster_is_refused(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path, batches=1)
 
     with pytest.raises(ConfigError, match="of a kbatch cluster"):
-        cluster.export("events", to=cluster._parts.metadata.cluster_file.log_dir(0).path)
+        cluster.export("events", to=store_of(cluster).metadata.cluster_file.log_dir(0).path)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -365,7 +366,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_batch_is_not_exported(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=1), a_broker_log_dir(tmp_path)
     path = (
-        cluster._parts.metadata.cluster_file.log_directory(TopicPartition("events", 1))
+        store_of(cluster).metadata.cluster_file.log_directory(TopicPartition("events", 1))
         / f"{0:020d}.log"
     )
     data = bytearray(path.read_bytes())

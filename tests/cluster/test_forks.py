@@ -16,6 +16,7 @@ import spark_kbatch
 from spark_kbatch import mutexes
 from tests.support import builders
 from tests.support.faults import run_child
+from tests.support.store import store_of
 
 SOON = 20  # seconds: work that has not ended by then hangs
 
@@ -57,10 +58,10 @@ def test_a_child_uses_a_cluster_whose_mutex_a_thread_held_at_the_fork(
 ) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2})
     builders.append_records(cluster, {("events", 0): builders.batch(n=3)})
-    held = cluster._parts.manager if part == "partitions" else cluster._parts.manager.dirs
+    held = store_of(cluster).manager if part == "partitions" else store_of(cluster).manager.dirs
 
     def work() -> None:
-        assert cluster._parts.manager.dirs.is_online(0)
+        assert store_of(cluster).manager.dirs.is_online(0)
         result = builders.append_records(cluster, {("events", 1): builders.batch(n=3)})
         assert [one.error for one in result.values()] == [None]
         assert cluster.read("events").read_all().num_rows == 6

@@ -23,6 +23,7 @@ from spark_kbatch.model import TopicPartition
 from tests.support import builders
 from tests.support.reference import Record
 from tests.support.soundness import ensure_sound
+from tests.support.store import reader_of, store_of
 
 ARCHIVES = sorted((Path(__file__).parents[1] / "data/clusters").glob("*.tar.xz"))
 NEVER_COMMITTED = "d" * 32
@@ -94,11 +95,11 @@ def test_appends_and_commits_follow_the_existing_records(kept: Kept) -> None:
         here = [one._replace(offset=start + one.offset) for one in added] if tp in places else []
         assert after[tp] == records + here
     for tp in places:
-        ensure_sound(kept.open()._parts.manager.log(tp))
+        ensure_sound(store_of(kept.open()).manager.log(tp))
 
 
 def _log_end(kept: Kept, topic_partition: TopicPartition) -> int:
-    (edges,) = kept.open()._reader.edges([topic_partition]).values()
+    (edges,) = reader_of(kept.open()).edges([topic_partition]).values()
     return edges.log_end_offset
 
 
@@ -107,7 +108,10 @@ def test_a_decided_commit_is_finished_and_its_retry_skipped(kept: Kept) -> None:
     cluster = kept.open()
     extents = builders.staged(cluster, {("plain", 0): [new]})
     coordinator = Coordinator(
-        cluster._parts.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=0, flush=False
+        store_of(cluster).manager,
+        lambda: builders.FIRST_TIMESTAMP_MS,
+        adopt_min_bytes=0,
+        flush=False,
     )
 
     assert not coordinator.commit(extents, transactional_id="the-query", sequence=2)

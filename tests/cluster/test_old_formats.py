@@ -36,6 +36,7 @@ from spark_kbatch.record.header import walk
 from tests.support import builders, reference
 from tests.support.crashes import sample
 from tests.support.reference import Record
+from tests.support.store import store_of
 from tests.support.topics_of_writes import find_or_create_topic, task_producer
 
 EVENTS = TopicPartition("events", 0)
@@ -70,10 +71,10 @@ def a_job(cluster: Cluster, *tasks: pa.RecordBatch, **options: str) -> None:
     )
     extents = []
     for rows in tasks:
-        producer = task_producer(cluster._parts, "job", given)
+        producer = task_producer(store_of(cluster), "job", given)
         producer.append(rows)
         extents += producer.finish()
-    coordinator_for(cluster._parts, given).commit(extents, transactional_id="job")
+    coordinator_for(store_of(cluster), given).commit(extents, transactional_id="job")
 
 
 # Producers.
@@ -135,7 +136,7 @@ def test_zstd_is_refused_by_name(tmp_path: Path, magic: int) -> None:
             producer.send("events", b"v")
     options = parse_write_options({"path": "/x", "compression.type": "zstd"})
     with pytest.raises(ConfigError, match=message):
-        find_or_create_topic(cluster._parts, "events", options)
+        find_or_create_topic(store_of(cluster), "events", options)
 
 
 @pytest.mark.parametrize("magic", MAGICS)
@@ -187,7 +188,7 @@ def test_records_of_jobs_are_stored_in_the_topics_format(
     assert reference.decode_messages(log_bytes(cluster)) == expected
     assert {header.magic for _, header in walk(log_bytes(cluster))} == {magic}
     assert (
-        cluster._parts.metadata.topics.topic("events").config.message_format_version
+        store_of(cluster).metadata.topics.topic("events").config.message_format_version
         == VERSIONS[magic]
     )
 
@@ -267,7 +268,7 @@ def test_a_damaged_byte_of_a_log_is_refused_or_changes_nothing(
     rows = rows.drop_columns(["headers"])
     for first in (0, 3, 6):
         a_job(cluster, rows.slice(first, 3), topic="events", compression_type=compression)
-    log = cluster._parts.manager.log(EVENTS)
+    log = store_of(cluster).manager.log(EVENTS)
     path, state = log.directory / LOG, log.state()
 
     def contents() -> list[Record]:
@@ -366,7 +367,7 @@ def test_a_follower_has_the_bytes_of_its_leader(tmp_path: Path, magic: int) -> N
         a_job(cluster, rows, topic="events", compression_type=compression, batch_size="3000")
     data = log_bytes(cluster)
     follower = PartitionLog(
-        Files(), tmp_path / "f", EVENTS, cluster._parts.manager.log(EVENTS).config
+        Files(), tmp_path / "f", EVENTS, store_of(cluster).manager.log(EVENTS).config
     )
     follower.create("a-topic-id-of-22-chars")
 
@@ -406,7 +407,7 @@ def test_a_truncated_log_ends_with_a_whole_entry(tmp_path: Path, magic: int, off
     rows = builders.rows(n=300).drop_columns(["headers"])
     a_job(cluster, rows, topic="events")
     a_job(cluster, rows.slice(0, 160), topic="events", compression_type="lz4", batch_size="3000")
-    log = cluster._parts.manager.log(EVENTS)
+    log = store_of(cluster).manager.log(EVENTS)
     held = reference.decode_messages(log_bytes(cluster))
     ends = [0, *range(1, 301)]
     data = log_bytes(cluster)
@@ -430,7 +431,7 @@ def test_batch_headers_of_a_segment_are_those_of_its_entries(
     cluster, rows = a_cluster(tmp_path, 1), builders.rows(n=1_000).drop_columns(["headers"])
     a_job(cluster, rows, topic="events")
     a_job(cluster, rows, topic="events", compression_type="gzip")
-    log, data = cluster._parts.manager.log(EVENTS), log_bytes(cluster)
+    log, data = store_of(cluster).manager.log(EVENTS), log_bytes(cluster)
 
     found = list(log.batch_headers(0, 0, len(data), messages_together=together))
 

@@ -14,6 +14,7 @@ from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.record.header import walk
 from tests.support import builders
 from tests.support.reference import CODECS
+from tests.support.store import store_of
 from tests.support.topics_of_writes import task_producer
 
 EVENTS = TopicPartition("events", 0)
@@ -37,9 +38,9 @@ def a_job(cluster: Cluster, **options: str) -> None:
         {"path": str(cluster.path), "topic": "events", "flush": "false"}
         | {key.replace("_", "."): value for key, value in options.items()}
     )
-    producer = task_producer(cluster._parts, "job", given)
+    producer = task_producer(store_of(cluster), "job", given)
     producer.append(ROWS)
-    coordinator_for(cluster._parts, given).commit(producer.finish(), transactional_id="job")
+    coordinator_for(store_of(cluster), given).commit(producer.finish(), transactional_id="job")
 
 
 @pytest.mark.parametrize("stored", ["uncompressed", "gzip", "zstd"])

@@ -22,6 +22,7 @@ from tests.support import builders
 from tests.support.crashes import sample
 from tests.support.faults import CAN_BE_TORN, Fault, FaultyFiles, StopsInTheFlip, died
 from tests.support.soundness import ensure_sound
+from tests.support.store import reader_of, store_of
 
 PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
 BATCH = builders.batch(n=1)
@@ -39,7 +40,7 @@ def write(
     """Commit one record to each partition; return False if it was skipped as a duplicate."""
     extents = builders.staged(cluster, {tp: [BATCH] for tp in PARTITIONS})
     committer = Coordinator(
-        cluster._parts.manager,
+        store_of(cluster).manager,
         lambda: now_ms,
         adopt_min_bytes=1 << 20,
         flush=False,
@@ -50,13 +51,13 @@ def write(
 
 def ids(cluster: Cluster) -> list[tuple[str, int]]:
     """Return the transactional id and sequence of each record in the log, in order."""
-    replica = cluster._parts.manager.replica(TRANSACTION_STATE)
+    replica = store_of(cluster).manager.replica(TRANSACTION_STATE)
     found = transactions(replica, replica.state.log_start_offset)
     return [(one.transactional_id, one.value.sequence) for one in found]
 
 
 def ends(cluster: Cluster) -> list[int]:
-    return [edges.high_watermark for edges in cluster._reader.edges(PARTITIONS).values()]
+    return [edges.high_watermark for edges in reader_of(cluster).edges(PARTITIONS).values()]
 
 
 @pytest.fixture
@@ -79,12 +80,12 @@ def test_the_last_sequence_of_each_id_stays_and_jobs_without_one_are_dropped(
     rewrites_at(1)
     write(cluster, "last-job")
     assert ids(cluster) == [("a", 2), ("b", 7)]
-    log = cluster._parts.manager.log(TRANSACTION_STATE)
+    log = store_of(cluster).manager.log(TRANSACTION_STATE)
     ensure_sound(log)
     assert log.state().segment_size == 0
 
     shutil.rmtree(
-        cluster._parts.metadata.paths.transactions_dir
+        store_of(cluster).metadata.paths.transactions_dir
     )  # saved sequences are rebuilt from what is left
     for transactional_id, last in (("a", 2), ("b", 7)):
         assert not write(cluster, transactional_id, last)
@@ -97,7 +98,7 @@ def test_a_smaller_log_is_left_as_it_is(
     cluster: Cluster, rewrites_at: Callable[[int], None]
 ) -> None:
     write(cluster, "a", 0)
-    size = cluster._parts.manager.log(TRANSACTION_STATE).state().segment_size
+    size = store_of(cluster).manager.log(TRANSACTION_STATE).state().segment_size
     rewrites_at(3 * size)
     write(cluster, "job")
     assert ids(cluster) == [("a", 0), ("a", 0), ("job", -1), ("job", -1)]  # prepared, complete
@@ -121,7 +122,7 @@ def test_the_log_stays_small_over_many_commits(
     sizes = []
     for sequence in range(60):
         write(cluster, "query", sequence)
-        log = cluster._parts.manager.log(TRANSACTION_STATE)
+        log = store_of(cluster).manager.log(TRANSACTION_STATE)
         sizes.append(log.size_in_bytes(log.state()))
     assert max(sizes) < 6000
     assert log.state().log_start_offset > 60
@@ -156,7 +157,7 @@ def test_a_failed_rewrite_does_not_fail_the_commit(
     assert ends(cluster) == [2, 2]
     assert write(cluster, "c", 1)
     assert ids(cluster) == [("a", 1), ("b", 1), ("c", 1)]
-    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
+    ensure_sound(store_of(cluster).manager.log(TRANSACTION_STATE))
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
@@ -193,7 +194,7 @@ def test_a_rewrite_killed_at_any_step_loses_no_commit(
         assert write(crashed, "b", 6), step
         assert ends(crashed) == [6, 6], step
         assert dict(ids(crashed)) == {"a": 2, "b": 6, "c": 0}, step
-        ensure_sound(crashed._parts.manager.log(TRANSACTION_STATE))
+        ensure_sound(store_of(crashed).manager.log(TRANSACTION_STATE))
         shutil.rmtree(path)
 
 
@@ -268,7 +269,7 @@ def test_a_pending_commit_is_found_without_scanning_the_log(cluster: Cluster) ->
         files = CountingFiles()
         looking = Cluster(str(cluster.path), files=files)
         files.read_bytes = 0
-        assert looking._parts.coordinator(flush=False).is_pending(PARTITIONS)
+        assert store_of(looking).coordinator(flush=False).is_pending(PARTITIONS)
         write(cluster)
         return files.read_bytes
 

@@ -22,6 +22,7 @@ from tests.support import builders
 from tests.support.builders import batch, commit, contents, records_of, staged
 from tests.support.faults import Fault, FaultyFiles
 from tests.support.soundness import ensure_sound
+from tests.support.store import store_of
 
 EVENTS = TopicPartition("events", 0)
 TWO_TOPICS = {"events": 1, "others": 2}
@@ -53,7 +54,7 @@ def test_tasks_are_placed_in_the_order_of_their_extents(tmp_path: Path) -> None:
     tasks = [staged(cluster, a_job(2 * n, 2 * n + 1), adopt_min_bytes=n) for n in range(4)]
     commit(cluster, [extent for task in tasks for extent in task])
     assert contents(cluster)[EVENTS] == records_of([batch(seed=seed) for seed in range(8)])
-    ensure_sound(cluster._parts.manager.log(EVENTS))
+    ensure_sound(store_of(cluster).manager.log(EVENTS))
 
 
 def test_many_small_commits_leave_few_segments(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_many_small_commits_leave_few_segments(tmp_path: Path) -> None:
         commit(cluster, extents, transaction=f"job-{number}", adopt_min_bytes=2000)
     assert len(contents(cluster)[EVENTS]) == 60
     for tp, segments in ((EVENTS, [0, 19, 39, 59]), (COMMITS, [0]), (TRANSACTION_STATE, [0])):
-        log = cluster._parts.manager.log(tp)
+        log = store_of(cluster).manager.log(tp)
         assert log.segments.bases(log.state()) == segments, (
             "one for each file that was large enough"
         )
@@ -74,15 +75,15 @@ def test_many_small_commits_leave_few_segments(tmp_path: Path) -> None:
 
 def test_a_job_without_rows_commits_nothing(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    before = cluster._parts.manager.log(TRANSACTION_STATE).state()
+    before = store_of(cluster).manager.log(TRANSACTION_STATE).state()
     commit(cluster, [])
-    assert cluster._parts.manager.log(TRANSACTION_STATE).state() == before
+    assert store_of(cluster).manager.log(TRANSACTION_STATE).state() == before
 
 
 def test_a_commit_leaves_no_staged_files(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     commit(cluster, staged(cluster, a_job(1, 2), adopt_min_bytes=0))
-    assert list(cluster._parts.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
+    assert list(store_of(cluster).metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
 
 def test_an_attempt_that_is_not_committed_is_left_as_it_is(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_an_attempt_that_is_not_committed_is_left_as_it_is(tmp_path: Path) -> No
     late = staged(cluster, a_job(9))
     commit(cluster, staged(cluster, a_job(1)))
     assert (
-        cluster._parts.metadata.cluster_file.log_dir(0).staging / late[0].file
+        store_of(cluster).metadata.cluster_file.log_dir(0).staging / late[0].file
     ).read_bytes() == batch(seed=9)
     assert contents(cluster)[EVENTS] == records_of([batch(seed=1)])
 
@@ -141,7 +142,7 @@ def test_an_extent_that_does_not_match_its_topic_or_file_aborts_the_whole_job(
 
     builders.write(cluster, a_job(2))
     assert contents(cluster)[EVENTS] == records_of([batch(seed=2)])
-    ensure_sound(cluster._parts.manager.log(EVENTS))
+    ensure_sound(store_of(cluster).manager.log(EVENTS))
 
 
 def test_jobs_that_commit_at_the_same_time_take_turns(tmp_path: Path) -> None:
@@ -166,8 +167,8 @@ def test_jobs_that_commit_at_the_same_time_take_turns(tmp_path: Path) -> None:
     assert errors == []
     for place in (EVENTS, TopicPartition("others", 1)):
         assert [record.offset for record in contents(cluster)[place]] == list(range(20))
-        ensure_sound(cluster._parts.manager.log(place))
-    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
+        ensure_sound(store_of(cluster).manager.log(place))
+    ensure_sound(store_of(cluster).manager.log(TRANSACTION_STATE))
 
 
 # Rolling forward.
@@ -178,7 +179,7 @@ def test_rolling_forward_with_nothing_pending_writes_nothing(tmp_path: Path) -> 
     builders.write(cluster, a_job(1))
     files = FaultyFiles()
     options = parse_write_options({"path": str(cluster.path)})
-    coordinator_for(Cluster(str(cluster.path), files=files)._parts, options).roll_forward()
+    coordinator_for(store_of(Cluster(str(cluster.path), files=files)), options).roll_forward()
     assert {step.split()[0] for step in files.steps} == {"lock"}
 
 
@@ -210,28 +211,30 @@ def test_a_full_disk_does_not_stop_rolling_forward(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     an_undone_flip(cluster)
     options = parse_write_options({"path": str(cluster.path)})
-    coordinator_for(Cluster(str(cluster.path), files=FullDisk())._parts, options).roll_forward()
+    coordinator_for(store_of(Cluster(str(cluster.path), files=FullDisk())), options).roll_forward()
 
-    assert not cluster._parts.manager.log(TRANSACTION_STATE).state().has_pending_commit
+    assert not store_of(cluster).manager.log(TRANSACTION_STATE).state().has_pending_commit
     for topic, count in TWO_TOPICS.items():
         for number in range(count):
-            log = cluster._parts.manager.log(TopicPartition(topic, number))
+            log = store_of(cluster).manager.log(TopicPartition(topic, number))
             assert log.state().log_end_offset == 3
             ensure_sound(log)
-    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
+    ensure_sound(store_of(cluster).manager.log(TRANSACTION_STATE))
 
 
 def test_rolling_forward_never_moves_a_partition_back(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     an_undone_flip(cluster)
-    log = cluster._parts.manager.log(EVENTS)
-    newer = cluster._parts.snapshots.replicas([EVENTS])[EVENTS].state
+    log = store_of(cluster).manager.log(EVENTS)
+    newer = store_of(cluster).snapshots.replicas([EVENTS])[EVENTS].state
     newer = newer._replace(sequence=newer.sequence + 1, log_start_offset=2)
     log.write_state(newer, flush=False)
 
-    coordinator_for(cluster._parts, parse_write_options({"path": str(cluster.path)})).roll_forward()
+    coordinator_for(
+        store_of(cluster), parse_write_options({"path": str(cluster.path)})
+    ).roll_forward()
     assert log.state() == newer
-    assert cluster._parts.manager.log(TopicPartition("others", 0)).state().log_end_offset == 3
+    assert store_of(cluster).manager.log(TopicPartition("others", 0)).state().log_end_offset == 3
 
 
 def test_rolling_forward_twice_is_the_same_as_once(tmp_path: Path) -> None:
@@ -240,8 +243,8 @@ def test_rolling_forward_twice_is_the_same_as_once(tmp_path: Path) -> None:
     options = parse_write_options({"path": str(cluster.path)})
     states = []
     for _ in range(2):
-        coordinator_for(cluster._parts, options).roll_forward()
+        coordinator_for(store_of(cluster), options).roll_forward()
         states.append(
-            [cluster._parts.manager.log(tp).state() for tp in (EVENTS, TRANSACTION_STATE)]
+            [store_of(cluster).manager.log(tp).state() for tp in (EVENTS, TRANSACTION_STATE)]
         )
     assert states[0] == states[1]

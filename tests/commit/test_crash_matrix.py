@@ -25,6 +25,7 @@ from tests.support import builders
 from tests.support.crashes import Crash, Recording, sample
 from tests.support.faults import Fault, FaultyFiles, SimulatedProcess, died
 from tests.support.jobs import PATH, Contents, Scenario
+from tests.support.store import store_of
 
 SLOT = "__transaction_state-0/kbatch.state"
 
@@ -215,8 +216,8 @@ def undone(crashes: Iterable[Crash]) -> list[Crash]:
     return [
         crash
         for crash in crashes
-        if Cluster(PATH, files=crash.files())
-        ._parts.manager.log(TRANSACTION_STATE)
+        if store_of(Cluster(PATH, files=crash.files()))
+        .manager.log(TRANSACTION_STATE)
         .state()
         .has_pending_commit
     ]

@@ -24,6 +24,7 @@ from tests.support import builders
 from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, died
 from tests.support.reference import Record, encode_batch
 from tests.support.soundness import ensure_sound
+from tests.support.store import reader_of, store_of
 
 TOPICS = {"clicks": 3, "views": 2}
 BATCH = builders.batch(n=2)
@@ -44,7 +45,7 @@ def write(
     """Commit a batch of two records to each of these partitions."""
     extents = builders.staged(cluster, {place: [BATCH] for place in places})
     coordinator = Coordinator(
-        cluster._parts.manager,
+        store_of(cluster).manager,
         lambda: builders.FIRST_TIMESTAMP_MS,
         adopt_min_bytes=1 << 20,
         flush=False,
@@ -150,7 +151,9 @@ def test_the_ends_of_a_commit_as_ending_offsets_give_the_topic_as_it_was(cluster
     options = parse_read_options(
         {"path": str(cluster.path), "subscribe": "clicks", "endingOffsets": text}
     )
-    found = {one.planned.topic_partition: one.planned.end for one in cluster._reader.plan(options)}
+    found = {
+        one.planned.topic_partition: one.planned.end for one in reader_of(cluster).plan(options)
+    }
     assert found == {tp: len(before[tp]) for tp in found}
     assert sum(found.values()) == 4
 
@@ -217,7 +220,7 @@ def test_a_commit_killed_at_any_step_is_in_the_history_exactly_if_its_data_is_vi
         seen.add(len(numbers))
         write(crashed, ("views", 0))
         assert len(list(crashed.history())) == len(numbers) + 1
-        ensure_sound(crashed._parts.manager.log(COMMITS))
+        ensure_sound(store_of(crashed).manager.log(COMMITS))
         shutil.rmtree(path)
     assert seen == {1, 2}
 
@@ -233,7 +236,7 @@ def test_the_oldest_commits_are_deleted_and_numbers_go_on(cluster: Cluster) -> N
     assert kept == list(range(59, kept[-1] - 1, -1))
     assert 10 < len(kept) < 40
     assert cluster.first_commit() == kept[-1]
-    log = cluster._parts.manager.log(COMMITS)
+    log = store_of(cluster).manager.log(COMMITS)
     assert limit - limit // 8 <= log.size_in_bytes(log.state()) <= limit + limit // 4
     ensure_sound(log)
     assert cluster.find_commit(kept[-1]).transactional_id == f"job {kept[-1]}"
@@ -249,7 +252,7 @@ def test_commits_are_deleted_with_their_segment_only_if_a_limit_is_set(cluster: 
     for number in range(20):
         write(cluster, ("clicks", 0), transaction=f"job {number}", retention=-1)
     assert len([*cluster.history()]) == 20
-    log = cluster._parts.manager.log(COMMITS)
+    log = store_of(cluster).manager.log(COMMITS)
     assert log.segments.bases(log.state()) == [0]
 
 
@@ -259,7 +262,7 @@ def test_a_history_whose_oldest_commits_are_deleted_during_a_read_gives_the_rest
     monkeypatch.setattr(history, "_PAGE", 4)
     for number in range(30):
         write(cluster, ("clicks", 0), transaction=f"job {number}", retention=1 << 20)
-    log = cluster._parts.manager.log(COMMITS)
+    log = store_of(cluster).manager.log(COMMITS)
     reading = cluster.history()
     found = [next(reading).number for _ in range(4)]
     for number in range(3):

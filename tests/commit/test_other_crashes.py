@@ -19,6 +19,7 @@ from tests.support import builders
 from tests.support.crashes import Crash, Recording, another_boot
 from tests.support.disk import Disk, DiskFiles
 from tests.support.jobs import PATH, Contents, contents
+from tests.support.store import store_of
 
 SLOT = "__transaction_state-0/kbatch.state"
 PLACES = [("events", 0), ("events", 1)]
@@ -73,7 +74,10 @@ def overwrite(files: Files) -> None:
     cluster = Cluster(PATH, files=files)
     extents = builders.staged(cluster, NEW, flush=True)
     committer = Coordinator(
-        cluster._parts.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=0, flush=True
+        store_of(cluster).manager,
+        lambda: builders.FIRST_TIMESTAMP_MS,
+        adopt_min_bytes=0,
+        flush=True,
     )
     replaced = Overwrite(cluster.topic("events"), 0)
     committer.commit(extents, transactional_id="job", overwrite=replaced)
@@ -146,7 +150,7 @@ def commit(files: Files, transactional_id: str, sequence: int) -> bool:
     cluster = Cluster(PATH, files=files)
     extents = builders.staged(cluster, NEXT, flush=True)
     committer = Coordinator(
-        cluster._parts.manager,
+        store_of(cluster).manager,
         lambda: builders.FIRST_TIMESTAMP_MS,
         adopt_min_bytes=1 << 20,
         flush=True,

@@ -34,6 +34,7 @@ from tests.support.faults import (
     run_child,
 )
 from tests.support.soundness import ensure_sound
+from tests.support.store import reader_of, store_of
 
 FIRST, SECOND = PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
 OTHER = TopicPartition("others", 0)
@@ -53,31 +54,33 @@ def overwrite(
     adopt_min_bytes: int = 1 << 20,
 ) -> None:
     """Replace the records of `events` with these batches."""
-    cluster._parts.manager.now_ms = lambda: now_ms
+    store_of(cluster).manager.now_ms = lambda: now_ms
     topic = cluster.topic("events")
     extents = builders.staged(
         cluster, batches, transaction=transaction, adopt_min_bytes=adopt_min_bytes
     )
     committer = Coordinator(
-        cluster._parts.manager, lambda: now_ms, adopt_min_bytes=adopt_min_bytes, flush=False
+        store_of(cluster).manager, lambda: now_ms, adopt_min_bytes=adopt_min_bytes, flush=False
     )
     committer.commit(extents, transactional_id="job", overwrite=Overwrite(topic, DELAY))
 
 
 def collect_garbage(cluster: Cluster, now_ms: int) -> None:
     """Collect garbage in the logs, as `kbatch gc` would at `now_ms`."""
-    cluster._parts.manager.now_ms = lambda: now_ms
-    cluster._parts.manager.delete_old_segments(PARTITIONS, cluster._parts.coordinator(flush=False))
+    store_of(cluster).manager.now_ms = lambda: now_ms
+    store_of(cluster).manager.delete_old_segments(
+        PARTITIONS, store_of(cluster).coordinator(flush=False)
+    )
 
 
 def read(cluster: Cluster, tp: TopicPartition, start: int, end: int, **named: OnLoss) -> list[int]:
     """Return the offsets read from a range that was resolved earlier."""
-    pieces = read_range(cluster._parts, OffsetRange(tp, start, end), ["offset"], **named)
+    pieces = read_range(store_of(cluster), OffsetRange(tp, start, end), ["offset"], **named)
     return [offset for piece in pieces for offset in piece.column("offset").to_pylist()]
 
 
 def bases(cluster: Cluster, tp: TopicPartition) -> list[int]:
-    log = Cluster(str(cluster.path))._parts.manager.log(tp)  # has no list of segments cached
+    log = store_of(Cluster(str(cluster.path))).manager.log(tp)  # has no list of segments cached
     return log.segments.bases(log.state())
 
 
@@ -105,7 +108,7 @@ def test_an_overwritten_topic_has_only_the_new_records_and_offsets_go_on(
     assert found[SECOND] == after(0, batch(3))
     assert found[OTHER] == records_of([batch(9)])
     for tp in found:
-        ensure_sound(cluster._parts.manager.log(tp))
+        ensure_sound(store_of(cluster).manager.log(tp))
 
     builders.write(cluster, {("events", 0): [batch(4)]})
     assert contents(cluster)[FIRST] == after(3, batch(2), batch(4))
@@ -118,12 +121,12 @@ def test_an_overwrite_without_rows_empties_the_topic(cluster: Cluster) -> None:
     overwrite(cluster, {})
     found = contents(cluster)
     assert (found[FIRST], found[SECOND]) == ([], [])
-    assert cluster._reader.edges([FIRST])[FIRST].log_start_offset == 3
+    assert reader_of(cluster).edges([FIRST])[FIRST].log_start_offset == 3
     assert next(cluster.history()).ends == {FIRST: 3, SECOND: 0}
     overwrite(cluster, {})
     builders.write(cluster, {("events", 0): [batch(2)]})
     assert contents(cluster)[FIRST] == after(3, batch(2))
-    ensure_sound(cluster._parts.manager.log(FIRST))
+    ensure_sound(store_of(cluster).manager.log(FIRST))
 
 
 def test_a_partition_that_gets_no_rows_is_emptied_too(cluster: Cluster) -> None:
@@ -175,7 +178,7 @@ def test_gc_shows_what_is_kept_for_readers_of_overwritten_records_and_until_when
     assert first["high_watermark"] - first["log_start_offset"] == 3
     assert first["size_in_bytes"] > before
 
-    cluster._parts.manager.now_ms = lambda: now_ms + DELAY
+    store_of(cluster).manager.now_ms = lambda: now_ms + DELAY
     waiting = {one.what for one in cluster.collect_garbage().waiting}
     assert waiting == {"staged", "deleted segments"}
 
@@ -196,7 +199,7 @@ GONE = r"offset 2 of events-0 is out of range: .* offsets 3 to 6 \(exclusive\); 
 def plan(cluster: Cluster, **options: str) -> list[Piece]:
     """Return the tasks' pieces of a batch read of `events` in Spark."""
     read = {"path": str(cluster.path), "subscribe": "events", **options}
-    return cluster._reader.plan(parse_read_options(read))
+    return reader_of(cluster).plan(parse_read_options(read))
 
 
 def planned(cluster: Cluster, **options: str) -> list[TopicPartition]:
@@ -272,10 +275,10 @@ def test_a_plan_whose_records_are_overwritten_before_it_is_read_is_data_loss(
     options = {"path": str(cluster.path), "subscribe": "events"}
     options |= {"endingOffsets": '{"events":{"0":3,"1":0}}'}
     asked = parse_read_options(options)
-    (piece, *_) = cluster._reader.plan(asked)
+    (piece, *_) = reader_of(cluster).plan(asked)
     overwrite(cluster, {("events", 0): [batch(2)]})
     with pytest.raises(DataLossError, match="commit 1 has overwritten it"):
-        list(cluster._reader.read_piece(piece, ["offset"], asked, "action"))
+        list(reader_of(cluster).read_piece(piece, ["offset"], asked, "action"))
 
 
 def test_a_read_that_ends_where_retention_has_moved_the_log_start_is_empty(
@@ -289,7 +292,7 @@ def test_a_read_that_ends_where_retention_has_moved_the_log_start_is_empty(
 
 def test_deleted_records_are_not_read_even_while_their_files_exist(cluster: Cluster) -> None:
     overwrite(cluster, {("events", 0): [batch(2)]})
-    cluster._parts.manager.now_ms = lambda: NOW
+    store_of(cluster).manager.now_ms = lambda: NOW
     cluster.delete_records({FIRST: 6})
     builders.write(cluster, {("events", 0): [batch(3)]})
     assert contents(cluster)[FIRST] == after(6, batch(3))
@@ -316,7 +319,7 @@ def test_a_topic_that_was_recreated_meanwhile_is_left_alone(cluster: Cluster) ->
     stale = Overwrite(cluster.topic("events"), DELAY)
     path = cluster.path / "topics/events.json"
     path.write_text(path.read_text().replace(stale.topic.topic_id, "A" * 22))
-    committer = Coordinator(cluster._parts.manager, lambda: NOW, adopt_min_bytes=0, flush=False)
+    committer = Coordinator(store_of(cluster).manager, lambda: NOW, adopt_min_bytes=0, flush=False)
     with pytest.raises(CommitError, match="was recreated while the job ran") as error:
         committer.commit([], transactional_id="job", overwrite=stale)
     assert error.value.outcome == coordinator.NOTHING_VISIBLE
@@ -360,7 +363,7 @@ def test_an_overwrite_killed_at_any_step_replaces_all_or_nothing(
         assert [contents(crashed)[tp] for tp in PARTITIONS] == [[], after(6, batch(7))], step
         assert read(crashed, SECOND, 0, 9) == list(range(9)), step
         for tp in PARTITIONS:
-            ensure_sound(crashed._parts.manager.log(tp))
+            ensure_sound(store_of(crashed).manager.log(tp))
         shutil.rmtree(path)
     assert seen == sorted(seen)
     assert set(seen) == {False, True}
@@ -380,7 +383,7 @@ def test_readers_during_overwrites_always_see_one_whole_version_of_the_topic(
     child = run_child(overwrites)
     numbers = set()
     while 29 not in numbers:
-        edges = cluster._reader.edges(PARTITIONS)
+        edges = reader_of(cluster).edges(PARTITIONS)
         sizes = [edges[tp].high_watermark - edges[tp].log_start_offset for tp in PARTITIONS]
         assert sizes[0] == sizes[1], edges
         numbers.add(sizes[0])

@@ -20,6 +20,7 @@ from tests.support import builders
 from tests.support.builders import a_cluster, commit, contents, staged, write
 from tests.support.failing_disks import READ_ONLY, Disks, a_replicated_cluster, bytes_of
 from tests.support.faults import DiesAtTheCommitPoint, ReadOnlyFiles, StopsInTheFlip, died
+from tests.support.store import store_of
 
 FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
 TRANSACTIONS = TopicPartition("__transaction_state", 0)
@@ -43,7 +44,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def lose(cluster: Cluster, *partitions: TopicPartition) -> None:
     for tp in partitions:
-        path = cluster._parts.metadata.cluster_file.log_directory(tp) / "kbatch.state"
+        path = store_of(cluster).metadata.cluster_file.log_directory(tp) / "kbatch.state"
         data = bytearray(path.read_bytes())
         for at in (20, 4096 + 20):
             data[at] ^= 1
@@ -112,7 +113,7 @@ def test_a_decided_commit_is_rolled_forward_before_anything_is_truncated(
     list(cluster.repair())
     cluster = Cluster(str(cluster.path))
     assert counts(cluster) == COUNTS
-    assert not cluster._parts.manager.log(TRANSACTIONS).state().has_pending_commit
+    assert not store_of(cluster).manager.log(TRANSACTIONS).state().has_pending_commit
     write(cluster, BEFORE)
     assert counts(cluster) == {FIRST: 8, SECOND: 9}
 
@@ -138,7 +139,7 @@ def test_a_single_partition_can_be_repaired(cluster: Cluster) -> None:
 
 
 def damaged_base_offset(cluster: Cluster, tp: TopicPartition) -> None:
-    path = cluster._parts.metadata.cluster_file.log_directory(tp) / f"{0:020d}.log"
+    path = store_of(cluster).metadata.cluster_file.log_directory(tp) / f"{0:020d}.log"
     path.write_bytes(b"\x80" + path.read_bytes()[1:])
 
 
@@ -147,7 +148,7 @@ def damaged_base_offset(cluster: Cluster, tp: TopicPartition) -> None:
 def test_repair_goes_on_after_a_partition_that_cannot_be_repaired(
     cluster: Cluster, lost: str, dry_run: bool
 ) -> None:
-    directory = cluster._parts.metadata.cluster_file.log_directory(FIRST)
+    directory = store_of(cluster).metadata.cluster_file.log_directory(FIRST)
     if lost == "directory":
         directory.rename(directory.parent.parent / "moved away")
     else:
@@ -163,9 +164,9 @@ def test_repair_goes_on_after_a_partition_that_cannot_be_repaired(
 
 def test_repair_keeps_the_files_of_a_commit_that_cannot_be_finished(cluster: Cluster) -> None:
     cluster = stopped_in_the_flip(cluster, 0)
-    directory = cluster._parts.metadata.cluster_file.log_directory(FIRST)
+    directory = store_of(cluster).metadata.cluster_file.log_directory(FIRST)
     away = directory.rename(directory.parent.parent / "moved away")
-    other = cluster._parts.metadata.cluster_file.log_directory(SECOND)
+    other = store_of(cluster).metadata.cluster_file.log_directory(SECOND)
     (other / f"{0:020d}.index").unlink()
     before = {path.name: path.read_bytes() for path in other.iterdir()}
     reports = {report.topic_partition: report for report in cluster.repair()}
@@ -192,7 +193,7 @@ def replicated(tmp_path: Path) -> Cluster:
 
 
 def directory(cluster: Cluster, node_id: int) -> Path:
-    return cluster._parts.metadata.cluster_file.log_directory(EVENTS, node_id)
+    return store_of(cluster).metadata.cluster_file.log_directory(EVENTS, node_id)
 
 
 def cut(cluster: Cluster, node_id: int, size: int) -> None:
@@ -292,7 +293,7 @@ def test_a_commit_whose_state_was_kept_for_a_failed_disk_is_there_after_a_repair
     monkeypatch.setattr(Coordinator, "_flip", fails)
     write(cluster, {tuple(EVENTS): [BATCHES[2]]})
     again = Cluster(str(cluster.path))
-    assert again._parts.manager.partition(EVENTS).view.state().unwritten
+    assert store_of(again).manager.partition(EVENTS).view.state().unwritten
     assert not [one for one in again.repair() if one.damaged]
 
     assert contents(Cluster(str(cluster.path)))[EVENTS] == builders.records_of([BATCHES[2]])

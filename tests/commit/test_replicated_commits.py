@@ -37,6 +37,7 @@ from tests.support.failing_disks import (
     with_clock,
 )
 from tests.support.faults import ReadOnlyFiles
+from tests.support.store import store_of
 from tests.support.topics_of_writes import find_or_create_topic
 
 PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
@@ -56,7 +57,9 @@ def job(cluster: Cluster, data: bytes) -> list[Extent]:
 def commit(
     cluster: Cluster, extents: Sequence[Extent], clock: Clock, *, acks: int = ACKS_ALL
 ) -> None:
-    committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True, acks=acks)
+    committer = Coordinator(
+        store_of(cluster).manager, clock, adopt_min_bytes=1, flush=True, acks=acks
+    )
     committer.commit(extents, transactional_id="job")
     committer.discard(extents, JOB)
 
@@ -68,7 +71,7 @@ def write(cluster: Cluster, data: bytes, clock: Clock) -> None:
 def values(cluster: Cluster) -> list[list[bytes | None]]:
     """Return the values of each partition, as seen by a process that has just opened the cluster."""
     found: list[list[bytes | None]] = [[] for _ in PARTITIONS]
-    for rows in Cluster(str(cluster.path), files=cluster._parts.files).read("events"):
+    for rows in Cluster(str(cluster.path), files=store_of(cluster).files).read("events"):
         for number, value in zip(
             rows["partition"].to_pylist(), rows["value"].to_pylist(), strict=True
         ):
@@ -81,7 +84,7 @@ def of(*batches: bytes) -> list[list[bytes | None]]:
 
 
 def isr(cluster: Cluster, topic_partition: TopicPartition) -> list[int]:
-    return sorted(cluster._parts.manager.partition(topic_partition).view.state().isr)
+    return sorted(store_of(cluster).manager.partition(topic_partition).view.state().isr)
 
 
 def ensure_equal_replicas(cluster: Cluster) -> None:
@@ -101,7 +104,9 @@ def test_every_replica_gets_the_same_bytes(cluster: Cluster, clock: Clock) -> No
     ensure_equal_replicas(cluster)
     for node in NODES:
         assert (
-            cluster._parts.files.list(cluster._parts.metadata.cluster_file.log_dir(node).staging)
+            store_of(cluster).files.list(
+                store_of(cluster).metadata.cluster_file.log_dir(node).staging
+            )
             == []
         )
 
@@ -278,24 +283,24 @@ def test_replication_factor_must_be_the_one_that_the_topic_was_created_with(
 ) -> None:
     options = {"path": str(cluster.path), "topic": "events", "replication.factor": "2"}
     with pytest.raises(ConfigError, match=r"'replication.factor' is 2, .* exists with 3"):
-        find_or_create_topic(cluster._parts, "events", parse_write_options(options))
+        find_or_create_topic(store_of(cluster), "events", parse_write_options(options))
 
 
 def test_overwritten_records_are_deleted_from_every_replica(cluster: Cluster, clock: Clock) -> None:
     write(cluster, OLD, clock)
-    committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True)
+    committer = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1, flush=True)
     overwrite = Overwrite(cluster.topic("events"), delete_delay_ms=0)
     committer.commit(job(cluster, NEW), transactional_id="job", overwrite=overwrite)
     assert values(cluster) == of(NEW)
 
     clock.now_ms += 60_001
     write(cluster, LATER, clock)
-    cluster._parts.manager.delete_old_segments(PARTITIONS, committer)
+    store_of(cluster).manager.delete_old_segments(PARTITIONS, committer)
     assert values(cluster) == of(NEW, LATER)
     for tp in PARTITIONS:
         for node in NODES:
-            names = cluster._parts.files.list(
-                cluster._parts.metadata.cluster_file.log_directory(tp, node)
+            names = store_of(cluster).files.list(
+                store_of(cluster).metadata.cluster_file.log_directory(tp, node)
             )
             assert f"{3:020d}.log" in names
             assert not [name for name in names if name.startswith(f"{0:020d}")]
@@ -439,7 +444,7 @@ def test_a_reader_sees_a_decided_commit_in_every_replica(tmp_path: Path) -> None
     """Even from a replica that stands in for the leader, before anyone has rolled the commit forward."""
     disks = Disks()
     cluster, extents, clock = begun(tmp_path, disks)
-    committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True)
+    committer = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1, flush=True)
 
     def die(*_: object, **__: object) -> None:
         raise Killed
@@ -463,7 +468,7 @@ def test_an_unclean_election_of_the_commits_topic_writes_no_micro_batch_twice(
     cluster = with_clock(a_replicated_cluster(tmp_path, disks, partitions=2), clock)
 
     def micro_batch(number: int, data: bytes) -> bool:
-        committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True)
+        committer = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1, flush=True)
         extents = job(cluster, data)
         return committer.commit(extents, transactional_id="query", sequence=number)
 
@@ -471,9 +476,9 @@ def test_an_unclean_election_of_the_commits_topic_writes_no_micro_batch_twice(
     logs = [tmp_path / f"disk-{node}/broker-{node}/{TRANSACTION_STATE}" for node in NODES]
     shutil.copytree(logs[0], tmp_path / "image")
     assert micro_batch(1, NEW)
-    states = cluster._parts.metadata.partition_states
+    states = store_of(cluster).metadata.partition_states
     topic_id = cluster.topic(TRANSACTION_STATE.topic).topic_id
-    state = cluster._parts.manager.partition(TRANSACTION_STATE).view.state()
+    state = store_of(cluster).manager.partition(TRANSACTION_STATE).view.state()
     after = state._replace(leader=2, isr=(2,), partition_epoch=state.partition_epoch + 1)
     states.write(TRANSACTION_STATE, after, topic_id)
     for log in logs:
@@ -483,7 +488,7 @@ def test_an_unclean_election_of_the_commits_topic_writes_no_micro_batch_twice(
     with pytest.raises(CommitError, match="no in-sync replica"):
         micro_batch(2, LATER)
 
-    assert cluster._parts.coordinator(flush=True).elect_unclean()
+    assert store_of(cluster).coordinator(flush=True).elect_unclean()
     assert not micro_batch(1, NEW)
     assert micro_batch(2, LATER)
     assert values(cluster) == of(OLD, NEW, LATER)

@@ -21,6 +21,7 @@ from spark_kbatch.model import TopicPartition
 from tests.support import builders
 from tests.support.crashes import sample
 from tests.support.faults import CAN_BE_TORN, Fault, FaultyFiles, died
+from tests.support.store import store_of
 
 PLACES = [("events", 0), ("events", 1)]
 
@@ -30,7 +31,7 @@ def write(cluster: Cluster, seed: int, transactional_id: str, sequence: int, flu
     job = {place: [builders.batch(n=1, seed=seed)] for place in PLACES}
     extents = builders.staged(cluster, job, transaction=f"{transactional_id}-{sequence}")
     coordinator = Coordinator(
-        cluster._parts.manager,
+        store_of(cluster).manager,
         lambda: builders.FIRST_TIMESTAMP_MS,
         adopt_min_bytes=1 << 20,
         flush=flush,
@@ -102,7 +103,7 @@ def test_the_last_sequence_is_found_without_scanning_the_log(
 
 
 def saved_by(cluster: Cluster) -> list[Path]:
-    return sorted(cluster._parts.metadata.paths.transactions_dir.glob("*.json"))
+    return sorted(store_of(cluster).metadata.paths.transactions_dir.glob("*.json"))
 
 
 def saved_for(cluster: Cluster) -> Path:
@@ -151,7 +152,7 @@ def test_a_full_disk_after_the_commit_point_loses_only_the_saved_sequence(cluste
 
     write(cluster, 1, "query", 0)
     assert write(Cluster(str(cluster.path), files=CannotSaveSequences()), 2, "query", 1)
-    assert not (cluster._parts.metadata.paths.transactions_dir / "whole").exists()
+    assert not (store_of(cluster).metadata.paths.transactions_dir / "whole").exists()
     assert not write(cluster, 3, "query", 1)
     assert seeds(cluster) == [1, 2]
 
@@ -221,7 +222,7 @@ def test_rolling_forward_keeps_the_sequence(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         write(Cluster(str(cluster.path), files=DiesSavingTheSequence()), 1, "query", 0)
-    assert cluster._parts.manager.log(TRANSACTION_STATE).state().has_pending_commit
+    assert store_of(cluster).manager.log(TRANSACTION_STATE).state().has_pending_commit
     assert not write(cluster, 2, "query", 0)
     assert saved_for(cluster).exists()
     assert seeds(cluster) == [1]

@@ -23,6 +23,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, run_child
+from tests.support.store import reader_of, store_of
 
 TOPICS = {"clicks": 3, "views": 2}
 PLACES = [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
@@ -40,13 +41,13 @@ def a_commit(path: Path, files: Files | None = None, *, number: int = 0) -> None
 
 def ends(cluster: Cluster) -> list[int]:
     """Return the high watermark of every partition, all from one snapshot."""
-    return [offsets.high_watermark for offsets in cluster._reader.edges(PARTITIONS).values()]
+    return [offsets.high_watermark for offsets in reader_of(cluster).edges(PARTITIONS).values()]
 
 
 def an_undone_flip(path: Path, flips: int) -> None:
     """Leave a commit whose committer stopped after it had flipped `flips` partitions."""
     coordinator_for(
-        Cluster(str(path))._parts, parse_write_options({"path": str(path)})
+        store_of(Cluster(str(path))), parse_write_options({"path": str(path)})
     ).roll_forward()
     dry_run = FaultyFiles()
     a_commit(path, dry_run)
@@ -180,11 +181,11 @@ def test_commits_between_any_two_reads_of_a_snapshot_are_seen_as_a_whole(
 def test_a_decided_commit_is_read_even_if_nothing_can_be_written(path: Path, flips: int) -> None:
     an_undone_flip(path, flips)
     reader = Cluster(str(path), files=ReadOnlyFiles())
-    assert reader._parts.manager.log(TRANSACTION_STATE).state().has_pending_commit
+    assert store_of(reader).manager.log(TRANSACTION_STATE).state().has_pending_commit
 
     assert ends(reader) == [2 * RECORDS] * len(PLACES)
     assert {len(records) for records in builders.contents(reader).values()} == {2 * RECORDS}
-    one = reader._reader.edges(PARTITIONS[3:4])
+    one = reader_of(reader).edges(PARTITIONS[3:4])
     assert one[PARTITIONS[3]].high_watermark == 2 * RECORDS
     assert [info.size_in_bytes for info in reader.describe(["clicks"])] == [
         2 * len(builders.batch(n=RECORDS))
@@ -194,24 +195,24 @@ def test_a_decided_commit_is_read_even_if_nothing_can_be_written(path: Path, fli
 def test_a_state_newer_than_the_pending_commit_is_not_replaced(path: Path) -> None:
     an_undone_flip(path, flips=5)
     cluster = Cluster(str(path))
-    log = cluster._parts.manager.log(PARTITIONS[0])
+    log = store_of(cluster).manager.log(PARTITIONS[0])
     newer = log.state()._replace(sequence=log.state().sequence + 1, log_start_offset=2)
     log.write_state(newer, flush=False)
-    assert cluster._reader.edges(PARTITIONS[:1])[PARTITIONS[0]] == newer.offsets
+    assert reader_of(cluster).edges(PARTITIONS[:1])[PARTITIONS[0]] == newer.offsets
 
 
 def test_the_next_commit_finishes_the_previous_one_and_both_are_visible(path: Path) -> None:
     an_undone_flip(path, flips=2)
     a_commit(path)
     cluster = Cluster(str(path))
-    assert [cluster._parts.manager.log(tp).state().log_end_offset for tp in PARTITIONS] == (
+    assert [store_of(cluster).manager.log(tp).state().log_end_offset for tp in PARTITIONS] == (
         [3 * RECORDS] * len(PLACES)
     )
 
 
 def test_a_partition_that_does_not_exist_is_an_error(path: Path) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=r"clicks-3 .* partitions 0 to 2"):
-        Cluster(str(path))._reader.edges([TopicPartition("clicks", 3)])
+        reader_of(Cluster(str(path))).edges([TopicPartition("clicks", 3)])
 
 
 def test_a_partition_without_a_readable_replica_is_an_error(path: Path) -> None:

@@ -25,6 +25,7 @@ from spark_kbatch.log import state as log_state
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from tests.support import builders, reference
+from tests.support.store import store_of
 
 _i64 = st.integers(-(2**63), 2**63 - 1)
 _states = st.builds(
@@ -172,7 +173,7 @@ def test_a_commit_leaves_a_prepare_and_a_complete_that_kafka_reads(tmp_path: Pat
         extents = builders.staged(cluster, {("views", 0): [batch], ("clicks", 1): [batch]})
         builders.commit(cluster, extents, transaction=f"job-{number}")
 
-    directory = cluster._parts.metadata.cluster_file.log_directory(TRANSACTION_STATE)
+    directory = store_of(cluster).metadata.cluster_file.log_directory(TRANSACTION_STATE)
     records = reference.decode_batches((directory / f"{0:020d}.log").read_bytes())
     keys = [transaction_log_key(record.key or b"") for record in records]
     values = [transaction_log_value(record.value or b"") for record in records]

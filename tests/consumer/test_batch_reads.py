@@ -22,6 +22,7 @@ from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.read import parse_read_options
 from tests.support import builders
 from tests.support.log_histories import History
+from tests.support.store import reader_of, store_of
 
 
 class Load:
@@ -30,7 +31,7 @@ class Load:
     def __init__(self, topics: Cluster | BrokerLogs, **options: Any) -> None:
         texts = {key.replace("_", "."): str(value) for key, value in options.items()}
         self._options = parse_read_options({"path": str(topics.path), **texts})
-        self._reader = topics._reader
+        self._reader = reader_of(topics)
         self.pieces = self._reader.plan(self._options)
         self._actions = 0
 
@@ -58,7 +59,7 @@ class Load:
 def write(cluster: Cluster, counts: dict[int, int], first_time: int = 0) -> None:
     """Append `counts` records to the partitions of `t`; a record's time is `first_time` plus its offset."""
     for partition, count in counts.items():
-        ((_, edges),) = cluster._reader.edges([cluster.partitions("t")[partition]]).items()
+        ((_, edges),) = reader_of(cluster).edges([cluster.partitions("t")[partition]]).items()
         start = edges.log_end_offset
         with cluster.producer(flush=False) as producer:
             for offset in range(start, start + count):
@@ -386,13 +387,13 @@ def test_a_topic_recreated_during_a_read_is_data_loss(
 def test_a_topic_recreated_during_planning_is_an_error_that_says_so(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views = cluster._parts.views
+    views = store_of(cluster).views
 
     def slow_views(partitions: Iterable[TopicPartition]) -> Any:
         recreate(cluster)
         return views(partitions)
 
-    monkeypatch.setattr(cluster._parts, "views", slow_views)
+    monkeypatch.setattr(store_of(cluster), "views", slow_views)
     with pytest.raises(
         UnknownTopicOrPartitionError, match="created again while this read was plan"
     ):

@@ -18,6 +18,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.partition_states import PartitionState
 from tests.support import builders
 from tests.support.fuzz_rounds import for_each_round, mutated
+from tests.support.store import store_of
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_an_evil_value_in_json_ends_in_an_error_of_the_package(tmp_path: Path, d
     builders.write(cluster, {("events", p): [builders.batch(seed=p)] for p in range(2)})
     state = PartitionState(0, (0,), 0, 0, {0: log_state.empty_state()})
     others = cluster.topic("others").topic_id
-    cluster._parts.metadata.partition_states.write(TopicPartition("others", 0), state, others)
+    store_of(cluster).metadata.partition_states.write(TopicPartition("others", 0), state, others)
     sound = {
         path: path.read_bytes()
         for path in files_of(cluster.path)
@@ -126,7 +127,7 @@ USES: tuple[Callable[[Cluster], object], ...] = (
     builders.contents,
     lambda cluster: cluster.replicas(["events", "others"]),
     lambda cluster: cluster.log_dirs(),
-    lambda cluster: cluster._parts.new_producer_id(),
+    lambda cluster: store_of(cluster).new_producer_id(),
     lambda cluster: builders.append_records(cluster, {("events", 0): builders.batch(n=1)}),
     lambda cluster: list(cluster.history()),
 )

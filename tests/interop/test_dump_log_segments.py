@@ -22,6 +22,7 @@ from tests.support.logs_for_kafka import (
     segment_files,
 )
 from tests.support.reference import CODECS, Record, read_header, split_batches
+from tests.support.store import store_of
 
 pytestmark = pytest.mark.interop
 
@@ -89,7 +90,7 @@ def test_logs_of_a_producer_have_no_fault(
 ) -> None:
     cluster, held = clusters[format_name]
     number = codecs_of(format_name).index(compression)
-    directory = cluster._parts.metadata.cluster_file.log_dir(0).path / f"events-{number}"
+    directory = store_of(cluster).metadata.cluster_file.log_dir(0).path / f"events-{number}"
     assert len(list(directory.glob("*.log"))) > 2
 
     printed = ensure_sound(kafka, directory)
@@ -107,7 +108,7 @@ def test_snapshots_describe_the_last_batch_before_them(
     kafka: Kafka, clusters: dict[str, tuple[Cluster, list[list[Record]]]]
 ) -> None:
     cluster, _ = clusters["V2"]
-    directory = cluster._parts.metadata.cluster_file.log_dir(0).path / "events-0"
+    directory = store_of(cluster).metadata.cluster_file.log_dir(0).path / "events-0"
     snapshots = sorted(directory.glob("*.snapshot"))
     headers = {}
     for path in sorted(directory.glob("*.log")):
@@ -141,7 +142,7 @@ def test_logs_of_jobs_have_no_fault(kafka: Kafka, tmp_path: Path, adopt_min_byte
         builders.commit(cluster, extents, adopt_min_bytes=adopt_min_bytes)
         for part in rows:
             expected += builders.to_records(part, len(expected))
-    directory = cluster._parts.metadata.cluster_file.log_dir(0).path / "events-0"
+    directory = store_of(cluster).metadata.cluster_file.log_dir(0).path / "events-0"
     assert len(list(directory.glob("*.log"))) > 2
 
     printed = ensure_sound(kafka, directory)
@@ -159,7 +160,7 @@ def test_a_topic_with_append_times_has_no_fault(kafka: Kafka, tmp_path: Path) ->
                 producer.send("events", b"%d" % number, timestamp=1)
                 time.sleep(0.005)
     after = time.time_ns() // 1_000_000
-    directory = cluster._parts.metadata.cluster_file.log_dir(0).path / "events-0"
+    directory = store_of(cluster).metadata.cluster_file.log_dir(0).path / "events-0"
     assert len(list(directory.glob("*.log"))) > 2
 
     printed = ensure_sound(kafka, directory)
@@ -177,7 +178,7 @@ def test_the_log_of_commits_has_no_fault(kafka: Kafka, tmp_path: Path) -> None:
         builders.write(cluster, {("events", 0): [builders.batch(seed=seed)]})
 
     ensure_sound(
-        kafka, cluster._parts.metadata.cluster_file.log_dir(0).path / "__transaction_state-0"
+        kafka, store_of(cluster).metadata.cluster_file.log_dir(0).path / "__transaction_state-0"
     )
 
 

@@ -24,6 +24,7 @@ from tests.support.kafka import Broker, Kafka
 from tests.support.kafka_clients import consumer
 from tests.support.killed_mirror import killed_runs
 from tests.support.reference import Record, encode_messages
+from tests.support.store import reader_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -58,11 +59,11 @@ def in_folder(path: Path, topic: str) -> list[Digest]:
     """Return what each partition of a topic in a folder holds; its offsets have no gaps."""
 
     def records(tp: TopicPartition) -> Iterator[Record]:
-        for wanted in topics._reader.offset_ranges(topic, partitions=[tp.partition]):
+        for wanted in reader_of(topics).offset_ranges(topic, partitions=[tp.partition]):
             assert wanted.start == 0
             count = 0
             names = ["key", "value", "offset", "timestamp", "timestamp_type", "headers"]
-            for arrow_batch in topics._reader.read_range(wanted, names):
+            for arrow_batch in reader_of(topics).read_range(wanted, names):
                 found = builders.as_read(arrow_batch)
                 assert [r.offset for r in found] == list(range(count, count + len(found)))
                 count += len(found)

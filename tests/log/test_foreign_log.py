@@ -31,6 +31,7 @@ from tests.support.broker_dirs import (
 )
 from tests.support.faults import ReadOnlyFiles
 from tests.support.reference import frame_batch
+from tests.support.store import reader_of
 
 
 class CountingFiles(Files):
@@ -51,7 +52,7 @@ class CountingFiles(Files):
 
 
 def start_of(path: Path) -> int:
-    return open_for_reading(str(path))._reader.edges([TP])[TP].log_start_offset
+    return reader_of(open_for_reading(str(path))).edges([TP])[TP].log_start_offset
 
 
 @pytest.mark.parametrize("index", [True, False], ids=["indexes", "no-indexes"])
@@ -218,18 +219,18 @@ def test_new_batches_of_a_broker_are_seen_without_reading_the_log_again(tmp_path
     log = a_segment(tmp_path / "t-0", 0, held, index=False)
     files = CountingFiles()
     logs = open_for_reading(str(tmp_path), files=files)
-    assert logs._reader.edges([TP])[TP].log_end_offset == 40
+    assert reader_of(logs).edges([TP])[TP].log_end_offset == 40
     assert files.bytes_read >= log.stat().st_size
 
     files.bytes_read = 0
     with log.open("ab") as file:
         file.write(a_batch(40, 41) + a_batch(42)[:-1])
-    assert logs._reader.edges([TP])[TP].log_end_offset == 42
+    assert reader_of(logs).edges([TP])[TP].log_end_offset == 42
     with log.open("ab") as file:
         file.write(a_batch(42)[-1:])
-    assert logs._reader.edges([TP])[TP].log_end_offset == 43
+    assert reader_of(logs).edges([TP])[TP].log_end_offset == 43
     a_segment(tmp_path / "t-0", 43, [a_batch(43)], index=False)
-    assert logs._reader.edges([TP])[TP].log_end_offset == 44
+    assert reader_of(logs).edges([TP])[TP].log_end_offset == 44
     assert files.bytes_read < log.stat().st_size / 2
 
     offset, files.bytes_read = 0, 0
@@ -245,7 +246,7 @@ def test_opening_reads_little_where_there_is_an_index(tmp_path: Path) -> None:
     files = CountingFiles()
     logs = open_for_reading(str(tmp_path), files=files)
 
-    assert logs._reader.edges([TP])[TP].log_end_offset == 80
+    assert reader_of(logs).edges([TP])[TP].log_end_offset == 80
     # All batch headers are read, for transactions, but no records.
     assert files.bytes_read < 80 * len(held[40][-1]) / 2 / 3
 
@@ -259,14 +260,14 @@ def test_a_truncated_and_rewritten_tail_is_seen(tmp_path: Path) -> None:
     held = batches(0, 20)
     log = a_segment(tmp_path / "t-0", 0, held, index=False)
     logs = open_for_reading(str(tmp_path))
-    assert logs._reader.edges([TP])[TP].log_end_offset == 20
+    assert reader_of(logs).edges([TP])[TP].log_end_offset == 20
 
     size = sum(map(len, held[:5]))
     os.truncate(log, size)
-    assert logs._reader.edges([TP])[TP].log_end_offset == 10
+    assert reader_of(logs).edges([TP])[TP].log_end_offset == 10
     with log.open("ab") as file:
         file.write(a_batch(10, 11, 12, value_bytes=7))
-    assert logs._reader.edges([TP])[TP].log_end_offset == 13
+    assert reader_of(logs).edges([TP])[TP].log_end_offset == 13
     found, _ = fetch(logs, 10, max_bytes=1 << 20)
     assert bytes(found.data) == a_batch(10, 11, 12, value_bytes=7)
 
@@ -335,7 +336,7 @@ def test_any_log_is_read_as_its_batches_say(data: st.DataObject) -> None:
         with (directory / f"{bases[-1]:020d}.log").open("ab") as file:
             file.write(tail)
         logs = open_for_reading(folder)
-        assert logs._reader.edges([TP])[TP].log_end_offset == offset
+        assert reader_of(logs).edges([TP])[TP].log_end_offset == offset
         for _ in range(4):
             start = draw(st.integers(0, offset))
             end = draw(st.integers(start, offset))

@@ -29,6 +29,7 @@ from tests.support.broker_dirs import (
     whole_batches,
 )
 from tests.support.reference import Record, encode_batch
+from tests.support.store import reader_of
 
 
 def test_every_cut_of_the_tail_keeps_the_whole_batches_before_it(tmp_path: Path) -> None:
@@ -66,14 +67,14 @@ def test_an_invalid_tail_is_left_out_and_logged_once(
     log.write_bytes(log.read_bytes() + tail)
     logs = open_for_reading(str(tmp_path))
 
-    assert [logs._reader.edges([TP])[TP].high_watermark for _ in range(3)] == [8, 8, 8]
+    assert [reader_of(logs).edges([TP])[TP].high_watermark for _ in range(3)] == [8, 8, 8]
     assert read(tmp_path, end=8) == records_in(held)
 
     with caplog.at_level(logging.WARNING):
         caplog.clear()
         logs = open_for_reading(str(tmp_path))
         for _ in range(3):
-            logs._reader.edges([TP])
+            reader_of(logs).edges([TP])
     (said,) = caplog.messages
     assert f"the last {len(tail)} bytes of {log} are left out" in said
     assert "read up to offset 8" in said
@@ -355,7 +356,7 @@ def test_a_tail_of_fake_batches_is_searched_in_linear_time(
     files = CountedFiles()
 
     logs = open_for_reading(str(tmp_path), files=files)
-    assert logs._reader.edges([TP])[TP].high_watermark == 8
+    assert reader_of(logs).edges([TP])[TP].high_watermark == 8
     assert files.bytes_read < 10 * size
 
 
@@ -376,6 +377,6 @@ def test_damage_everywhere_takes_a_bounded_search_each_time(tmp_path: Path) -> N
     files = CountedFiles()
 
     logs = open_for_reading(str(tmp_path), files=files)
-    assert logs._reader.edges([TP])[TP].high_watermark == 600
+    assert reader_of(logs).edges([TP])[TP].high_watermark == 600
     assert log.stat().st_size > 60_000
     assert files.bytes_read < 300 * 3 * 4096 + 10 * log.stat().st_size

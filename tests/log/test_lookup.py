@@ -29,6 +29,7 @@ from tests.support import builders, reference
 from tests.support.builders import a_log, append
 from tests.support.crashes import sample
 from tests.support.reference import Record
+from tests.support.store import reader_of
 
 NO_TIMES = [-1, -1]
 
@@ -317,10 +318,10 @@ def test_times_are_found_in_what_real_brokers_wrote(shared_data: Path) -> None:
         try:
             brokers = open_for_reading(str(directory))
             (topic,) = brokers.topic_names(internal=True)
-            (wanted,) = brokers._reader.offset_ranges(topic, isolation_level="read_uncommitted")
+            (wanted,) = reader_of(brokers).offset_ranges(topic, isolation_level="read_uncommitted")
             columns = ["offset", "timestamp"]
             batches = list(
-                brokers._reader.read_range(wanted, columns, IsolationLevel.READ_UNCOMMITTED)
+                reader_of(brokers).read_range(wanted, columns, IsolationLevel.READ_UNCOMMITTED)
             )
         except (KBatchError, ValueError):
             continue  # not a partition's directory, or of a format that is not read here

@@ -30,6 +30,7 @@ from tests.support.crashes import sample
 from tests.support.faults import FaultyFiles
 from tests.support.reference import Record
 from tests.support.soundness import ensure_sound
+from tests.support.store import reader_of, store_of
 
 PARTITION = TopicPartition("events", 0)
 EVERY_BATCH = TopicConfig(index_interval_bytes=1)  # an index entry for each but the first
@@ -466,7 +467,8 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
     cluster = builders.a_cluster(tmp_path, config=config)
     builders.write(cluster, {("events", 0): batches})
     assert (
-        len(list(cluster._parts.metadata.cluster_file.log_directory(PARTITION).glob("*.log"))) == 2
+        len(list(store_of(cluster).metadata.cluster_file.log_directory(PARTITION).glob("*.log")))
+        == 2
     )
     return cluster
 
@@ -488,7 +490,7 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
     whole = builders.contents(cluster)[PARTITION]
     everything = OffsetRange(PARTITION, 0, len(whole))
     columns = RECORD_SCHEMA.names
-    for path in cluster._parts.metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
+    for path in store_of(cluster).metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
         data = path.read_bytes()
         sizes = [len(batch) for batch in reference.split_batches(data)]
         starts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
@@ -500,7 +502,7 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
                 path.write_bytes(flipped)
                 for pieces in (
                     cluster.read("events"),
-                    cluster._reader.read_range(everything, columns),
+                    reader_of(cluster).read_range(everything, columns),
                 ):
                     found, error = rows_until_error(pieces)
                     message = f"byte {position} of {path.name} ^ {mask}"
@@ -514,7 +516,7 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
 
 def test_a_flipped_byte_is_not_returned_by_a_read_from_the_middle(cluster: Cluster) -> None:
     whole = builders.contents(cluster)[PARTITION]
-    for path in cluster._parts.metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
+    for path in store_of(cluster).metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
         data = path.read_bytes()
         for position in sample(damaged_positions(data), 3):
             flipped = bytearray(data)
@@ -522,13 +524,15 @@ def test_a_flipped_byte_is_not_returned_by_a_read_from_the_middle(cluster: Clust
             path.write_bytes(flipped)
             for offset in (2, 6, 9, 15):
                 wanted = OffsetRange(PARTITION, offset, len(whole))
-                found, _ = rows_until_error(cluster._reader.read_range(wanted, RECORD_SCHEMA.names))
+                found, _ = rows_until_error(
+                    reader_of(cluster).read_range(wanted, RECORD_SCHEMA.names)
+                )
                 assert found == whole[offset : offset + len(found)], f"{position} of {path.name}"
         path.write_bytes(data)
 
 
 def test_batches_that_changed_places_are_reported(cluster: Cluster) -> None:
-    path = cluster._parts.metadata.cluster_file.log_directory(PARTITION) / f"{FIRST_SEGMENT}.log"
+    path = store_of(cluster).metadata.cluster_file.log_directory(PARTITION) / f"{FIRST_SEGMENT}.log"
     first, second, *rest = reference.split_batches(path.read_bytes())
     path.write_bytes(b"".join([second, first, *rest]))
     with pytest.raises(CorruptRecordError, match="base offset: expected 0, found 4"):

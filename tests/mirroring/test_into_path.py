@@ -37,6 +37,7 @@ from tests.support.disk import Disk, DiskFiles
 from tests.support.log_histories import History, data_batch, histories, marker_batch
 from tests.support.mirrors import MIRROR, as_mirrored, mirror_settings, mirrored
 from tests.support.soundness import ensure_sound
+from tests.support.store import store_of
 
 PATH = "/simulated/cluster"
 
@@ -225,7 +226,7 @@ def test_a_mirror_that_follows_copies_what_comes_until_it_is_stopped(
             stop.set()
 
     mirror = Mirror(
-        open_reader(source.path).source, PathTarget(target._parts, MIRROR),
+        open_reader(source.path).source, PathTarget(store_of(target), MIRROR),
         mirror_settings(MIRROR, "source", follow=True, unit_ms=1), on_progress, stop=stop,
     )  # fmt: skip
     assert mirror.run(["events"]).records_count == 28
@@ -415,7 +416,7 @@ def test_an_internal_topic_is_refused(source: Cluster, target: Cluster) -> None:
 def test_of_two_mirrors_with_one_name_the_second_to_commit_stops(
     source: Cluster, target: Cluster
 ) -> None:
-    first = PathTarget(target._parts, MIRROR)
+    first = PathTarget(store_of(target), MIRROR)
 
     def another(_done: MirrorProgress) -> None:
         mirrored(source.path, target)
@@ -435,8 +436,8 @@ def test_progress_stays_when_its_topic_is_rewritten(
 ) -> None:
     mirrored(source.path, target)
     monkeypatch.setattr(compaction, "REWRITE_BYTES", 1)
-    manager = target._parts.manager
-    with target._parts.coordinator(flush=False).settled():
+    manager = store_of(target).manager
+    with store_of(target).coordinator(flush=False).settled():
         compaction.maybe_rewrite(manager, now_ms=2**50, expiration_ms=expiration_ms)
     log = manager.log(TRANSACTION_STATE)
     assert log.state().log_start_offset > 0
@@ -465,7 +466,7 @@ def test_staged_files_of_a_dead_process_are_removed(source: Cluster, target: Clu
     def die(_done: MirrorProgress) -> None:
         raise KeyboardInterrupt
 
-    dead = PathTarget(target._parts, MIRROR)
+    dead = PathTarget(store_of(target), MIRROR)
     dead.abandon = lambda: None  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         mirrored(source.path, dead, on_progress=die)
@@ -508,7 +509,7 @@ def ensure_goes_on(source: Cluster, crash: Crash) -> None:
         assert builders.contents(cluster) == as_mirrored(source.path), crash
         assert files.list(cluster.path / "staging-0") == [], crash
         for topic_partition in [*builders.contents(cluster), TRANSACTION_STATE]:
-            ensure_sound(cluster._parts.manager.log(topic_partition))
+            ensure_sound(store_of(cluster).manager.log(topic_partition))
 
 
 @pytest.mark.parametrize("how", ["kills", "torn_kills", "power_losses"])

@@ -41,6 +41,7 @@ from tests.support.crashes import sample
 from tests.support.faults import ReadOnlyFiles
 from tests.support.log_histories import data_batch, marker_batch
 from tests.support.reference import Record, decode_batches, read_header
+from tests.support.store import reader_of
 
 SEGMENTS = Path("kafka-segments")
 CONTROL = 0x20
@@ -298,7 +299,7 @@ def test_a_partitions_checkpoints_are_read_from_its_log_dir(log_dir: Path) -> No
     for path in (log_dir, log_dir / "events-12"):
         logs = open_for_reading(str(path), foreign_end="checkpoint")
         [tp] = [tp for tp in logs.partitions("events") if tp.partition == 12]
-        assert logs._reader.edges([tp])[tp] == (2, 5, 5, 6)
+        assert reader_of(logs).edges([tp])[tp] == (2, 5, 5, 6)
 
 
 def test_an_empty_log_dir_has_no_topics(tmp_path: Path) -> None:
@@ -363,7 +364,7 @@ def test_a_question_about_one_topic_reads_no_files_of_other_topics(
         return is_dir(path)
 
     monkeypatch.setattr(Path, "is_dir", noted)
-    logs._reader.edges(logs.partitions("views"))
+    reader_of(logs).edges(logs.partitions("views"))
     logs.topic("views")
 
     assert set(looked_at) == {"views-1"}
@@ -489,9 +490,10 @@ def test_a_batch_over_the_limit_is_an_error_that_names_file_and_option(tmp_path:
 
     def through_options(limit: int) -> int:
         options = parse_read_options({**ask, "max.decompressed.batch.bytes": str(limit)})
-        (piece,) = logs._reader.plan(options)
+        (piece,) = reader_of(logs).plan(options)
         return sum(
-            rows.num_rows for rows in logs._reader.read_piece(piece, ["value"], options, "action")
+            rows.num_rows
+            for rows in reader_of(logs).read_piece(piece, ["value"], options, "action")
         )
 
     def by_command(limit: int) -> int:

@@ -24,6 +24,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.builders import batch, to_records
+from tests.support.store import store_of
 from tests.support.topics_of_writes import find_or_create_topic, task_producer
 
 
@@ -33,10 +34,10 @@ def write_rows(cluster: spark_kbatch.Cluster, rows: pa.RecordBatch, **options: s
         {"path": str(cluster.path), "flush": "false"}
         | {key.replace("_", "."): value for key, value in options.items()}
     )
-    producer = task_producer(cluster._parts, "job", parsed)
+    producer = task_producer(store_of(cluster), "job", parsed)
     producer.append(rows)
     extents = producer.finish()
-    coordinator_for(cluster._parts, parsed).commit(extents, transactional_id="job")
+    coordinator_for(store_of(cluster), parsed).commit(extents, transactional_id="job")
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -63,7 +64,7 @@ def test_a_task_with_many_partitions_gives_each_one_batch(tmp_path: Path) -> Non
     numbers = pa.array(list(range(100)) * 10, pa.int32())
     rows = pa.record_batch({"value": [b"v" * 100] * 1000, "partition": numbers})
     options = parse_write_options({"path": str(cluster.path), "topic": "events", "flush": "false"})
-    producer = task_producer(cluster._parts, "job", options)
+    producer = task_producer(store_of(cluster), "job", options)
     producer.append(rows)
     assert [extent.records_count for extent in producer.finish()] == [10] * 100
 
@@ -93,7 +94,7 @@ def test_a_topic_name_that_kafka_refuses_creates_nothing(tmp_path: Path, name: s
     options = parse_write_options({"path": str(cluster.path)})
     for use in (
         lambda: cluster.create_topic(name),
-        lambda: find_or_create_topic(cluster._parts, name, options),
+        lambda: find_or_create_topic(store_of(cluster), name, options),
         lambda: list(cluster.read(name)),
         lambda: cluster.describe([name]),
     ):
@@ -109,8 +110,8 @@ def test_internal_topics_cannot_be_created_or_written(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="is the cluster's own"):
             cluster.create_topic(name)
         with pytest.raises(ConfigError, match="is the cluster's own"):
-            find_or_create_topic(cluster._parts, name, options)
-    assert cluster._parts.metadata.topics.names(internal=True) == [
+            find_or_create_topic(store_of(cluster), name, options)
+    assert store_of(cluster).metadata.topics.names(internal=True) == [
         "__commits",
         "__transaction_state",
         "events",
@@ -139,17 +140,19 @@ def test_a_topic_is_created_with_settings_under_kafkas_keys(tmp_path: Path) -> N
 def test_a_write_to_a_topic_with_other_settings_is_refused(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     given = {"path": str(cluster.path), "retention.ms": "5", "segment.bytes": "1048576"}
-    made = find_or_create_topic(cluster._parts, "made", parse_write_options(given))
+    made = find_or_create_topic(store_of(cluster), "made", parse_write_options(given))
     assert made.config == TopicConfig(retention_ms=5, segment_bytes=1 << 20)
-    assert find_or_create_topic(cluster._parts, "made", parse_write_options(given)) == made
+    assert find_or_create_topic(store_of(cluster), "made", parse_write_options(given)) == made
     assert (
-        find_or_create_topic(cluster._parts, "made", parse_write_options({"path": given["path"]}))
+        find_or_create_topic(
+            store_of(cluster), "made", parse_write_options({"path": given["path"]})
+        )
         == made
     )
     for key, existing in (("retention.ms", -1), ("segment.bytes", 1 << 30)):
         options = parse_write_options({"path": given["path"], key: given[key]})
         with pytest.raises(ConfigError) as error:
-            find_or_create_topic(cluster._parts, "events", options)
+            find_or_create_topic(store_of(cluster), "events", options)
         assert str(error.value).startswith(
             f"option {key!r} is {given[key]}, but topic 'events' exists with {existing}; leave"
         )

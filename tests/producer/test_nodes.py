@@ -37,6 +37,7 @@ from tests.support.accumulators import (
     values_of,
 )
 from tests.support.fake_brokers import FakeBrokers
+from tests.support.store import store_of
 
 ALL = [TopicPartition("events", partition) for partition in range(6)]
 
@@ -144,15 +145,15 @@ def test_nodes_take_turns_by_themselves() -> None:
 def producing(tmp_path: Path, **options: Any) -> Iterator[tuple[Producer, FakeBrokers, Any]]:
     brokers_of = {key: options.pop(key) for key in ("seed", "faults", "delay_s") if key in options}
     cluster = builders.a_cluster(tmp_path, topics={"events": len(ALL)})
-    log = LocalLog(cluster._parts.append_records, flush=False)
+    log = LocalLog(store_of(cluster).append_records, flush=False)
     brokers = FakeBrokers(log, ALL, **brokers_of)
     defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
     producer = Producer(
         parse_producer_options(defaults | options),
         brokers,
-        cluster._parts.topic_to_write,
+        store_of(cluster).topic_to_write,
         now_ms,
-        new_producer_id=cluster._parts.new_producer_id,
+        new_producer_id=store_of(cluster).new_producer_id,
         nodes=brokers,
         seed=1,
     )

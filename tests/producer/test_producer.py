@@ -41,6 +41,7 @@ from spark_kbatch.producer.producer import Producer
 from tests.support import builders
 from tests.support.accumulators import bytes_in_use
 from tests.support.faulty_transport import Gate, Silent
+from tests.support.store import store_of
 
 PARTITIONS = 4
 SOON = 20  # seconds: what does not end by then hangs
@@ -64,9 +65,9 @@ def gated(cluster: spark_kbatch.Cluster, gate: Gate, **options: Any) -> Producer
     return Producer(
         parse_producer_options(options),
         gate,
-        cluster._parts.topic_to_write,
+        store_of(cluster).topic_to_write,
         now_ms,
-        new_producer_id=cluster._parts.new_producer_id,
+        new_producer_id=store_of(cluster).new_producer_id,
     )
 
 
@@ -258,7 +259,7 @@ def test_flush_sends_what_lingers_and_waits_for_it(cluster: spark_kbatch.Cluster
 
 
 def test_flush_gives_up_in_time(cluster: spark_kbatch.Cluster) -> None:
-    gate = Gate(LocalLog(cluster._parts.append_records, flush=False))
+    gate = Gate(LocalLog(store_of(cluster).append_records, flush=False))
     with gated(cluster, gate) as producer:
         future = producer.send("events", b"v")
         with pytest.raises(RequestTimedOutError, match=r"flush waited 0\.05 s"):
@@ -286,7 +287,7 @@ def test_a_partition_that_an_answer_leaves_out_was_not_answered(
     cluster: spark_kbatch.Cluster,
 ) -> None:
     config = parse_producer_options({"retries": 0})
-    with Producer(config, Silent(), cluster._parts.topic_to_write, now_ms) as producer:
+    with Producer(config, Silent(), store_of(cluster).topic_to_write, now_ms) as producer:
         error = producer.send("events", b"v", partition=2).exception(SOON)
     assert isinstance(error, RequestTimedOutError)
     assert "events-2" in str(error)
@@ -296,13 +297,13 @@ def test_a_producer_without_records_takes_no_id(cluster: spark_kbatch.Cluster) -
     taken: list[int] = []
 
     def new_producer_id() -> int:
-        taken.append(cluster._parts.new_producer_id())
+        taken.append(store_of(cluster).new_producer_id())
         return taken[-1]
 
     config = parse_producer_options({})
-    transport = LocalLog(cluster._parts.append_records, flush=False)
+    transport = LocalLog(store_of(cluster).append_records, flush=False)
     with Producer(
-        config, transport, cluster._parts.topic_to_write, now_ms, new_producer_id=new_producer_id
+        config, transport, store_of(cluster).topic_to_write, now_ms, new_producer_id=new_producer_id
     ) as producer:
         producer.flush(SOON)
         assert taken == []
@@ -314,7 +315,7 @@ def test_a_producer_without_records_takes_no_id(cluster: spark_kbatch.Cluster) -
 
 
 def test_who_finds_no_memory_is_told_after_max_block_ms(cluster: spark_kbatch.Cluster) -> None:
-    gate = Gate(LocalLog(cluster._parts.append_records, flush=False))
+    gate = Gate(LocalLog(store_of(cluster).append_records, flush=False))
     options = {"buffer_memory": 64 * 1024, "batch_size": 16 * 1024, "max_block_ms": 100}
     with gated(cluster, gate, **options) as producer:
         futures = [producer.send("events", b"v" * 15_000) for _ in range(6)]
@@ -514,7 +515,7 @@ def test_a_callback_may_close_the_producer(cluster: spark_kbatch.Cluster) -> Non
 def test_who_waits_for_memory_is_told_that_the_producer_is_closed(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    gate = Gate(LocalLog(cluster._parts.append_records, flush=False))
+    gate = Gate(LocalLog(store_of(cluster).append_records, flush=False))
     producer = gated(cluster, gate, buffer_memory=32 * 1024, batch_size=16 * 1024)
     with ThreadPoolExecutor(4) as pool:
         sends = [

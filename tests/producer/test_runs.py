@@ -27,6 +27,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest
 from tests.support import builders
+from tests.support.store import store_of
 
 PLACE = TopicPartition("events", 0)
 ROWS = 200
@@ -38,7 +39,7 @@ class Unreliable:
     """A local log whose first requests meet their fates: "lost" answers, "unsent" requests."""
 
     def __init__(self, cluster: Cluster, *fates: str) -> None:
-        self._log = LocalLog(cluster._parts.append_records, flush=False)
+        self._log = LocalLog(store_of(cluster).append_records, flush=False)
         self._fates = list(fates)
         self.runs: list[int] = []  # batches of each partition in each request
 
@@ -60,9 +61,9 @@ def producing(
     with Producer(
         parse_producer_options(defaults | options),
         transport,
-        cluster._parts.topic_to_write,
+        store_of(cluster).topic_to_write,
         now_ms,
-        new_producer_id=cluster._parts.new_producer_id,
+        new_producer_id=store_of(cluster).new_producer_id,
         takes_runs=True,
     ) as producer:
         # A first batch, so that the log knows the producer.
@@ -124,7 +125,7 @@ def test_a_run_gets_the_time_of_its_append_and_the_codec_of_its_topic(tmp_path: 
     found = builders.contents(cluster)[PLACE]
     assert [record.value for record in found] == [b"first", *VALUES]
     assert all(before <= record.timestamp <= now_ms() for record in found[1:])
-    log = cluster._parts.manager.log(PLACE)
+    log = store_of(cluster).manager.log(PLACE)
     headers = [header for _, header in log.batch_headers(0, 0, log.state().segment_size)]
     assert {header.codec for header in headers} == {CODECS["zstd"]}
 
@@ -162,13 +163,13 @@ def test_a_run_goes_on_in_the_next_segment(
     transport = Unreliable(cluster, "answered", *["lost"] * lost)
     with producing(cluster, transport) as (producer, _):
         producer.send_arrow("events", rows()).result(SOON)
-        log = cluster._parts.manager.log(PLACE)
+        log = store_of(cluster).manager.log(PLACE)
         bases = log.segments.bases(log.state())
         assert len(bases) > 10
         # The producers are saved as of each segment, and a new process knows the last batch.
         assert set(bases[1:]) <= set(snapshot_offsets(log.files, log.directory))
         other = Cluster(str(tmp_path / "cluster"))
-        producers = other._parts.manager.log(PLACE).producers
+        producers = store_of(other).manager.log(PLACE).producers
         producers.read(log.state(), now_ms())
         (known,), (mine,) = producers.states.entries.values(), log.producers.states.entries.values()
         assert known.batches[-1] == mine.batches[-1]
@@ -212,7 +213,7 @@ def test_every_replica_gets_the_runs(tmp_path: Path) -> None:
         producer.send_arrow("events", rows()).result(SOON)
     assert max(transport.runs) > 5
     assert values(cluster) == [b"first", *VALUES]
-    log_directory = cluster._parts.metadata.cluster_file.log_directory
+    log_directory = store_of(cluster).metadata.cluster_file.log_directory
     logs = [log_directory(PLACE, node) / f"{0:020}.log" for node in range(3)]
     assert len({log.read_bytes() for log in logs}) == 1
 

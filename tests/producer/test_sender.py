@@ -53,6 +53,7 @@ from tests.support.faulty_transport import (
     HeldTransport,
     drawn_fates,
 )
+from tests.support.store import store_of
 from tests.support.waiting import until
 
 PARTITIONS = 2
@@ -93,7 +94,7 @@ def a_cluster(tmp_path: Path, **config: Any) -> spark_kbatch.Cluster:
 
 
 def a_log(cluster: spark_kbatch.Cluster) -> LocalLog:
-    return LocalLog(cluster._parts.append_records, flush=False)
+    return LocalLog(store_of(cluster).append_records, flush=False)
 
 
 @contextmanager
@@ -109,10 +110,10 @@ def producing(
     producer = Producer(
         parse_producer_options(defaults | options),
         transport or a_log(cluster),
-        cluster._parts.topic_to_write,
+        store_of(cluster).topic_to_write,
         now_ms,
         monotonic_ms=clock_ms,
-        new_producer_id=cluster._parts.new_producer_id,
+        new_producer_id=store_of(cluster).new_producer_id,
         seed=1,
     )
     try:
@@ -152,7 +153,7 @@ def values(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[bytes]:
 
 def headers(cluster: spark_kbatch.Cluster) -> list[reference.BatchHeader]:
     """Return the batch headers of partition 0."""
-    directory = cluster._parts.metadata.cluster_file.log_directory(TopicPartition("events", 0))
+    directory = store_of(cluster).metadata.cluster_file.log_directory(TopicPartition("events", 0))
     data = (directory / f"{0:020}.log").read_bytes()
     return [reference.read_header(batch) for batch in reference.split_batches(data)]
 
@@ -701,7 +702,9 @@ def test_a_log_that_is_gone_or_damaged_fails_records_at_once_with_the_reason(
         assert offsets(send(producer, b"first")) == [0]
         other = producer.send("events", b"other", partition=1)
         other.result(30)
-        directory = cluster._parts.metadata.cluster_file.log_directory(TopicPartition("events", 0))
+        directory = store_of(cluster).metadata.cluster_file.log_directory(
+            TopicPartition("events", 0)
+        )
         damage(directory, how)
         (failed,) = send(producer, b"second")
         error = failed.exception(30)
@@ -757,7 +760,7 @@ def test_why_there_is_no_producer_id_is_said(cluster: spark_kbatch.Cluster, numb
     producer = Producer(
         parse_producer_options({"delivery_timeout_ms": 300, "request_timeout_ms": 200}),
         a_log(cluster),
-        cluster._parts.topic_to_write,
+        store_of(cluster).topic_to_write,
         now_ms,
         new_producer_id=no_id,
     )
@@ -773,7 +776,7 @@ def test_a_partition_that_others_have_locked_holds_no_other_up_and_fails_in_time
 ) -> None:
     elsewhere = spark_kbatch.Cluster(str(cluster.path))
     with producing(cluster, delivery_timeout_ms=1500, request_timeout_ms=1000) as producer:
-        with elsewhere._parts.manager.locks.partitions([TopicPartition("events", 0)]):
+        with store_of(elsewhere).manager.locks.partitions([TopicPartition("events", 0)]):
             (held,) = send(producer, b"held")
             for offset in range(3):
                 free = producer.send("events", b"free", partition=1)
@@ -790,7 +793,7 @@ def test_a_lock_that_others_hold_for_a_while_is_no_attempt(
     cluster: spark_kbatch.Cluster, acks: str
 ) -> None:
     elsewhere = spark_kbatch.Cluster(str(cluster.path))
-    held = elsewhere._parts.manager.locks.partitions([TopicPartition("events", 0)])
+    held = store_of(elsewhere).manager.locks.partitions([TopicPartition("events", 0)])
     held.__enter__()
     timer = threading.Timer(0.6, held.__exit__, (None, None, None))
     timer.start()

@@ -17,6 +17,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.reference import Record, split_batches
+from tests.support.store import store_of
 from tests.support.topics_of_writes import task_producer
 
 with warnings.catch_warnings():
@@ -46,9 +47,9 @@ def job(cluster: Cluster, rows: pa.RecordBatch, **options: str) -> None:
     """Do what a task of a Spark job does, and then the driver."""
     given = {key.replace("_", "."): value for key, value in options.items()}
     parsed = parse_write_options({"path": str(cluster.path), "flush": "false"} | given)
-    producer = task_producer(cluster._parts, "job", parsed)
+    producer = task_producer(store_of(cluster), "job", parsed)
     producer.append(rows)
-    coordinator_for(cluster._parts, parsed).commit(producer.finish(), transactional_id="job")
+    coordinator_for(store_of(cluster), parsed).commit(producer.finish(), transactional_id="job")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
@@ -65,7 +66,7 @@ def test_kafka_python_reads_the_time_of_the_append(cluster: Cluster, codec: str)
 
     stored = b"".join(
         path.read_bytes()
-        for path in sorted(cluster._parts.manager.log(STAMPED).directory.glob("*.log"))
+        for path in sorted(store_of(cluster).manager.log(STAMPED).directory.glob("*.log"))
     )
     found, times = [], []
     batches = kafka_python.MemoryRecords(stored)

@@ -37,6 +37,7 @@ from tests.support import builders, reference
 from tests.support.accumulators import bytes_in_use
 from tests.support.faults import run_child
 from tests.support.sasl_servers import PASSWORD, USER, SaslAnswers
+from tests.support.store import store_of
 from tests.support.waiting import until
 from tests.support.wire_servers import LoopbackServer, metadata_answer
 
@@ -64,7 +65,7 @@ def values(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[bytes | No
 
 
 def headers(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[reference.BatchHeader]:
-    directory = cluster._parts.metadata.cluster_file.log_directory(
+    directory = store_of(cluster).metadata.cluster_file.log_directory(
         TopicPartition("events", partition)
     )
     data = (directory / f"{0:020}.log").read_bytes()

@@ -45,6 +45,7 @@ from tests.support.failing_disks import (
 )
 from tests.support.faults import StopsInTheFlip
 from tests.support.soundness import ensure_sound
+from tests.support.store import reader_of, store_of
 
 EVENTS = TopicPartition("events", 0)
 OTHERS = TopicPartition("others", 0)
@@ -66,21 +67,21 @@ def append(cluster: Cluster, topic_partition: TopicPartition, data: bytes = b"")
 
 def another(cluster: Cluster) -> Cluster:
     """Open the same cluster as another process would."""
-    return Cluster(str(cluster.path), files=cluster._parts.files)
+    return Cluster(str(cluster.path), files=store_of(cluster).files)
 
 
 def later(cluster: Cluster, ms: int = DAY_MS) -> Cluster:
     """Open the same cluster with a clock that is ahead."""
-    now_ms: Callable[[], int] = cluster._parts.manager.now_ms
+    now_ms: Callable[[], int] = store_of(cluster).manager.now_ms
     ahead = another(cluster)
-    ahead._parts.manager.now_ms = lambda: now_ms() + ms
+    store_of(ahead).manager.now_ms = lambda: now_ms() + ms
     return ahead
 
 
 def directories(cluster: Cluster, node: int = 0) -> list[str]:
     """Return the directories of a log dir; those of deleted topics without their unique part."""
     found = []
-    for path in sorted(cluster._parts.metadata.cluster_file.log_dir(node).path.iterdir()):
+    for path in sorted(store_of(cluster).metadata.cluster_file.log_dir(node).path.iterdir()):
         if path.is_dir() and not path.name.startswith("__"):
             name, dot, ending = path.name.rpartition(".")
             assert not dot or len(ending) == len("-delete") + 32
@@ -100,7 +101,7 @@ def test_a_deleted_topic_is_gone_for_everyone_at_once(cluster: Cluster) -> None:
             lambda c: c.topic("events"),
             lambda c: c.describe(["events"]),
             lambda c: list(c.read("events")),
-            lambda c: c._reader.edges([EVENTS]),
+            lambda c: reader_of(c).edges([EVENTS]),
             lambda c: c.delete_records({EVENTS: 1}),
             lambda c: c.export("events", to="broker"),
             lambda c: c.replicas(["events"]),
@@ -110,7 +111,7 @@ def test_a_deleted_topic_is_gone_for_everyone_at_once(cluster: Cluster) -> None:
             lambda c: c.alter_topic("events", {}),
         ]
         assert found.topic_names() == ["others"]
-        assert found._parts.metadata.topics.find("events") is None
+        assert store_of(found).metadata.topics.find("events") is None
         assert list(builders.contents(found)) == [OTHERS]
         assert isinstance(append(found, EVENTS).error, UnknownTopicOrPartitionError)
         for use in uses:
@@ -311,7 +312,9 @@ def test_a_fetch_that_waits_is_answered_when_its_topic_goes(cluster: Cluster) ->
         answers.extend(results.values())
         done.set()
 
-    cluster._parts.fetch_messages({EVENTS: FetchInfo(6, 1 << 20)}, on_complete, max_wait_ms=600_000)
+    store_of(cluster).fetch_messages(
+        {EVENTS: FetchInfo(6, 1 << 20)}, on_complete, max_wait_ms=600_000
+    )
     assert not answers
     cluster.delete_topic("events")
     assert done.wait(30)
@@ -377,7 +380,7 @@ def test_a_commit_that_was_decided_is_finished_first(cluster: Cluster) -> None:
     another(cluster).delete_topic("events")
     assert builders.contents(cluster)[OTHERS] == records_of([batch(), batch(seed=6)])
     assert append(cluster, OTHERS).base_offset == 6
-    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
+    ensure_sound(store_of(cluster).manager.log(TRANSACTION_STATE))
 
 
 def test_history_still_tells_what_was_committed_to_it(cluster: Cluster) -> None:
@@ -396,7 +399,7 @@ def test_a_deletion_that_cannot_be_decided_changes_nothing(
     def refuse(source: Path, target: Path) -> None:
         raise PermissionError(13, "Permission denied", str(target))
 
-    monkeypatch.setattr(stubborn._parts.files, "rename", refuse)
+    monkeypatch.setattr(store_of(stubborn).files, "rename", refuse)
     with pytest.raises(FileSystemError, match="Permission denied"):
         stubborn.delete_topic("events")
     assert len(builders.contents(cluster)[EVENTS]) == 6
@@ -407,14 +410,14 @@ def test_directories_that_cannot_be_renamed_keep_the_name_from_others(
 ) -> None:
     """Until they are renamed: a new topic's records would be removed with them."""
     stubborn = Cluster(str(cluster.path))
-    rename = stubborn._parts.files.rename
+    rename = store_of(stubborn).files.rename
 
     def refuse(source: Path, target: Path) -> None:
         if target.name.endswith("-delete"):
             raise PermissionError(13, "Permission denied", str(target))
         rename(source, target)
 
-    monkeypatch.setattr(stubborn._parts.files, "rename", refuse)
+    monkeypatch.setattr(store_of(stubborn).files, "rename", refuse)
     stubborn.delete_topic("events")
     assert "files of the deleted topic events cannot be removed for now" in caplog.text
     assert cluster.topic_names() == ["others"]
@@ -452,7 +455,7 @@ def test_a_damaged_note_of_a_deletion_is_said_and_left(
 
 
 def test_topics_that_do_not_exist_are_not_remembered(cluster: Cluster) -> None:
-    other, manager = another(cluster), cluster._parts.manager
+    other, manager = another(cluster), store_of(cluster).manager
     for each in (cluster, other):
         assert append(each, EVENTS).error is None
         for number in range(10):
@@ -460,7 +463,7 @@ def test_topics_that_do_not_exist_are_not_remembered(cluster: Cluster) -> None:
                 each.topic(f"nothing-{number}")
     cluster.delete_topic("events")
     assert append(other, EVENTS).error is not None
-    for one in (manager, other._parts.manager):
+    for one in (manager, store_of(other).manager):
         assert {tp.topic for tp in one._partitions} <= {
             "others",
             "__transaction_state",
@@ -478,7 +481,7 @@ def test_a_delay_without_end_keeps_the_files(
     assert later(cluster).collect_garbage().deleted_topics == []
     assert len(directories(cluster)) == 3
     cluster.create_topic("events")
-    assert len(cluster._parts.metadata.deleted.all()) == 1
+    assert len(store_of(cluster).metadata.deleted.all()) == 1
     assert not caplog.messages
 
 
@@ -570,7 +573,7 @@ def test_a_disk_that_was_away_does_not_bring_a_deleted_topic_back(
     assert not (disk(replicated, 1) / "mirror-1" / "topics" / "events.json").exists()
     assert directories(back, 1) == ["events-0"]
     assert back.topic_names() == []
-    assert back._parts.metadata.topics.find("events") is None
+    assert store_of(back).metadata.topics.find("events") is None
     assert isinstance(append(back, EVENTS).error, UnknownTopicOrPartitionError)
 
     back.collect_garbage()
@@ -585,9 +588,11 @@ def test_a_disk_that_stays_away_is_not_forgotten(replicated: Cluster, disks: Dis
     away = Cluster(str(replicated.path), files=disks)
     away.delete_topic("events")
     later(away).collect_garbage()
-    (note,) = away._parts.metadata.deleted.all()
+    (note,) = store_of(away).metadata.deleted.all()
     assert (note.named, note.nodes) == ((1,), (1,))
-    assert not later(away)._parts.manager.deletions.due(10**15), "there is nothing that can be done"
+    assert not store_of(later(away)).manager.deletions.due(10**15), (
+        "there is nothing that can be done"
+    )
 
 
 def test_a_new_topic_of_the_name_takes_nothing_from_a_disk_that_was_away(
@@ -608,7 +613,7 @@ def test_a_new_topic_of_the_name_takes_nothing_from_a_disk_that_was_away(
     assert on_it
     for number in on_it:
         directory = disk(replicated, 1) / "broker-1" / f"events-{number}"
-        assert read_partition_metadata(back._parts.files, directory) == made.topic_id
+        assert read_partition_metadata(store_of(back).files, directory) == made.topic_id
     assert builders.contents(back)[EVENTS] == records_of([batch(seed=9)])
 
 
@@ -625,7 +630,7 @@ def test_path_made_again_from_its_disks_has_no_deleted_topic(
     folders = [disk(replicated, node) for node in range(3)]
     again = Cluster(str(replicated.path), create=True, log_dirs=folders, files=disks)
     assert again.topic_names() == (["events"] if recreated else [])
-    assert again._parts.metadata.topics.find("events") == made
+    assert store_of(again).metadata.topics.find("events") == made
     later(again).collect_garbage()
     assert list((replicated.path / "deleted").iterdir()) == []
     if recreated:
@@ -675,8 +680,8 @@ def test_new_partitions_are_empty_and_the_others_as_they_were(cluster: Cluster) 
     for number in range(5):
         topic_partition = TopicPartition("events", number)
         assert append(another(cluster), topic_partition).error is None
-        log = cluster._parts.manager.log(topic_partition)
-        assert read_partition_metadata(cluster._parts.files, log.directory) == grown.topic_id
+        log = store_of(cluster).manager.log(topic_partition)
+        assert read_partition_metadata(store_of(cluster).files, log.directory) == grown.topic_id
         ensure_sound(log)
     builders.write(cluster, {("events", 4): [batch()], ("events", 0): [batch()]})
 
@@ -724,7 +729,7 @@ def test_writers_that_are_open_obey_altered_settings(cluster: Cluster) -> None:
     other.alter_topic("events", {"message.timestamp.type": "logappendtime"})
     assert append(cluster, EVENTS).log_append_time > 0
     builders.write(cluster, {EVENTS: [batch()]})
-    ensure_sound(cluster._parts.manager.log(EVENTS))
+    ensure_sound(store_of(cluster).manager.log(EVENTS))
 
 
 def test_a_setting_is_not_set_and_reset_at_once_in_two_spellings(cluster: Cluster) -> None:
@@ -784,11 +789,11 @@ def test_more_replicas_that_must_be_in_sync_take_nothing_back(
     cluster = with_clock(Cluster(str(replicated.path), files=disks), clock)
     disks.fail(disk(replicated, 2), BROKEN)
     assert append(cluster, EVENTS).error is None
-    shown = cluster._reader.edges([EVENTS])[EVENTS].high_watermark
+    shown = reader_of(cluster).edges([EVENTS])[EVENTS].high_watermark
     cluster.alter_topic("events", {"min.insync.replicas": 3})
     disks.fail(disk(replicated, 0), BROKEN)
     clock.now_ms += RETRY_MS
-    assert with_clock(cluster, clock)._reader.edges([EVENTS])[EVENTS].high_watermark == shown
+    assert reader_of(with_clock(cluster, clock)).edges([EVENTS])[EVENTS].high_watermark == shown
 
 
 def test_json_has_the_number_of_its_version(cluster: Cluster) -> None:

@@ -31,6 +31,7 @@ from tests.support.disk import Disk, DiskFiles
 from tests.support.faults import Fault, ReadOnlyFiles, SimulatedProcess
 from tests.support.reference import Record
 from tests.support.soundness import ensure_sound
+from tests.support.store import store_of
 
 PATH = "/simulated/cluster"
 DAY_MS = 86_400_000
@@ -113,7 +114,7 @@ class Start:
         return builders.contents(Cluster(PATH, files=files))
 
     def described(self, disk: Disk) -> tuple[object, ...]:
-        topic = Cluster(PATH, files=DiskFiles(disk))._parts.metadata.topics.find("topic")
+        topic = store_of(Cluster(PATH, files=DiskFiles(disk))).metadata.topics.find("topic")
         return (topic,) if topic is None else (topic.topic_id, topic.partitions, topic.config)
 
     def ensure_survived(self, crash: Crash, *, by: int = 1) -> None:
@@ -162,7 +163,7 @@ class Start:
         """Create a topic of this name, which may exist."""
         cluster = Cluster(PATH, files=files)
         topic = administration.create_topic(
-            cluster._parts.manager, "topic", partitions=3, config=TopicConfig()
+            store_of(cluster).manager, "topic", partitions=3, config=TopicConfig()
         )
         assert (topic.topic_id == self.topic[0]) == is_there
         self.append(cluster, ("topic", 1))
@@ -201,20 +202,20 @@ class Start:
     # What they find.
 
     def ensure_collected(self, cluster: Cluster) -> None:
-        now_ms = cluster._parts.manager.now_ms
-        cluster._parts.manager.now_ms = lambda: now_ms() + DAY_MS
+        now_ms = store_of(cluster).manager.now_ms
+        store_of(cluster).manager.now_ms = lambda: now_ms() + DAY_MS
         cluster.collect_garbage()
-        names = "\n".join(cluster._parts.files.disk.contents())  # type: ignore[attr-defined]
+        names = "\n".join(store_of(cluster).files.disk.contents())  # type: ignore[attr-defined]
         assert "-delete" not in names
         assert "deleted/" not in names
 
     def ensure_no_other_names(self, cluster: Cluster) -> None:
         """Check that each directory that has a topic's name has its id."""
-        for log_dir in cluster._parts.metadata.cluster_file.log_dirs():
-            for name in cluster._parts.files.list(log_dir.path):
-                topic = cluster._parts.metadata.topics.find(name.rpartition("-")[0] or "none")
+        for log_dir in store_of(cluster).metadata.cluster_file.log_dirs():
+            for name in store_of(cluster).files.list(log_dir.path):
+                topic = store_of(cluster).metadata.topics.find(name.rpartition("-")[0] or "none")
                 if topic is not None and int(name.rpartition("-")[2]) < topic.partitions:
-                    found = read_partition_metadata(cluster._parts.files, log_dir.path / name)
+                    found = read_partition_metadata(store_of(cluster).files, log_dir.path / name)
                     assert found == topic.topic_id, name
 
     def ensure_others_work(self, files: DiskFiles) -> None:
@@ -226,7 +227,7 @@ class Start:
         expected = builders.records_of([*self.batches["other", 0], MORE, MORE])
         assert self.look(files)[TopicPartition("other", 0)] == expected
         for topic_partition in [TopicPartition("other", 0), TRANSACTION_STATE]:
-            ensure_sound(cluster._parts.manager.log(topic_partition))
+            ensure_sound(store_of(cluster).manager.log(topic_partition))
 
     def append(self, cluster: Cluster, place: tuple[str, int]) -> None:
         (result,) = builders.append_records(cluster, {place: MORE}, flush=True).values()

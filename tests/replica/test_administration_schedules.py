@@ -42,6 +42,7 @@ from tests.support.failing_disks import (
 )
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
+from tests.support.store import store_of
 
 QUICK, MANY = 6, 200
 STEPS = 16
@@ -88,14 +89,14 @@ class Changes(Schedule):
         key = self.new_key()
         self.log[-1] += f" {key!r} to {topic_partition}"
         results: list[AppendResult] = []
-        cluster._parts.append_records(
+        store_of(cluster).append_records(
             timeout_ms=0,
             required_acks=-1,
             entries_per_partition={topic_partition: encode_batch([Record(0, 1000, key, b"v")])},
             on_complete=lambda found: results.extend(found.values()),
             flush=False,
         )
-        cluster._parts.manager.delayed_produces.look()
+        store_of(cluster).manager.delayed_produces.look()
         for result in results:
             if result.error is None:
                 place = (self.ids[name], topic_partition, result.base_offset)
@@ -120,7 +121,7 @@ class Changes(Schedule):
             if self.disks.kill_at is None and self.rng.random() < 0.4 and not self.is_over:
                 self.change(1 - number)
             committer = Coordinator(
-                cluster._parts.manager, self.clock, adopt_min_bytes=0, flush=False
+                store_of(cluster).manager, self.clock, adopt_min_bytes=0, flush=False
             )
             committer.commit(extents, transactional_id=key.decode())
             outcome = COMMITTED
@@ -138,8 +139,8 @@ class Changes(Schedule):
     def change(self, number: int) -> None:
         """Delete, create, grow or alter."""
         cluster, before = self.processes[number], self.found()
-        commits = cluster._parts.coordinator(flush=False)
-        manager, steps = cluster._parts.manager, [self.rng.choice(["delete", "grow", "alter"])]
+        commits = store_of(cluster).coordinator(flush=False)
+        manager, steps = store_of(cluster).manager, [self.rng.choice(["delete", "grow", "alter"])]
         if before is None:
             steps = ["create"]
 
@@ -219,14 +220,14 @@ class Changes(Schedule):
 
     def look(self) -> None:
         process = self.rng.choice(self.processes)
-        assert self.found() == process._parts.metadata.topics.find("events")
+        assert self.found() == store_of(process).metadata.topics.find("events")
         assert process.topic_names() == sorted(self.ids)
         try:
             found = builders.contents(process)
         except (OSError, KafkaStorageError):
             # A disk that has failed is not tried again for a while.
             self.clock.now_ms += 2 * RETRY_MS
-            topics = [tp for name in self.ids for tp in process._parts.manager.partitions(name)]
+            topics = [tp for name in self.ids for tp in store_of(process).manager.partitions(name)]
             if not all(self.has_readable(tp) for tp in [*topics, TRANSACTION_STATE]):
                 return
             found = builders.contents(process)
@@ -266,14 +267,14 @@ class Changes(Schedule):
         cluster.collect_garbage()
         assert list((cluster.path / "deleted").glob("*")) == []
         for node in range(self.nodes):
-            log_dir = cluster._parts.metadata.cluster_file.log_dir(node).path
+            log_dir = store_of(cluster).metadata.cluster_file.log_dir(node).path
             for path in log_dir.iterdir():
                 assert not path.name.endswith("-delete"), path
                 held = partition_of(path.name)
                 if held is not None and held.topic in self.ids:
                     self.ensure_of_its_topic(path, held, node)
         for name in self.ids:
-            for tp in cluster._parts.manager.partitions(name):
+            for tp in store_of(cluster).manager.partitions(name):
                 nodes = cluster.topic(name).replicas_of(tp.partition)
                 assert partition(cluster, tp).view.state().isr == nodes
                 assert len({bytes_of(cluster, node, tp) for node in nodes}) == 1
@@ -283,12 +284,12 @@ class Changes(Schedule):
         cluster = self.processes[0]
         topic = cluster.topic(held.topic)
         if held.partition < topic.partitions and node in topic.replicas_of(held.partition):
-            assert read_partition_metadata(cluster._parts.files, directory) == topic.topic_id
+            assert read_partition_metadata(store_of(cluster).files, directory) == topic.topic_id
         else:  # An interrupted attempt to create or to grow leaves empty logs.
-            assert not holds_records(cluster._parts.files, directory), directory
+            assert not holds_records(store_of(cluster).files, directory), directory
 
     def found(self) -> Topic | None:
-        return Cluster(str(self.folder / "cluster"))._parts.metadata.topics.find("events")
+        return store_of(Cluster(str(self.folder / "cluster"))).metadata.topics.find("events")
 
     def new_key(self) -> bytes:
         self.count += 1

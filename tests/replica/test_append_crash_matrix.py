@@ -26,6 +26,7 @@ from tests.support.disk import Disk, DiskFiles
 from tests.support.faults import Fault, SimulatedProcess
 from tests.support.reference import Record
 from tests.support.soundness import ensure_sound
+from tests.support.store import store_of
 
 PATH = "/simulated/cluster"
 ACKNOWLEDGED = Path("/simulated/acknowledged/count")
@@ -90,7 +91,7 @@ def ensure_next_writers_work(
         new = [data for batches in NEW[: counts[partition]] for data in batches]
         assert records == builders.records_of([*before[partition], *new, NEXT, NEXT])
     for topic_partition in [*PARTITIONS, TRANSACTION_STATE]:
-        ensure_sound(cluster._parts.manager.log(topic_partition))
+        ensure_sound(store_of(cluster).manager.log(topic_partition))
 
 
 class Start:

@@ -52,6 +52,7 @@ from tests.support.faults import (
 )
 from tests.support.reference import Record, encode_batch, split_batches, with_crc
 from tests.support.soundness import ensure_sound
+from tests.support.store import reader_of, store_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # by kafka-python, about itself
@@ -72,9 +73,9 @@ def another(cluster: Cluster, files: Files | None = None) -> Cluster:
 
 def ensure_all_sound(cluster: Cluster) -> None:
     for topic in cluster.topics():
-        for topic_partition in cluster._parts.manager.partitions(topic.name):
-            ensure_sound(cluster._parts.manager.log(topic_partition))
-    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
+        for topic_partition in store_of(cluster).manager.partitions(topic.name):
+            ensure_sound(store_of(cluster).manager.log(topic_partition))
+    ensure_sound(store_of(cluster).manager.log(TRANSACTION_STATE))
 
 
 # Answers.
@@ -146,19 +147,19 @@ def test_one_partitions_error_does_not_stop_the_others(cluster: Cluster) -> None
 
 def test_a_batch_that_a_log_does_not_take_leaves_no_trace(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, config=TopicConfig(max_message_bytes=300))
-    before = cluster._parts.manager.log(EVENTS).state()
+    before = store_of(cluster).manager.log(EVENTS).state()
     for data, kind in (
         (batch(n=9), RecordTooLargeError),
         (batch(n=1) + b"\0", InvalidRecordError),
         (b"", InvalidRecordError),
     ):
         assert isinstance(append_records(cluster, {EVENTS: data})[EVENTS].error, kind)
-    assert cluster._parts.manager.log(EVENTS).state() == before
+    assert store_of(cluster).manager.log(EVENTS).state() == before
 
 
 def test_internal_topics_are_written_where_allowed(cluster: Cluster) -> None:
     administration.create_topic(
-        cluster._parts.manager, "__commits", partitions=1, config=TopicConfig()
+        store_of(cluster).manager, "__commits", partitions=1, config=TopicConfig()
     )
     place = ("__commits", 0)
     (refused,) = append_records(cluster, {place: batch()}).values()
@@ -204,7 +205,7 @@ def test_a_broker_in_the_log_dir_is_every_partitions_error(
 
 def test_a_partition_whose_lock_is_held_does_not_stop_the_others(cluster: Cluster) -> None:
     last = TopicPartition("others", 1)
-    with another(cluster)._parts.manager.locks.partitions([EVENTS]):
+    with store_of(another(cluster)).manager.locks.partitions([EVENTS]):
         begun = time.monotonic()
         found = append_records(
             cluster, {EVENTS: batch(), OTHERS: batch(), last: batch()}, lock_timeout_ms=200
@@ -220,7 +221,7 @@ def test_a_partition_whose_lock_is_held_does_not_stop_the_others(cluster: Cluste
 
 
 def test_a_lock_that_is_let_go_in_time_is_taken(cluster: Cluster) -> None:
-    held = another(cluster)._parts.manager.locks.partitions([EVENTS, OTHERS])
+    held = store_of(another(cluster)).manager.locks.partitions([EVENTS, OTHERS])
     held.__enter__()
     timer = threading.Timer(0.1, held.__exit__, (None, None, None))
     timer.start()
@@ -231,8 +232,8 @@ def test_a_lock_that_is_let_go_in_time_is_taken(cluster: Cluster) -> None:
 
 def test_an_append_waits_no_longer_for_a_lock_than_its_timeout(cluster: Cluster) -> None:
     answers: list[AppendResult] = []
-    with another(cluster)._parts.manager.locks.partitions([EVENTS]):
-        cluster._parts.append_records(
+    with store_of(another(cluster)).manager.locks.partitions([EVENTS]):
+        store_of(cluster).append_records(
             timeout_ms=50,
             required_acks=-1,
             entries_per_partition={EVENTS: batch()},
@@ -247,7 +248,7 @@ def test_an_append_waits_no_longer_for_a_committer_that_stands_still(
 ) -> None:
     """It holds the commit lock, and has flipped this partition already."""
     monkeypatch.setattr(coordinator.Coordinator, "is_pending", lambda *_: True)
-    with another(cluster)._parts.manager.locks.commit():
+    with store_of(another(cluster)).manager.locks.commit():
         found = append_records(cluster, {EVENTS: batch()}, lock_timeout_ms=100)[EVENTS].error
     assert isinstance(found, LockTimeoutError)
     assert found.lock == "commit"
@@ -260,7 +261,7 @@ def test_a_damaged_state_is_not_the_batchs_error(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    (cluster._parts.manager.log(EVENTS).directory / STATE_FILE).write_bytes(bytes(8192))
+    (store_of(cluster).manager.log(EVENTS).directory / STATE_FILE).write_bytes(bytes(8192))
     found = append_records(cluster, {EVENTS: batch(), OTHERS: batch()})
     assert isinstance(found[EVENTS].error, KafkaStorageError)
     assert "neither slot of the state is valid" in str(found[EVENTS].error)
@@ -269,7 +270,7 @@ def test_a_damaged_state_is_not_the_batchs_error(
 
 def test_a_log_shorter_than_recorded_is_not_appended_to(cluster: Cluster) -> None:
     append_records(cluster, {EVENTS: batch()}, flush=True)
-    os.truncate(cluster._parts.manager.log(EVENTS).directory / f"{0:020d}.log", 50)
+    os.truncate(store_of(cluster).manager.log(EVENTS).directory / f"{0:020d}.log", 50)
     found = append_records(cluster, {EVENTS: batch()})[EVENTS].error
     assert isinstance(found, KafkaStorageError)
     assert "fewer than the" in str(found)
@@ -287,7 +288,7 @@ def test_an_append_where_an_adoption_stopped_halfway_recreates_the_segments_file
 ) -> None:
     """It also flushes the directory, or a power loss would take the file."""
     extents = builders.staged(cluster, {EVENTS: [batch()]}, adopt_min_bytes=0)
-    log = cluster._parts.manager.log(EVENTS)
+    log = store_of(cluster).manager.log(EVENTS)
     dry_run = FaultyFiles()
     assert died(
         lambda: builders.commit(another(cluster, DiesAtTheRename()), extents, adopt_min_bytes=0)
@@ -317,7 +318,7 @@ def test_all_threads_have_one_log_of_a_partition(
 ) -> None:
     """It knows the producers: with a log per thread, a retry in another thread would be written twice."""
     mine, both = another(cluster), threading.Barrier(2)
-    find = mine._parts.metadata.topics.topic
+    find = store_of(mine).metadata.topics.topic
     looked: set[int] = set()
 
     def find_at_once(name: str) -> Topic:
@@ -327,10 +328,10 @@ def test_all_threads_have_one_log_of_a_partition(
             both.wait(10)
         return find(name)
 
-    monkeypatch.setattr(mine._parts.metadata.topics, "topic", find_at_once)
+    monkeypatch.setattr(store_of(mine).metadata.topics, "topic", find_at_once)
     found: list[PartitionLog] = []
     threads = [
-        threading.Thread(target=lambda: found.append(mine._parts.manager.log(EVENTS)))
+        threading.Thread(target=lambda: found.append(store_of(mine).manager.log(EVENTS)))
         for _ in range(2)
     ]
     for thread in threads:
@@ -341,7 +342,7 @@ def test_all_threads_have_one_log_of_a_partition(
 
 
 def test_a_retry_after_a_lost_answer_keeps_one_copy(cluster: Cluster) -> None:
-    producer_id = cluster._parts.new_producer_id()
+    producer_id = store_of(cluster).new_producer_id()
     batches = [
         idempotent_batch(producer_id=producer_id, base_sequence=3 * n, n=3) for n in range(5)
     ]
@@ -384,7 +385,7 @@ def test_kafka_python_reads_what_was_appended(cluster: Cluster, codec: str) -> N
         data = builders.batch(n=4, compression=codec, seed=seed)
         append_records(cluster, {EVENTS: data})
     append_records(cluster, {EVENTS: idempotent_batch(base_sequence=7, n=2)})
-    stored = (cluster._parts.manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
+    stored = (store_of(cluster).manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
 
     found, epochs = [], []
     batches = kafka_python.MemoryRecords(stored)
@@ -431,7 +432,9 @@ def test_a_commit_decided_and_not_flipped_comes_first(
     expected[0] = records_of([*everywhere[0], batch(n=3), batch(n=2)])
     assert list(contents(cluster).values()) == expected
     # Rolling forward later takes nothing back.
-    coordinator_for(cluster._parts, parse_write_options({"path": str(cluster.path)})).roll_forward()
+    coordinator_for(
+        store_of(cluster), parse_write_options({"path": str(cluster.path)})
+    ).roll_forward()
     assert list(contents(cluster).values()) == expected
     ensure_all_sound(cluster)
 
@@ -494,7 +497,7 @@ def one_record(key: str) -> bytes:
 
 def append_and_commit(cluster: Cluster, name: str) -> None:
     """Append in turn to all partitions of both topics."""
-    producer_id = cluster._parts.new_producer_id()
+    producer_id = store_of(cluster).new_producer_id()
     for n in range(ROUNDS):
         key = f"append {name} {n}"
         data = idempotent_batch(producer_id=producer_id, base_sequence=n, key=key.encode())
@@ -534,7 +537,7 @@ def test_processes_and_threads_append_and_commit_to_the_same_partitions(cluster:
     seen = []
     partitions = [TopicPartition(*place) for place in PLACES]
     while children:
-        seen.append(cluster._reader.edges(partitions))
+        seen.append(reader_of(cluster).edges(partitions))
         ended, status = os.waitpid(-1, os.WNOHANG)
         if ended:
             children.remove(ended)
@@ -562,11 +565,11 @@ def test_processes_and_threads_append_and_commit_to_the_same_partitions(cluster:
 
 
 def test_a_forked_child_appends_beside_its_parent(cluster: Cluster) -> None:
-    producer_id = cluster._parts.new_producer_id()
+    producer_id = store_of(cluster).new_producer_id()
     append_records(cluster, {EVENTS: idempotent_batch(producer_id=producer_id, base_sequence=0)})
 
     def work() -> None:
-        mine = cluster._parts.new_producer_id()
+        mine = store_of(cluster).new_producer_id()
         for n in range(20):
             data = idempotent_batch(producer_id=mine, base_sequence=n)
             assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
@@ -576,7 +579,7 @@ def test_a_forked_child_appends_beside_its_parent(cluster: Cluster) -> None:
         data = idempotent_batch(producer_id=producer_id, base_sequence=n)
         assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
     assert os.waitpid(child, 0)[1] == 0
-    stored = (cluster._parts.manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
+    stored = (store_of(cluster).manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
     assert len(list(split_batches(stored))) == 41
     ensure_all_sound(cluster)
 
@@ -596,7 +599,7 @@ def test_a_batch_from_the_network_is_appended_in_place_with_its_times_set_right(
     answer = append_records(cluster, {EVENTS: data}, origin=AppendOrigin.NETWORK)
     assert answer[EVENTS] == AppendResult(2, -1, 0)
     assert contents(cluster)[EVENTS][2:] == [one._replace(offset=one.offset + 2) for one in records]
-    log = cluster._parts.manager.log(EVENTS)
+    log = store_of(cluster).manager.log(EVENTS)
     ensure_sound(log)
     assert log.state().max_timestamp == max(one.timestamp for one in contents(cluster)[EVENTS])
 

@@ -20,6 +20,7 @@ from tests.support import builders
 from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.faults import Fault, SimulatedProcess
+from tests.support.store import reader_of, store_of
 
 PATH = "/simulated/cluster"
 EVENTS = TopicPartition("events", 0)
@@ -37,7 +38,7 @@ def deleting(kind: str, files: Files) -> None:
 
 
 def log_start(files: Files) -> int:
-    return Cluster(PATH, files=files)._reader.edges([EVENTS])[EVENTS].log_start_offset
+    return reader_of(Cluster(PATH, files=files)).edges([EVENTS])[EVENTS].log_start_offset
 
 
 class Start:
@@ -72,7 +73,7 @@ class Start:
             assert start >= before, crash
             assert builders.contents(cluster)[EVENTS] == builders.records_of([*OLD, MORE])[start:]
             states = [
-                cluster._parts.manager.partition(EVENTS).view.log_of(node).state()
+                store_of(cluster).manager.partition(EVENTS).view.log_of(node).state()
                 for node in {0, 1, 2} - {lost}
             ]
             assert len({(one.log_start_offset, one.log_end_offset) for one in states}) == 1, crash

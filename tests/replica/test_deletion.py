@@ -31,6 +31,7 @@ from tests.support import builders
 from tests.support.builders import JOB, append_records, batch
 from tests.support.faults import Fault, FaultyFiles, StopsInTheFlip, died
 from tests.support.soundness import ensure_sound
+from tests.support.store import reader_of, store_of
 
 EVENTS = TopicPartition("events", 0)
 OTHERS = [TopicPartition("others", 0), TopicPartition("others", 1)]
@@ -48,7 +49,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def bases(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[int]:
-    log = cluster._parts.manager.log(topic_partition)
+    log = store_of(cluster).manager.log(topic_partition)
     return log.segments.bases(log.state())
 
 
@@ -58,10 +59,10 @@ def offsets(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[
 
 def later(cluster: Cluster, ms: int) -> None:
     """Set the clocks of its logs ahead."""
-    now_ms: Callable[[], int] = cluster._parts.manager.now_ms
-    monotonic_ms = cluster._parts.manager.monotonic_ms
-    cluster._parts.manager.now_ms = lambda: now_ms() + ms
-    cluster._parts.manager.monotonic_ms = lambda: monotonic_ms() + ms
+    now_ms: Callable[[], int] = store_of(cluster).manager.now_ms
+    monotonic_ms = store_of(cluster).manager.monotonic_ms
+    store_of(cluster).manager.now_ms = lambda: now_ms() + ms
+    store_of(cluster).manager.monotonic_ms = lambda: monotonic_ms() + ms
 
 
 # After commits and appends.
@@ -75,7 +76,7 @@ def test_a_commit_is_followed_by_retention(cluster: Cluster) -> None:
     assert offsets(cluster) == [*range(6, 12)]
     assert offsets(cluster, OTHERS[0]) == [*range(12)]
     for topic_partition in (EVENTS, *OTHERS, TRANSACTION_STATE):
-        ensure_sound(cluster._parts.manager.log(topic_partition))
+        ensure_sound(store_of(cluster).manager.log(topic_partition))
 
 
 def test_what_goes_wrong_in_retention_is_not_the_commits(
@@ -128,7 +129,7 @@ def test_records_are_deleted_in_several_partitions(cluster: Cluster) -> None:
     assert (offsets(cluster, OTHERS[0]), offsets(cluster, OTHERS[1])) == ([0, 1, 2], [])
     assert bases(cluster) == [3]
     assert cluster.delete_records({EVENTS: 1}) == {EVENTS: 4}
-    edges = cluster._reader.edges([EVENTS])[EVENTS]
+    edges = reader_of(cluster).edges([EVENTS])[EVENTS]
     assert (edges.log_start_offset, edges.high_watermark) == (4, 6)
     assert cluster.delete_records({}) == {}
 
@@ -179,7 +180,7 @@ def test_a_commit_that_a_dead_committer_left_is_finished_before(
     assert offsets(again, OTHERS[0]) == ([4] if what == "delete records" else [*range(5)])
     for topic_partition in (EVENTS, OTHERS[0]):
         if what != "append":
-            ensure_sound(again._parts.manager.log(topic_partition))
+            ensure_sound(store_of(again).manager.log(topic_partition))
 
 
 # Beside readers.
@@ -190,7 +191,7 @@ def test_a_reader_whose_segment_goes_meanwhile_is_told_that_the_log_begins_later
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
     builders.write(cluster, {EVENTS: [batch()] * 2})
-    log = cluster._parts.manager.log(EVENTS)
+    log = store_of(cluster).manager.log(EVENTS)
     list_segments = LogSegments.bases
 
     def segments(self: LogSegments, state: LogState) -> list[int]:
@@ -207,7 +208,7 @@ def test_a_reader_whose_segment_goes_meanwhile_is_told_that_the_log_begins_later
 
 def test_a_segment_that_is_gone_for_no_reason_is_a_storage_error(cluster: Cluster) -> None:
     builders.write(cluster, {EVENTS: [batch()] * 2})
-    segment_at(cluster._parts.manager.log(EVENTS).directory, 0).log.unlink()
+    segment_at(store_of(cluster).manager.log(EVENTS).directory, 0).log.unlink()
     with pytest.raises(KafkaStorageError, match="no segment that holds offset 1"):
         list(cluster.read("events", start=1))
 
@@ -218,7 +219,7 @@ def test_a_segment_that_is_gone_for_no_reason_is_a_storage_error(cluster: Cluste
 def an_abandoned_job(cluster: Cluster, name: str, *, age_ms: int, newest: str) -> None:
     """Stage as a task of a job did, last writing to `newest` `age_ms` ago; all else is older."""
     builders.staged(cluster, {EVENTS: [batch()], OTHERS[0]: [batch()]}, transaction=name)
-    folder = cluster._parts.metadata.cluster_file.log_dir(0).staging / name
+    folder = store_of(cluster).metadata.cluster_file.log_dir(0).staging / name
     (folder / "driver").write_bytes(b"mark")
     for path in (*folder.rglob("*"), folder):
         age = age_ms if path.name == newest else 100 * DAY
@@ -242,7 +243,7 @@ def test_what_a_dead_job_staged_goes_by_its_newest_file(cluster: Cluster, newest
     assert cluster.collect_garbage(staging_retention_ms=7 * DAY + 1).abandoned_jobs == []
     found = cluster.collect_garbage().abandoned_jobs
     assert [tuple(abandoned) for abandoned in found] == [(JOB, 2 * SIZE + 4, 7 * DAY)]
-    assert list(cluster._parts.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
+    assert list(store_of(cluster).metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
 
 @pytest.mark.usefixtures("clock")
@@ -271,7 +272,7 @@ def test_what_no_job_made_stays_and_stops_nothing(cluster: Cluster, kind: str) -
     builders.staged(cluster, {EVENTS: [batch()]}, transaction="f" * 32)
     elsewhere = cluster.path.with_name("elsewhere")
     (elsewhere / "text").mkdir(parents=True)
-    staging = cluster._parts.metadata.cluster_file.log_dir(0).staging
+    staging = store_of(cluster).metadata.cluster_file.log_dir(0).staging
     strays = [staging / name for name in (".nfs0001", "a" * 32)]
     for path in strays:
         if kind == "file":
@@ -308,13 +309,13 @@ def test_links_in_what_a_dead_job_left_are_not_followed(cluster: Cluster) -> Non
     elsewhere.mkdir()
     (elsewhere / "text").write_bytes(b"x" * 1000)
     builders.staged(cluster, {EVENTS: [batch()]}, transaction=JOB)
-    (attempt,) = (cluster._parts.metadata.cluster_file.log_dir(0).staging / JOB).iterdir()
+    (attempt,) = (store_of(cluster).metadata.cluster_file.log_dir(0).staging / JOB).iterdir()
     (attempt / "link").symlink_to(elsewhere)
     (attempt / "loop").symlink_to(attempt)
     (abandoned,) = cluster.collect_garbage(staging_retention_ms=0).abandoned_jobs
     assert abandoned.size_in_bytes == SIZE
     assert (elsewhere / "text").exists()
-    assert list(cluster._parts.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
+    assert list(store_of(cluster).metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
 
 def test_what_cannot_be_removed_is_told_and_stops_nothing(cluster: Cluster) -> None:
@@ -334,9 +335,9 @@ def test_what_cannot_be_removed_is_told_and_stops_nothing(cluster: Cluster) -> N
 
 def test_nothing_is_removed_beside_a_log_dir_that_is_not_the_clusters(cluster: Cluster) -> None:
     builders.staged(cluster, {EVENTS: [batch()]}, transaction=JOB)
-    (cluster._parts.metadata.cluster_file.log_dir(0).path / "meta.properties").unlink()
+    (store_of(cluster).metadata.cluster_file.log_dir(0).path / "meta.properties").unlink()
     Cluster(str(cluster.path)).collect_garbage(["others"], staging_retention_ms=0)
-    assert (cluster._parts.metadata.cluster_file.log_dir(0).staging / JOB).exists()
+    assert (store_of(cluster).metadata.cluster_file.log_dir(0).staging / JOB).exists()
 
 
 def test_garbage_of_some_topics_is_collected_alone(cluster: Cluster) -> None:
@@ -357,7 +358,7 @@ def test_deleted_files_go_after_their_delay_also_without_retention(cluster: Clus
     place = TopicPartition("short", 0)
     builders.write(cluster, {place: [batch()] * 3})
     cluster.delete_records({place: 7})
-    folder = cluster._parts.manager.log(place).directory
+    folder = store_of(cluster).manager.log(place).directory
     assert len(list(folder.glob("*.deleted"))) == 6
     later(cluster, 50)
     assert len(cluster.collect_garbage().partitions[place].files) == 6
@@ -400,8 +401,8 @@ def test_a_kill_at_any_step_loses_no_record_that_is_to_stay_and_is_finished_next
         work(path, FaultyFiles())
         for tp, start in starts.items():
             assert offsets(found, tp) == before[tp][start:], f"killed at {step}"
-            ensure_sound(found._parts.manager.log(tp))
-        assert (found._parts.metadata.cluster_file.log_dir(0).staging / JOB).exists() == (
+            ensure_sound(store_of(found).manager.log(tp))
+        assert (store_of(found).metadata.cluster_file.log_dir(0).staging / JOB).exists() == (
             what == "delete records"
         )
         assert append_records(found, {EVENTS: batch()})[EVENTS].base_offset == 12

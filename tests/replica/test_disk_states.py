@@ -74,6 +74,7 @@ from tests.support.disk_states import (
     outcome,
 )
 from tests.support.failing_disks import Killed
+from tests.support.store import store_of
 
 LEADER, FOLLOWER = 0, 1
 STEPS_MAX = 200
@@ -170,7 +171,7 @@ def test_copies_are_not_newer_than_a_path_whose_writer_died_before_it_was_flushe
         size = case.process.topic("events").config.max_message_bytes
         case.disks.disk = case.disks.disk.after_power_loss_of(PATH.name)
         with another_boot():
-            files = case.process._parts.metadata.json_files
+            files = store_of(case.process).metadata.json_files
             assert files.newer_mirror() is None, f"killed at {at}"
             case.open()
             assert case.process.topic("events").config.max_message_bytes == size, f"killed at {at}"

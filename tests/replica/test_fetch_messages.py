@@ -32,6 +32,7 @@ from tests.support import builders
 from tests.support.builders import append_records, batch
 from tests.support.faults import FaultyFiles
 from tests.support.log_histories import data_batch, marker_batch
+from tests.support.store import store_of
 
 EVENTS, OTHERS = TopicPartition("events", 0), TopicPartition("others", 0)
 SMALL, LARGE = batch(n=1, value_bytes=10), batch(n=1, value_bytes=5000)
@@ -62,7 +63,7 @@ def fetch(
         tp: FetchInfo(info, 1 << 20) if isinstance(info, int) else info
         for tp, info in infos.items()
     }
-    cluster._parts.fetch_messages(wanted, answer, **{"max_wait_ms": 60_000} | options)
+    store_of(cluster).fetch_messages(wanted, answer, **{"max_wait_ms": 60_000} | options)
     return answer
 
 
@@ -134,7 +135,7 @@ def test_an_error_is_answered_at_once_beside_the_others_batches(
 def test_an_older_leader_epoch_is_fenced_and_a_log_that_went_another_way_is_told_where(
     cluster: Cluster,
 ) -> None:
-    log = cluster._parts.manager.log(EVENTS)
+    log = store_of(cluster).manager.log(EVENTS)
     append_records(cluster, {EVENTS: SMALL})
     append_records(cluster, {EVENTS: SMALL})
     log.write_state(log.state()._replace(leader_epoch=3, sequence=9), flush=False)
@@ -183,7 +184,7 @@ def test_a_fetch_waits_for_its_bytes_and_is_answered_by_the_append_that_brings_t
     append_records(cluster, {OTHERS: SMALL})
 
     assert (answer.count, answer.sizes) == (1, [len(SMALL)] * 2)
-    assert len(cluster._parts.manager.delayed_fetches) == 0
+    assert len(store_of(cluster).manager.delayed_fetches) == 0
 
 
 def test_a_fetch_is_answered_when_its_time_is_over(cluster: Cluster) -> None:
@@ -216,7 +217,7 @@ def test_a_fetch_sees_a_commit_in_all_partitions_or_in_none(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int, max_wait_ms: int
 ) -> None:
     other = Cluster(str(cluster.path), files=FaultyFiles())
-    look, left = cluster._parts.snapshots.replicas, looks
+    look, left = store_of(cluster).snapshots.replicas, looks
 
     def commit_after_some(*arguments: Any) -> Any:
         nonlocal left
@@ -225,7 +226,7 @@ def test_a_fetch_sees_a_commit_in_all_partitions_or_in_none(
             builders.write(other, {("events", 0): [SMALL], ("others", 0): [SMALL]})
         return found
 
-    monkeypatch.setattr(cluster._parts.snapshots, "replicas", commit_after_some)
+    monkeypatch.setattr(store_of(cluster).snapshots, "replicas", commit_after_some)
     answer = fetch(cluster, {EVENTS: 0, OTHERS: 0}, max_wait_ms=max_wait_ms)
 
     assert answer.came.wait(10)
@@ -237,13 +238,13 @@ def test_a_fetch_looks_at_all_partitions_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append_records(cluster, {EVENTS: SMALL, OTHERS: SMALL})
-    look, looks = cluster._parts.snapshots.replicas, []
+    look, looks = store_of(cluster).snapshots.replicas, []
 
     def count(topic_partitions: Iterable[TopicPartition], *rest: Any) -> Any:
         looks.append([*topic_partitions])
         return look(looks[-1], *rest)
 
-    monkeypatch.setattr(cluster._parts.snapshots, "replicas", count)
+    monkeypatch.setattr(store_of(cluster).snapshots, "replicas", count)
     fetch(cluster, {EVENTS: 0, OTHERS: 0})
 
     assert looks == [[EVENTS, OTHERS]]
@@ -262,7 +263,7 @@ def test_a_roll_answers_a_fetch_that_waits_in_the_segment_before(tmp_path: Path)
 
 
 def test_a_log_that_is_cut_below_the_offset_answers_a_fetch(cluster: Cluster) -> None:
-    log = cluster._parts.manager.log(EVENTS)
+    log = store_of(cluster).manager.log(EVENTS)
     before = log.state()
     append_records(cluster, {EVENTS: SMALL})
     answer = fetch(cluster, {EVENTS: 1})
@@ -313,7 +314,7 @@ def test_each_sees_as_far_as_it_may(
     marker = marker_batch(base_offset=0, producer_id=7, abort=True)
     for data in (transactional(7), marker, SMALL, transactional(8), SMALL):
         append_records(cluster, {EVENTS: data}, origin=AppendOrigin.COORDINATOR)
-    log = cluster._parts.manager.log(EVENTS)
+    log = store_of(cluster).manager.log(EVENTS)
     state = log.state()
     log.write_state(state._replace(high_watermark=4, sequence=99), flush=False)
     (result,) = fetch(cluster, {EVENTS: 0}, **options).results.values()
@@ -379,7 +380,7 @@ def other(cluster: Cluster) -> Cluster:
 @pytest.fixture
 def purgatory(cluster: Cluster) -> FetchPurgatory:
     """Its fetches, which no thread looks at: tests call `look`."""
-    found = cluster._parts.manager.delayed_fetches
+    found = store_of(cluster).manager.delayed_fetches
     found._has_thread = False
     return found
 
@@ -389,13 +390,13 @@ def looks(
     cluster: Cluster, purgatory: FetchPurgatory, monkeypatch: pytest.MonkeyPatch
 ) -> list[list[TopicPartition]]:
     """The partitions of each look at several of them together."""
-    look, found = cluster._parts.snapshots.replicas, list[list[TopicPartition]]()
+    look, found = store_of(cluster).snapshots.replicas, list[list[TopicPartition]]()
 
     def count(topic_partitions: Iterable[TopicPartition], *rest: Any) -> Any:
         found.append([*topic_partitions])
         return look(found[-1], *rest)
 
-    monkeypatch.setattr(cluster._parts.snapshots, "replicas", count)
+    monkeypatch.setattr(store_of(cluster).snapshots, "replicas", count)
     return found
 
 
@@ -449,7 +450,7 @@ def test_an_idle_look_reads_the_states_of_each_partition_once_and_tries_nothing(
     purgatory.look()  # at what is waited for since the last one
     looks.clear()
     tried.clear()
-    files, read = cluster._parts.files, list[str]()
+    files, read = store_of(cluster).files, list[str]()
     read_each = files.read_each
 
     def count(paths: Iterable[str], size: int) -> Iterator[bytes]:
@@ -523,7 +524,7 @@ def test_a_fetch_that_is_newer_than_a_look_is_not_judged_by_it(
     """By the older look, its offset would be past the end."""
     early, late = fetch(cluster, {EVENTS: 0}, min_bytes=10**6), list[Answer]()
     purgatory.look()
-    look = cluster._parts.snapshots.replicas
+    look = store_of(cluster).snapshots.replicas
 
     def fetch_after(*arguments: Any) -> Any:
         found = look(*arguments)
@@ -533,7 +534,7 @@ def test_a_fetch_that_is_newer_than_a_look_is_not_judged_by_it(
         return found
 
     append_records(other, {EVENTS: SMALL})
-    monkeypatch.setattr(cluster._parts.snapshots, "replicas", fetch_after)
+    monkeypatch.setattr(store_of(cluster).snapshots, "replicas", fetch_after)
     for one in purgatory._waiting:
         monkeypatch.setattr(one.fetch, "replicas", fetch_after)
     purgatory.look()
@@ -581,7 +582,7 @@ def test_an_append_elsewhere_to_a_replicated_topic_is_found(tmp_path: Path) -> N
     dirs = [tmp_path / "a", tmp_path / "b"]
     cluster = Cluster(str(tmp_path / "cluster"), create=True, log_dirs=dirs, files=FaultyFiles())
     cluster.create_topic("events", replication_factor=2)
-    purgatory = cluster._parts.manager.delayed_fetches
+    purgatory = store_of(cluster).manager.delayed_fetches
     purgatory._has_thread = False
     answer = fetch(cluster, {EVENTS: 0})
     purgatory.look()
@@ -598,7 +599,7 @@ def test_an_append_elsewhere_to_a_replicated_topic_is_found(tmp_path: Path) -> N
 def test_partitions_that_do_not_exist_are_found_with_one_look_at_their_topic(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topics = cluster._parts.metadata.topics
+    topics = store_of(cluster).metadata.topics
     looks, find = list[str](), topics.find
 
     def counted(name: str) -> Any:
@@ -642,7 +643,7 @@ def test_an_append_leaves_fetches_of_many_partitions_to_the_thread(
     with builders.a_cluster(tmp_path / "many", topics={"events": 4}) as cluster:
         everywhere = {TopicPartition("events", number): 0 for number in range(4)}
         large, small = fetch(cluster, everywhere), fetch(cluster, {EVENTS: 0})
-        completed = cluster._parts.manager.delayed_fetches
+        completed = store_of(cluster).manager.delayed_fetches
         assert len(completed) == 2
         append_records(cluster, {EVENTS: SMALL})
 

@@ -28,6 +28,7 @@ from tests.support.faults import FaultyFiles
 from tests.support.killed_children import PATIENCE_S, Children, kills, lines
 from tests.support.reference import Record, encode_batch
 from tests.support.soundness import ensure_sound
+from tests.support.store import store_of
 
 OTHERS, EVENTS = TopicPartition("others", 0), TopicPartition("events", 0)
 DAY_MS = 86_400_000
@@ -39,7 +40,7 @@ def administrate(path: Path, notes: Path) -> None:
     rng = random.Random(notes.name)
     with notes.open("a") as file:
         while True:
-            topic = cluster._parts.metadata.topics.find("events")
+            topic = store_of(cluster).metadata.topics.find("events")
             if topic is None:
                 done = cluster.create_topic("events", partitions=2)
             elif topic.partitions < 5 and rng.random() < 0.5:
@@ -58,7 +59,7 @@ def produce(path: Path, notes: Path) -> None:
             key = f"{notes.name}-{number}".encode()
             data = encode_batch([Record(0, number, key, b"value")])
             found: dict[TopicPartition, AppendResult] = {}
-            cluster._parts.append_records(
+            store_of(cluster).append_records(
                 timeout_ms=PATIENCE_S * 1000,
                 required_acks=-1,
                 entries_per_partition=dict.fromkeys((EVENTS, OTHERS), data),
@@ -94,26 +95,26 @@ def ensure_killing_loses_nothing(folder: Path, count: int) -> None:
 
     look(cluster)
     topic = administration.create_topic(
-        cluster._parts.manager, "events", partitions=2, config=cluster.topic("others").config
+        store_of(cluster).manager, "events", partitions=2, config=cluster.topic("others").config
     )
     for tp in [OTHERS, *cluster.partitions("events")]:
         assert append_records(cluster, {tp: builders.batch(n=1)})[tp].error is None
-        ensure_sound(cluster._parts.manager.log(tp))
+        ensure_sound(store_of(cluster).manager.log(tp))
     found = builders.contents(cluster)
     assert [record.offset for record in found[OTHERS]] == list(range(len(found[OTHERS])))
     for notes in folder.glob("produce-*"):
         for offset, key in map(str.split, lines(notes)):
             assert found[OTHERS][int(offset)].key == key.encode(), notes.name
 
-    now_ms = cluster._parts.manager.now_ms
-    cluster._parts.manager.now_ms = lambda: now_ms() + DAY_MS
+    now_ms = store_of(cluster).manager.now_ms
+    store_of(cluster).manager.now_ms = lambda: now_ms() + DAY_MS
     cluster.collect_garbage()
     assert list((cluster.path / "deleted").iterdir()) == []
     for path in (cluster.path / "broker-0").iterdir():
         assert not path.name.endswith("-delete")
         held = partition_of(path.name)
         if held is not None and held.topic == "events" and held.partition < topic.partitions:
-            assert read_partition_metadata(cluster._parts.files, path) == topic.topic_id
+            assert read_partition_metadata(store_of(cluster).files, path) == topic.topic_id
 
 
 def test_processes_that_change_topics_and_are_killed_leave_nothing_half(tmp_path: Path) -> None:

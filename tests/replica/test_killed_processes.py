@@ -22,6 +22,7 @@ from tests.support.failing_disks import Disks, a_replicated_cluster, bytes_of
 from tests.support.faults import FaultyFiles
 from tests.support.killed_children import Children, kills, lines
 from tests.support.reference import Record, encode_batch
+from tests.support.store import reader_of
 
 PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
 
@@ -46,7 +47,7 @@ def ensure_killing_loses_nothing(folder: Path, count: int) -> None:
     high_watermarks = dict.fromkeys(PARTITIONS, 0)
 
     def look() -> None:
-        for tp, offsets in cluster._reader.edges(PARTITIONS).items():
+        for tp, offsets in reader_of(cluster).edges(PARTITIONS).items():
             assert offsets.high_watermark >= high_watermarks[tp]
             high_watermarks[tp] = offsets.high_watermark
 

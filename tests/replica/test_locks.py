@@ -23,6 +23,7 @@ from spark_kbatch.replica import locks as locks_module
 from spark_kbatch.replica.locks import Locks
 from tests.support import builders
 from tests.support.faults import open_files, run_child
+from tests.support.store import store_of
 
 Take = Callable[[Locks], AbstractContextManager[object]]
 
@@ -259,7 +260,7 @@ def test_a_reader_who_may_not_write_can_hold_the_commit_lock_and_that_is_said(
 ) -> None:
     monkeypatch.setattr(locks_module, "_LOGGED_AFTER_S", 0.02)
     cluster = builders.a_cluster(tmp_path)
-    with cluster._parts.manager.locks.commit():
+    with store_of(cluster).manager.locks.commit():
         pass
     with (cluster.path / "locks" / "commit").open() as reader:
         fcntl.flock(reader, fcntl.LOCK_EX)
@@ -268,7 +269,7 @@ def test_a_reader_who_may_not_write_can_hold_the_commit_lock_and_that_is_said(
             assert "the lock of commit has not been free" in caplog.text
             fcntl.flock(reader, fcntl.LOCK_UN)
 
-        waits(lambda locks: locks.commit(), cluster._parts.manager.locks, let_go)
+        waits(lambda locks: locks.commit(), store_of(cluster).manager.locks, let_go)
 
 
 @pytest.mark.parametrize("name", ["link", "two slashes", "link to a parent"])
@@ -284,9 +285,11 @@ def test_a_cluster_opened_by_another_name_waits_for_the_same_locks(
         other = str(link / cluster.path.relative_to(links[name]))
     opened = Cluster(other)
     for take in LOCKS.values():
-        held = take(cluster._parts.manager.locks)
+        held = take(store_of(cluster).manager.locks)
         held.__enter__()
-        waits(take, opened._parts.manager.locks, lambda held=held: held.__exit__(None, None, None))
+        waits(
+            take, store_of(opened).manager.locks, lambda held=held: held.__exit__(None, None, None)
+        )
 
 
 def test_a_lock_that_fails_for_another_reason_is_an_error(folder: Path) -> None:
@@ -448,7 +451,9 @@ def test_where_a_broker_is_in_nothing_is_written(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     batches = {("events", 0): [builders.batch()]}
     extents = builders.staged(cluster, batches)
-    with held_by_a_process(lambda: a_broker(cluster._parts.metadata.cluster_file.log_dir(0).path)):
+    with held_by_a_process(
+        lambda: a_broker(store_of(cluster).metadata.cluster_file.log_dir(0).path)
+    ):
         for write in (
             lambda: builders.commit(cluster, extents),
             lambda: cluster.create_topic("another"),
@@ -476,8 +481,8 @@ def test_a_broker_blocks_only_those_that_write_into_its_log_dir(tmp_path: Path) 
 
 def test_while_we_write_no_broker_starts_and_then_one_does(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    log_dir = cluster._parts.metadata.cluster_file.log_dir(0).path
-    with cluster._parts.manager.writing():
+    log_dir = store_of(cluster).metadata.cluster_file.log_dir(0).path
+    with store_of(cluster).manager.writing():
         assert not a_broker_starts(log_dir)
         # Another thread of this process, with a cluster of its own, comes and goes.
         Cluster(str(cluster.path)).create_topic("another")
@@ -487,13 +492,13 @@ def test_while_we_write_no_broker_starts_and_then_one_does(tmp_path: Path) -> No
 
 def test_a_log_dirs_lock_that_was_replaced_while_we_write_is_taken_again(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    log_dir = cluster._parts.metadata.cluster_file.log_dir(0).path
-    with cluster._parts.manager.writing():
+    log_dir = store_of(cluster).metadata.cluster_file.log_dir(0).path
+    with store_of(cluster).manager.writing():
         (log_dir / ".lock").unlink()
         assert a_broker_starts(log_dir)  # which cannot be helped
-        with Cluster(str(cluster.path))._parts.manager.writing():
+        with store_of(Cluster(str(cluster.path))).manager.writing():
             assert not a_broker_starts(log_dir)
-            with cluster._parts.manager.writing():
+            with store_of(cluster).manager.writing():
                 pass
             assert not a_broker_starts(log_dir)
         assert a_broker_starts(log_dir)
@@ -505,8 +510,10 @@ def test_reading_does_not_keep_a_broker_out_nor_is_it_kept_out(tmp_path: Path) -
     builders.write(cluster, {("events", 0): [builders.batch()]})
     rows = cluster.read("events")
     assert next(rows).num_rows == 3
-    assert a_broker_starts(cluster._parts.metadata.cluster_file.log_dir(0).path)
-    with held_by_a_process(lambda: a_broker(cluster._parts.metadata.cluster_file.log_dir(0).path)):
+    assert a_broker_starts(store_of(cluster).metadata.cluster_file.log_dir(0).path)
+    with held_by_a_process(
+        lambda: a_broker(store_of(cluster).metadata.cluster_file.log_dir(0).path)
+    ):
         assert len(list(cluster.read("events"))) == 1
 
 

@@ -22,6 +22,7 @@ from spark_kbatch.replica.given_up import GivenUp
 from tests.support import builders
 from tests.support.builders import append_records, batch
 from tests.support.failing_disks import EVENTS, Disks, Killed, a_replicated_cluster, bytes_of
+from tests.support.store import store_of
 
 COPIED = TopicPartition("__transaction_state", 0)
 
@@ -74,7 +75,11 @@ def test_one_that_is_lost_is_shown_and_replaced(cluster: Cluster) -> None:
     code, rows = run("log-dirs", str(cluster.path), "--replace", "0")
     assert code == 0
     assert [row["not_in_sync"] for row in rows] == [0, 0, 0]
-    assert Cluster(str(cluster.path))._parts.manager.partition(COPIED).view.state().isr == (0, 1, 2)
+    assert store_of(Cluster(str(cluster.path))).manager.partition(COPIED).view.state().isr == (
+        0,
+        1,
+        2,
+    )
     assert len(builders.contents(cluster)[EVENTS]) == 6
 
 
@@ -95,7 +100,7 @@ def test_a_replica_whose_state_is_damaged_is_named_once_and_shown_as_unreadable(
 
 def test_the_lag_of_a_replica_is_in_offsets(cluster: Cluster) -> None:
     append_records(cluster, {EVENTS: batch(n=2)})
-    log = cluster._parts.manager.partition(EVENTS)._log_of(0)
+    log = store_of(cluster).manager.partition(EVENTS)._log_of(0)
     builders.append(log, batch(n=5))
 
     assert [replica.lag for replica in cluster.replicas(["events"])[EVENTS]] == [0, 5, 5]
@@ -122,7 +127,7 @@ def test_a_replaced_disk_is_filled_though_nothing_was_appended_since_it_was_lost
     assert [row["not_in_sync"] for row in run("log-dirs", str(cluster.path))[1]] == [0, 3, 0]
     again = Cluster(str(cluster.path))
     again.replace_log_dir(1)
-    assert again._parts.manager.partition(EVENTS).view.state().isr == (0, 2)
+    assert store_of(again).manager.partition(EVENTS).view.state().isr == (0, 2)
     assert again.replicate() == []
 
     assert all(one.not_in_sync == 0 for one in again.log_dirs())
@@ -154,7 +159,7 @@ def test_a_replica_that_is_back_from_an_older_image_is_not_in_sync_until_it_has_
 def test_a_log_of_another_topic_is_moved_aside_and_made_again(cluster: Cluster) -> None:
     append_records(cluster, {EVENTS: batch()})
     log = cluster.path.parent / f"disk-2/broker-2/{EVENTS}"
-    write_partition_metadata(cluster._parts.files, log, random_id())
+    write_partition_metadata(store_of(cluster).files, log, random_id())
     assert [one.in_sync for one in cluster.replicas("events")[EVENTS]] == [True, True, False]
     assert cluster.replicate() == []
 
@@ -297,7 +302,7 @@ def test_replicate_shows_records_whose_writer_died_after_its_answer(tmp_path: Pa
         raise Killed
 
     with pytest.raises(Killed):
-        cluster._parts.append_records(
+        store_of(cluster).append_records(
             timeout_ms=1000, required_acks=1, entries_per_partition={EVENTS: builders.batch(n=1)},
             on_complete=die, flush=False,
         )  # fmt: skip

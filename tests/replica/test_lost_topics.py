@@ -18,6 +18,7 @@ from spark_kbatch.replica import topic_files
 from tests.support import builders, stored_groups
 from tests.support.builders import append_records, batch, contents
 from tests.support.reference import Record
+from tests.support.store import store_of
 from tests.support.topics_of_writes import find_or_create_topic
 
 EVENTS = TopicPartition("events", 0)
@@ -57,7 +58,7 @@ def test_a_topic_is_not_created_over_records(tmp_path: Path, way: str, partition
     other = another(cluster)
     create = {
         "create": lambda: other.create_topic("events", partitions=partitions),
-        "write": lambda: find_or_create_topic(other._parts, "events", options),
+        "write": lambda: find_or_create_topic(store_of(other), "events", options),
     }[way]
     with pytest.raises(KafkaStorageError) as error:
         create()
@@ -106,7 +107,7 @@ def test_a_topic_that_changes_while_it_is_looked_up_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
     cluster, _ = a_filled_cluster(tmp_path)
-    topics = cluster._parts.metadata.topics
+    topics = store_of(cluster).metadata.topics
     looks = topic_files.holds_records
 
     def change_and_look(files: Files, directory: Path) -> bool:
@@ -126,7 +127,7 @@ def test_a_topic_that_changes_while_it_is_looked_up_is_not_lost(
     data = file.read_bytes()
     file.unlink()
     assert topics.why_lost("events")
-    files = cluster._parts.files
+    files = store_of(cluster).files
     lists = files.list
     if meanwhile == "removed":
         monkeypatch.setattr(files, "list", remove_and_list)
@@ -307,7 +308,8 @@ def test_a_cluster_whose_own_file_is_lost_is_not_made_again_over_its_topics(tmp_
     (cluster.path / "cluster.json").write_text(text)
 
     assert (
-        json.loads(text)["cluster_id"] == another(cluster)._parts.metadata.cluster_file.cluster_id()
+        json.loads(text)["cluster_id"]
+        == store_of(another(cluster)).metadata.cluster_file.cluster_id()
     )
     assert contents(another(cluster)) == before
 

@@ -30,6 +30,7 @@ from tests.conftest import REPOSITORY
 from tests.support import builders
 from tests.support.crashes import sample
 from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child
+from tests.support.store import reader_of, store_of
 from tests.support.topics_of_writes import find_or_create_topic
 
 CLUSTER_FOLDERS = {"broker-0", "locks", "snapshots", "staging-0", "topics"}
@@ -310,7 +311,7 @@ def test_replicas_are_stored_as_the_rule_that_they_follow(
 def test_replicas_that_follow_no_rule_are_stored_one_by_one(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 3})
     topic = replace(cluster.topic("events"), replicas=((0,), (1,), (1,)))
-    cluster._parts.metadata.topics.write(topic)
+    store_of(cluster).metadata.topics.write(topic)
 
     assert stored_topic(cluster, "events")["replica_cycle"] == [[0], [1], [1]]
     assert Cluster(str(cluster.path)).topic("events") == topic
@@ -345,7 +346,7 @@ class CountsReads(Files):
     [
         pytest.param(lambda c: builders.write(c, {("events", 7): [builders.batch()]}), id="commit"),
         pytest.param(
-            lambda c: c._reader.plan(parse_read_options({"path": "/x", "subscribe": "events"})),
+            lambda c: reader_of(c).plan(parse_read_options({"path": "/x", "subscribe": "events"})),
             id="plan",
         ),
         pytest.param(lambda c: c.describe(["events"]), id="describe"),
@@ -439,7 +440,7 @@ def test_damaged_topic_file_is_named(tmp_path: Path, content: bytes) -> None:
 def test_topic_is_as_it_was_made(tmp_path: Path) -> None:
     config = TopicConfig(max_message_bytes=2_000, segment_bytes=1 << 20)
     made = create(tmp_path / "cluster").create_topic("events", partitions=3, config=config)
-    found = Cluster(str(tmp_path / "cluster"))._parts.metadata.topics.topic("events")
+    found = store_of(Cluster(str(tmp_path / "cluster"))).metadata.topics.topic("events")
 
     assert found == made
     assert (found.name, found.partitions, found.config) == ("events", 3, config)
@@ -448,8 +449,8 @@ def test_topic_is_as_it_was_made(tmp_path: Path) -> None:
 def test_topics_are_sorted_and_without_the_clusters_own(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"b": 1, "a.json": 1, "a": 1})
 
-    assert cluster._parts.metadata.topics.names() == ["a", "a.json", "b"]
-    assert "__transaction_state" in cluster._parts.metadata.topics.names(internal=True)
+    assert store_of(cluster).metadata.topics.names() == ["a", "a.json", "b"]
+    assert "__transaction_state" in store_of(cluster).metadata.topics.names(internal=True)
 
 
 def test_no_topic_is_unknown_while_the_clusters_folder_is_away(tmp_path: Path) -> None:
@@ -469,7 +470,7 @@ def test_no_topic_is_unknown_while_the_clusters_folder_is_away(tmp_path: Path) -
 
 
 def test_unknown_topic_is_refused_with_those_that_exist(tmp_path: Path) -> None:
-    metadata = builders.a_cluster(tmp_path, topics={"clicks": 1, "views": 1})._parts.metadata
+    metadata = store_of(builders.a_cluster(tmp_path, topics={"clicks": 1, "views": 1})).metadata
     with pytest.raises(UnknownTopicOrPartitionError) as error:
         metadata.topics.topic("event")
 
@@ -480,7 +481,7 @@ def test_unknown_topic_is_refused_with_those_that_exist(tmp_path: Path) -> None:
 
 def test_unknown_topic_among_many_is_refused_with_the_nearest(tmp_path: Path) -> None:
     topics = {f"other.{number}": 1 for number in range(20)} | {"orders.eu": 1}
-    metadata = builders.a_cluster(tmp_path, topics=topics)._parts.metadata
+    metadata = store_of(builders.a_cluster(tmp_path, topics=topics)).metadata
     with pytest.raises(
         UnknownTopicOrPartitionError, match=r"of its 21 topics the nearest are: orders\.eu, "
     ) as error:
@@ -490,7 +491,7 @@ def test_unknown_topic_among_many_is_refused_with_the_nearest(tmp_path: Path) ->
 
 
 def test_topic_name_does_not_lead_out_of_the_cluster(tmp_path: Path) -> None:
-    metadata = builders.a_cluster(tmp_path)._parts.metadata
+    metadata = store_of(builders.a_cluster(tmp_path)).metadata
     with pytest.raises(InvalidTopicError):
         metadata.topics.find("../cluster")
 
@@ -500,7 +501,7 @@ def by_cluster(cluster: Cluster, name: str) -> Any:
 
 
 def by_job(cluster: Cluster, name: str) -> Any:
-    return find_or_create_topic(cluster._parts, name, parse_write_options({"path": "/x"}))
+    return find_or_create_topic(store_of(cluster), name, parse_write_options({"path": "/x"}))
 
 
 @pytest.mark.parametrize("create", [by_cluster, by_job])
@@ -542,11 +543,11 @@ def test_a_folder_that_has_two_such_names_goes_on_working(
 
 def test_topic_that_exists_is_not_made_again(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    before = cluster._parts.metadata.topics.topic("events")
+    before = store_of(cluster).metadata.topics.topic("events")
     with pytest.raises(ConfigError, match="topic 'events' already exists"):
         cluster.create_topic("events", partitions=2)
 
-    assert cluster._parts.metadata.topics.topic("events") == before
+    assert store_of(cluster).metadata.topics.topic("events") == before
 
 
 EXISTING = TopicConfig(
@@ -570,7 +571,7 @@ def test_existing_topic_with_other_settings_is_refused(
     cluster = builders.a_cluster(tmp_path, topics={"events": 2}, config=EXISTING)
     with pytest.raises(ConfigError) as error:
         find_or_create_topic(
-            cluster._parts, "events", parse_write_options({"path": "/x", key: str(given)})
+            store_of(cluster), "events", parse_write_options({"path": "/x", key: str(given)})
         )
 
     assert str(error.value) == (
@@ -585,15 +586,15 @@ def test_existing_topic_with_the_same_or_no_settings_is_taken(tmp_path: Path) ->
     settings["message.format.version"] = "0.10.2"
     for options in ({}, settings):
         found = find_or_create_topic(
-            cluster._parts, "events", parse_write_options({"path": "/x", **options})
+            store_of(cluster), "events", parse_write_options({"path": "/x", **options})
         )
 
-        assert found == cluster._parts.metadata.topics.topic("events")
+        assert found == store_of(cluster).metadata.topics.topic("events")
 
 
 def test_the_clusters_own_topic_cannot_be_written(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     with pytest.raises(ConfigError, match="topic '__transaction_state' is the cluster's own"):
         find_or_create_topic(
-            cluster._parts, "__transaction_state", parse_write_options({"path": "/x"})
+            store_of(cluster), "__transaction_state", parse_write_options({"path": "/x"})
         )

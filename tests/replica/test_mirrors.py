@@ -23,6 +23,7 @@ from tests.support.failing_disks import (
     partition,
     with_clock,
 )
+from tests.support.store import store_of
 
 BATCHES = [batch(n=n + 1, seed=n) for n in range(4)]
 
@@ -42,7 +43,7 @@ def write(cluster: Cluster, number: int) -> None:
 
 def again(cluster: Cluster) -> Cluster:
     path = str(cluster.path)
-    return Cluster(path, create=True, log_dirs=folders(cluster), files=cluster._parts.files)
+    return Cluster(path, create=True, log_dirs=folders(cluster), files=store_of(cluster).files)
 
 
 def test_every_disk_has_what_path_has(cluster: Cluster) -> None:
@@ -57,7 +58,7 @@ def test_path_is_made_again_from_the_newest_copies(cluster: Cluster, disks: Disk
     write(cluster, 0)
     disks.fail(folders(cluster)[0], FULL)
     write(cluster, 1)  # another leads; the mirror on the failing disk misses it
-    producer_id = cluster._parts.new_producer_id()
+    producer_id = store_of(cluster).new_producer_id()
     state, topic = partition(cluster).view.state(), cluster.topic("events")
     assert state.leader == 1
     disks.mend(folders(cluster)[0])
@@ -67,7 +68,7 @@ def test_path_is_made_again_from_the_newest_copies(cluster: Cluster, disks: Disk
     assert partition(restored).view.state() == state
     assert restored.topic("events") == topic
     assert restored.topic_names() == ["events"]
-    assert restored._parts.new_producer_id() > producer_id
+    assert store_of(restored).new_producer_id() > producer_id
     assert builders.contents(restored)[EVENTS] == records_of(BATCHES[:2])
     write(restored, 2)
     assert isr(restored) == (0, 1, 2)
@@ -91,8 +92,8 @@ def test_a_disk_that_is_replaced_gets_copies(cluster: Cluster) -> None:
     shutil.rmtree(folders(cluster)[2])
     write(cluster, 0)
     clock.now_ms += RETRY_MS
-    with cluster._parts.manager.locks.metadata():
-        cluster._parts.metadata.cluster_file.replace_log_dir(2)
+    with store_of(cluster).manager.locks.metadata():
+        store_of(cluster).metadata.cluster_file.replace_log_dir(2)
 
     copy = json.loads((folders(cluster)[2] / "mirror-2/partitions/events/0.json").read_text())
     assert copy["isr"] == [0, 1]
@@ -111,7 +112,9 @@ def test_a_cluster_that_is_lost_may_be_made_again_elsewhere(cluster: Cluster) ->
     write(cluster, 0)
     shutil.rmtree(cluster.path)
     elsewhere = str(cluster.path.with_name("elsewhere"))
-    found = Cluster(elsewhere, create=True, log_dirs=folders(cluster), files=cluster._parts.files)
+    found = Cluster(
+        elsewhere, create=True, log_dirs=folders(cluster), files=store_of(cluster).files
+    )
 
     assert builders.contents(found)[EVENTS] == records_of(BATCHES[:1])
 

@@ -21,6 +21,7 @@ from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.server.housekeeping import Housekeeping
 from tests.support.failing_disks import Disks, Killed
+from tests.support.store import store_of
 
 EVENTS = TopicPartition("t", 0)
 WAITS = {"delivery.timeout.ms": 4_000, "request.timeout.ms": 2_000}
@@ -116,13 +117,13 @@ def test_a_topic_that_an_older_image_of_a_disk_brings_is_not_taken_over(home: Pa
 
 def test_producer_ids_are_not_given_out_again_from_a_copy_that_was_refreshed(home: Path) -> None:
     with a_cluster(home) as cluster, away(disks(home)[1]):
-        first = cluster._parts.new_producer_id()
+        first = store_of(cluster).new_producer_id()
     with a_cluster(home):
         pass
     shutil.rmtree(home / "cluster")
     shutil.rmtree(disks(home)[0])
     with a_cluster(home, without_nodes=[0]) as cluster:
-        assert cluster._parts.new_producer_id() > first
+        assert store_of(cluster).new_producer_id() > first
 
 
 # PATH is lost.
@@ -344,7 +345,7 @@ def test_a_process_that_replicates_does_not_follow_an_old_path(home: Path) -> No
         (home / "backup").rename(home / "cluster")
         with pytest.raises(KafkaStorageError, match="is older than the copy of its files"):
             cluster.replicate(["t"])
-        Housekeeping(cluster._parts, interval_ms=1000).run_once()
+        Housekeeping(store_of(cluster), interval_ms=1000).run_once()
     with a_cluster(home) as cluster:
         assert cluster.topic_names() == ["later", "t"]
 
@@ -395,8 +396,8 @@ def test_topics_never_seem_to_be_gone_while_a_path_is_brought_up_to_date(home: P
 
 def test_nothing_is_made_in_place_of_a_path_that_went_away_during_an_append(home: Path) -> None:
     with a_cluster(home) as cluster:
-        partition = cluster._parts.manager.partition(EVENTS)
-        with cluster._parts.manager.locks.partitions([EVENTS]), away(home / "cluster"):
+        partition = store_of(cluster).manager.partition(EVENTS)
+        with store_of(cluster).manager.locks.partitions([EVENTS]), away(home / "cluster"):
             with pytest.raises(FileNotFoundError):
                 partition.lead_alone_locked(1)
             assert not (home / "cluster").exists()

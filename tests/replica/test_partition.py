@@ -42,6 +42,7 @@ from tests.support.failing_disks import (
     replicas,
     with_clock,
 )
+from tests.support.store import reader_of, store_of
 
 BATCHES = [batch(n=n + 1, seed=n) for n in range(8)]
 
@@ -106,11 +107,11 @@ def ensure_holds_from(cluster: Cluster, offset: int, *numbers: int) -> None:
 
 
 def log_directory(cluster: Cluster, node_id: int) -> Path:
-    return cluster._parts.metadata.cluster_file.log_directory(EVENTS, node_id)
+    return store_of(cluster).metadata.cluster_file.log_directory(EVENTS, node_id)
 
 
 def high_watermark(cluster: Cluster) -> int:
-    return cluster._reader.edges([EVENTS])[EVENTS].high_watermark
+    return reader_of(cluster).edges([EVENTS])[EVENTS].high_watermark
 
 
 # In sync.
@@ -210,8 +211,8 @@ def test_a_log_dir_that_is_deleted_stays_offline_until_it_is_replaced(
     write(cluster, 3)
     assert node_id not in isr(cluster)
     assert "No such file" in str(replicas(cluster)[node_id].why_offline)
-    with cluster._parts.manager.locks.metadata():
-        cluster._parts.metadata.cluster_file.replace_log_dir(node_id)
+    with store_of(cluster).manager.locks.metadata():
+        store_of(cluster).metadata.cluster_file.replace_log_dir(node_id)
     clock.now_ms += RETRY_MS
     write(cluster, 4)
 
@@ -347,7 +348,7 @@ def test_a_replica_that_cannot_flush_leaves_and_nothing_is_there_twice(
 
     disks.folder = None
     clock.now_ms += RETRY_MS
-    cluster._parts.manager.dirs.look_again()
+    store_of(cluster).manager.dirs.look_again()
     write(cluster, 2)
     ensure_holds(cluster, 0, 1, 2)
     assert isr(cluster) == (0, 1, 2)
@@ -364,7 +365,7 @@ def test_what_only_the_old_leader_has_is_truncated_when_it_is_back(
         disks.fail(disk(cluster, node_id), FULL)
     disks.kill_at = 10**9
     leader = with_clock(cluster, clock)
-    log = leader._parts.manager.log(EVENTS)
+    log = store_of(leader).manager.log(EVENTS)
     builders.append(log, BATCHES[1])  # as by a process that is killed before it copies
     log.write_state(log.state()._replace(high_watermark=1), flush=False)
     for node_id in (1, 2):
@@ -461,7 +462,7 @@ class Answer:
 
 def send(cluster: Cluster, data: bytes, *, required_acks: int = -1) -> Answer:
     answer = Answer()
-    cluster._parts.append_records(
+    store_of(cluster).append_records(
         timeout_ms=500,
         required_acks=required_acks,
         entries_per_partition={EVENTS: data},
@@ -488,7 +489,7 @@ def test_with_too_few_in_sync_acks_all_writes_nothing_and_acks_one_is_not_seen(
     assert isinstance(error, NotEnoughReplicasError)
     assert "in-sync replicas 0, and min.insync.replicas is 2: nothing is written" in str(error)
     ensure_holds(strict, 0)
-    assert strict._reader.edges([EVENTS])[EVENTS] == (0, 1, 1, 3)
+    assert reader_of(strict).edges([EVENTS])[EVENTS] == (0, 1, 1, 3)
     disks.folder = None
     disks.mend(disk(strict, 1))
     clock.now_ms += RETRY_MS
@@ -505,16 +506,16 @@ def test_an_append_waits_for_a_replica_that_comes_back(
     disks.folder = disk(strict, 1)
     answer = send(strict, BATCHES[1])
     assert answer.results == []
-    strict._parts.manager.delayed_produces.look()
+    store_of(strict).manager.delayed_produces.look()
     assert answer.results == []
     disks.folder = None
     disks.mend(disk(strict, 1))
     clock.now_ms += RETRY_MS // 3
-    strict._parts.manager.delayed_produces.look()
+    store_of(strict).manager.delayed_produces.look()
     assert answer.results == []
-    strict._parts.manager.dirs.look_again()
-    strict._parts.manager.delayed_produces.look()
-    strict._parts.manager.delayed_produces.look()
+    store_of(strict).manager.dirs.look_again()
+    store_of(strict).manager.delayed_produces.look()
+    store_of(strict).manager.delayed_produces.look()
 
     assert answer.error is None
     ensure_holds(strict, 0, 1)
@@ -526,10 +527,10 @@ def test_an_append_that_waits_too_long_is_timed_out_and_stays(
     disks.folder = disk(strict, 1)
     answer = send(strict, BATCHES[1])
     clock.now_ms += 500
-    strict._parts.manager.delayed_produces.look()
+    store_of(strict).manager.delayed_produces.look()
 
     assert isinstance(answer.error, RequestTimedOutError)
-    assert len(strict._parts.manager.delayed_produces) == 0
+    assert len(store_of(strict).manager.delayed_produces) == 0
     disks.folder = None
     disks.mend(disk(strict, 1))
     clock.now_ms += RETRY_MS
@@ -550,8 +551,8 @@ def test_an_append_that_waits_is_told_when_another_leads(
         log.state().log_end_offset - 1
     )  # as if the new leader did not have the last record
     LeaderEpochCache.read(log.files, log.directory).assign(epoch, ends_before)
-    strict._parts.metadata.partition_states.write(EVENTS, after, strict.topic("events").topic_id)
-    strict._parts.manager.delayed_produces.look()
+    store_of(strict).metadata.partition_states.write(EVENTS, after, strict.topic("events").topic_id)
+    store_of(strict).manager.delayed_produces.look()
 
     assert isinstance(answer.error, NotLeaderOrFollowerError)
     assert "another leader, node 0" in str(answer.error)
@@ -566,12 +567,12 @@ def test_an_append_that_waits_is_told_when_its_topic_was_created_again(
     assert answer.results == []
     disks.folder = None
     disks.mend(disk(strict, 1))
-    strict._parts.manager.dirs.look_again()
+    store_of(strict).manager.dirs.look_again()
     other = Cluster(str(strict.path))
     other.delete_topic("events")
     other.create_topic("events", replication_factor=2)
     write(other, *range(written))
-    strict._parts.manager.delayed_produces.look()
+    store_of(strict).manager.delayed_produces.look()
 
     assert isinstance(answer.error, UnknownTopicOrPartitionError)
     assert "topic 'events' was deleted and created again" in str(answer.error)
@@ -679,7 +680,8 @@ def test_segments_roll_in_every_replica(tmp_path: Path, disks: Disks, clock: Clo
 
     ensure_holds(cluster, *range(8))
     assert (
-        len(list(cluster._parts.metadata.cluster_file.log_directory(EVENTS, 1).glob("*.log"))) > 2
+        len(list(store_of(cluster).metadata.cluster_file.log_directory(EVENTS, 1).glob("*.log")))
+        > 2
     )
 
 

@@ -15,6 +15,7 @@ from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.replica.producer_ids import BLOCK_SIZE
 from tests.support import builders
 from tests.support.faults import Fault, FaultyFiles, died, run_child
+from tests.support.store import store_of
 
 
 def next_in_file(cluster: Cluster) -> int:
@@ -26,13 +27,13 @@ def next_in_file(cluster: Cluster) -> int:
 def test_ids_of_processes_and_threads_differ(tmp_path: Path) -> None:
     """Each uses up a block; the cluster was opened before the processes started."""
     cluster = builders.a_cluster(tmp_path)
-    assert cluster._parts.new_producer_id() == 0
+    assert store_of(cluster).new_producer_id() == 0
 
     def work(process: int) -> None:
         found: list[int] = []
 
         def take() -> None:
-            found.extend(cluster._parts.new_producer_id() for _ in range(600))
+            found.extend(store_of(cluster).new_producer_id() for _ in range(600))
 
         threads = [threading.Thread(target=take) for _ in range(2)]
         for thread in threads:
@@ -46,15 +47,17 @@ def test_ids_of_processes_and_threads_differ(tmp_path: Path) -> None:
     found = [json.loads((tmp_path / f"ids-{process}").read_text()) for process in range(4)]
     ids = [producer_id for one in found for producer_id in one]
     assert len(ids) == 4 * 1200
-    assert len({*ids, cluster._parts.new_producer_id()}) == 4 * 1200 + 1
+    assert len({*ids, store_of(cluster).new_producer_id()}) == 4 * 1200 + 1
     assert next_in_file(cluster) == 9 * BLOCK_SIZE
 
 
 def test_a_block_is_taken_once(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    assert [cluster._parts.new_producer_id() for _ in range(BLOCK_SIZE)] == list(range(BLOCK_SIZE))
+    assert [store_of(cluster).new_producer_id() for _ in range(BLOCK_SIZE)] == list(
+        range(BLOCK_SIZE)
+    )
     assert next_in_file(cluster) == BLOCK_SIZE
-    assert cluster._parts.new_producer_id() == BLOCK_SIZE
+    assert store_of(cluster).new_producer_id() == BLOCK_SIZE
     assert next_in_file(cluster) == 2 * BLOCK_SIZE
 
 
@@ -62,21 +65,21 @@ def test_taking_ids_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> None:
     """Until then there is no such entry, as in clusters of earlier releases."""
     cluster = builders.a_cluster(tmp_path)
     before = json.loads((cluster.path / "cluster.json").read_text())
-    cluster._parts.new_producer_id()
+    store_of(cluster).new_producer_id()
     after = json.loads((cluster.path / "cluster.json").read_text())
     assert after == before | {"next_producer_id": BLOCK_SIZE}
-    assert Cluster(str(cluster.path))._parts.new_producer_id() == BLOCK_SIZE
+    assert store_of(Cluster(str(cluster.path))).new_producer_id() == BLOCK_SIZE
 
 
 def test_a_process_killed_while_it_takes_a_block_spoils_nothing(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     dry_run = FaultyFiles()
-    last = Cluster(str(cluster.path), files=dry_run)._parts.new_producer_id()
+    last = store_of(Cluster(str(cluster.path), files=dry_run)).new_producer_id()
     for at in range(len(dry_run.steps)):
         for torn in (False, True):
             dying = Cluster(str(cluster.path), files=FaultyFiles(Fault(at, torn=torn)))
-            assert died(dying._parts.new_producer_id)
-            following = Cluster(str(cluster.path))._parts.new_producer_id()
+            assert died(store_of(dying).new_producer_id)
+            following = store_of(Cluster(str(cluster.path))).new_producer_id()
             assert following in (last + BLOCK_SIZE, last + 2 * BLOCK_SIZE)
             last = following
 
@@ -85,5 +88,5 @@ def test_without_a_place_to_write_there_is_no_id(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     full = Cluster(str(cluster.path), files=FaultyFiles(Fault(1, errno.ENOSPC, lasting=True)))
     with pytest.raises(KafkaStorageError, match=r"no producer id can be had: .*No space left"):
-        full._parts.new_producer_id()
-    assert cluster._parts.new_producer_id() == 0
+        store_of(full).new_producer_id()
+    assert store_of(cluster).new_producer_id() == 0

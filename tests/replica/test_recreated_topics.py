@@ -21,6 +21,7 @@ from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig, topic_key
 from tests.support import builders
 from tests.support.builders import append_records, batch, contents, idempotent_batch, records_of
+from tests.support.store import store_of
 
 EVENTS = TopicPartition("events", 0)
 ABC = {TopicPartition(name, 0) for name in "abc"}
@@ -69,14 +70,14 @@ def test_append_obeys_the_settings_of_the_recreated_topic(cluster: Cluster) -> N
 def test_settings_count_that_changed_while_an_append_waited_for_the_lock(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = cluster._parts.manager.locks.partitions
+    take = store_of(cluster).manager.locks.partitions
 
     def change_first(*arguments: Any, **named: Any) -> Any:
         monkeypatch.undo()
         recreate(cluster, SMALL_LIMIT)
         return take(*arguments, **named)
 
-    monkeypatch.setattr(cluster._parts.manager.locks, "partitions", change_first)
+    monkeypatch.setattr(store_of(cluster).manager.locks, "partitions", change_first)
 
     assert isinstance(append(cluster, batch(n=20)).error, RecordTooLargeError)
     assert contents(another(cluster)) == {EVENTS: []}
@@ -209,7 +210,7 @@ def test_work_over_all_topics_skips_those_deleted_meanwhile(
     when: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    parts = three_topics._parts
+    parts = store_of(three_topics)
     answering, method = (
         (parts.metadata.topics, "names")
         if when == "after its name"
@@ -225,7 +226,7 @@ def test_work_over_all_topics_skips_those_deleted_meanwhile(
 def test_the_list_of_topics_has_none_that_was_deleted_meanwhile(
     three_topics: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = three_topics._parts.metadata.topics
+    files = store_of(three_topics).metadata.topics
     monkeypatch.setattr(files, "names", deleting("b", three_topics, files.names))
 
     assert [topic.name for topic in three_topics.topics()] == ["a", "c"]
@@ -244,7 +245,7 @@ def test_topics_that_are_named_have_to_exist(three_topics: Cluster) -> None:
 def test_a_commit_is_followed_by_retention_though_one_of_its_topics_was_deleted(
     three_topics: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = three_topics._parts.manager
+    manager = store_of(three_topics).manager
     delete = manager.delete_old_segments
 
     def delete_late(*arguments: Any, **named: Any) -> Any:
@@ -308,13 +309,13 @@ def test_a_change_that_looks_like_the_topic_before_the_last_is_seen(tmp_path: Pa
     for number in range(100, 300):
         for changed in (number + 1000, number):
             config = replace(topic.config, retention_ms=changed)
-            cluster._parts.metadata.topics.write(replace(topic, config=config))
+            store_of(cluster).metadata.topics.write(replace(topic, config=config))
 
         assert reader.topic("events").config.retention_ms == number
 
 
 def test_errors_of_a_deleted_topic_are_of_the_package(cluster: Cluster) -> None:
-    partition = cluster._parts.manager.partition(EVENTS)
+    partition = store_of(cluster).manager.partition(EVENTS)
     another(cluster).delete_topic("events")
     with pytest.raises(KBatchError):
         partition.ready_locked(flush=False)

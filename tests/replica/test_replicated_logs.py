@@ -12,6 +12,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica import followers
 from spark_kbatch.replica import partition as partitions
 from tests.support.failing_disks import EVENTS, partition
+from tests.support.store import store_of
 
 NODES = [0, 1, 2]
 MIB = 1 << 20
@@ -57,7 +58,7 @@ def test_a_disk_that_lacks_more_than_is_copied_at_once_catches_up_beside_appends
 
     again = opened(tmp_path)
     send(again, "second")  # copies a piece before and after it, and does not wait for the rest
-    state = again._parts.manager.partition(EVENTS).view.log_of(node).state()
+    state = store_of(again).manager.partition(EVENTS).view.log_of(node).state()
     assert piece // MIB < state.log_end_offset < count
     assert not again.replicas("events")[EVENTS][node].in_sync
     send(again, "third")

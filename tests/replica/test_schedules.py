@@ -55,6 +55,7 @@ from tests.support.failing_disks import (
 )
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
+from tests.support.store import reader_of, store_of
 
 QUICK, MANY = 75, 5000
 PARTITIONS = [EVENTS, TopicPartition("events", 1)]
@@ -117,7 +118,7 @@ class Appends(Schedule):
         self.log[-1] += f" {one.key!r} by {number}, acks {acks}"
         size = self.rng.choice([1, 3])
         records = [Record(n, 1000 + n, one.key, b"value") for n in range(size)]
-        self.processes[number]._parts.append_records(
+        store_of(self.processes[number]).append_records(
             timeout_ms=TIMEOUT_MS,
             required_acks=acks,
             entries_per_partition={EVENTS: encode_batch(records)},
@@ -139,7 +140,7 @@ class Appends(Schedule):
                 cluster, {tuple(tp): [data] for tp in PARTITIONS}, transaction=key.decode()
             )
             committer = Coordinator(
-                cluster._parts.manager, self.clock, adopt_min_bytes=0, flush=flush, acks=acks
+                store_of(cluster).manager, self.clock, adopt_min_bytes=0, flush=flush, acks=acks
             )
             committer.commit(extents, transactional_id=key.decode())
             self.jobs[key] = COMMITTED
@@ -153,7 +154,7 @@ class Appends(Schedule):
     def turn(self, _: int) -> None:
         self.clock.now_ms += self.rng.choice([10, TIMEOUT_MS, RETRY_MS, 2 * RETRY_MS])
         for process in self.processes:
-            process._parts.manager.delayed_produces.look()
+            store_of(process).manager.delayed_produces.look()
 
     def lose(self, _: int) -> None:
         """Lose all that a disk holds, if another one has everything that counts, too."""
@@ -169,8 +170,8 @@ class Appends(Schedule):
         )
 
     def sync(self, number: int) -> None:
-        commits = self.processes[0]._parts.coordinator(flush=self.always_flushes)
-        self.processes[number]._parts.manager.replicate(
+        commits = store_of(self.processes[0]).coordinator(flush=self.always_flushes)
+        store_of(self.processes[number]).manager.replicate(
             PARTITIONS, commits, flush=self.always_flushes
         )
 
@@ -201,7 +202,7 @@ class Appends(Schedule):
         with contextlib.suppress(OSError, KBatchError):  # PATH is old, or a disk fails.
             reader = with_clock(self.processes[0], self.clock)
             # Another process would wait for the locks of the step.
-            reader._parts.snapshots._elect = lambda _: None
+            store_of(reader).snapshots._elect = lambda _: None
             self.disks.look_at, self.disks.look = at, lambda: self.look_within(reader)
 
     def look_within(self, reader: Cluster) -> None:
@@ -215,7 +216,7 @@ class Appends(Schedule):
             self.looks += 1
 
     def read(self, process: Cluster) -> tuple[LogOffsets, list[Record]]:
-        offsets, found = process._reader.edges([EVENTS])[EVENTS], builders.contents(process)
+        offsets, found = reader_of(process).edges([EVENTS])[EVENTS], builders.contents(process)
         self.ensure_whole(found)
         return offsets, found[EVENTS]
 
@@ -242,10 +243,10 @@ class Appends(Schedule):
         assert self.jobs.popitem()[1] == COMMITTED
         self.look()
         for process in self.processes:
-            process._parts.manager.delayed_produces.look()
+            store_of(process).manager.delayed_produces.look()
             self.clock.now_ms += TIMEOUT_MS
-            process._parts.manager.delayed_produces.look()
-            assert len(process._parts.manager.delayed_produces) == 0
+            store_of(process).manager.delayed_produces.look()
+            assert len(store_of(process).manager.delayed_produces) == 0
 
         cluster = self.processes[0]
         for tp in PARTITIONS:
@@ -277,17 +278,20 @@ class Deletions(Appends):
     def delete(self, number: int) -> None:
         process = self.processes[number]
         try:
-            edges = process._reader.edges([EVENTS])[EVENTS]
+            edges = reader_of(process).edges([EVENTS])[EVENTS]
             offset = self.rng.randint(edges.log_start_offset, edges.high_watermark)
             self.log[-1] += f" below {offset}"
-            process._parts.manager.delete_records(
-                {EVENTS: offset}, process._parts.coordinator(flush=False)
+            store_of(process).manager.delete_records(
+                {EVENTS: offset}, store_of(process).coordinator(flush=False)
             )
         except (OSError, KafkaStorageError) as error:
             self.log[-1] += f": {error}"
 
     def read(self, process: Cluster) -> tuple[LogOffsets, list[Record]]:
-        offsets, found = process._reader.edges([EVENTS])[EVENTS], builders.contents(process)[EVENTS]
+        offsets, found = (
+            reader_of(process).edges([EVENTS])[EVENTS],
+            builders.contents(process)[EVENTS],
+        )
         start = offsets.log_start_offset
         assert start >= self.log_start, "the log start moved back"
         assert [one.offset for one in found] == list(range(start, offsets.high_watermark))

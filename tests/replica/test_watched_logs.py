@@ -11,6 +11,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.watched_logs import LOOKS_MAX, WatchedLogs
 from tests.support import builders
+from tests.support.store import store_of
 
 MANY = 4 * LOOKS_MAX
 
@@ -39,7 +40,7 @@ def files() -> CountingFiles:
 
 @pytest.fixture
 def watched(cluster: Cluster, files: CountingFiles) -> WatchedLogs:
-    manager = cluster._parts.manager
+    manager = store_of(cluster).manager
     return WatchedLogs(files, manager.metadata.paths, manager.all_of)
 
 

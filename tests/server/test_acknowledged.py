@@ -35,6 +35,7 @@ from tests.support.faulty_server import FaultyServer
 from tests.support.kafka import Kafka
 from tests.support.kafka_fixtures import kafka
 from tests.support.proxies import Proxies, Proxy
+from tests.support.store import store_of
 
 __all__ = ["kafka"]
 
@@ -186,7 +187,7 @@ class Site:
             case "lock":
                 held_s = rng.choice([0.1, 0.5, 1.2, 2.5])
                 partition = TopicPartition(topic, rng.randrange(PARTITIONS))
-                with self.cluster._parts.manager.locks.partitions([partition]):
+                with store_of(self.cluster).manager.locks.partitions([partition]):
                     time.sleep(held_s)
                 return f"hold {partition} for {held_s} s"
             case "fail":
@@ -273,7 +274,7 @@ class Site:
 
     def _epochs(self, topic_partition: TopicPartition) -> list[int]:
         """Return the producer epoch of each record in a partition."""
-        log = self.cluster._parts.manager.log(topic_partition)
+        log = store_of(self.cluster).manager.log(topic_partition)
         data = log.read(log.state(), ReadRange(0, 1 << 30)).data
         counts = [(one.producer_epoch, one.last_offset_delta + 1) for _, one in walk(data)]
         return [epoch for epoch, count in counts for _ in range(count)]

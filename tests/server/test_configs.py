@@ -23,6 +23,7 @@ from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders
 from tests.support.asking import ask, request_of
+from tests.support.store import store_of
 
 OK = ErrorCode.NONE
 RESOURCE = request_of(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
@@ -49,7 +50,7 @@ def handler(cluster: Cluster) -> ConfigsHandler:
     def of_the_server(_: Any) -> Any:
         return server_settings(CONFIG, log_dirs=["/a", "/b"], listener="127.0.0.1:9092")
 
-    return ConfigsHandler(cluster._parts, of_the_server, Outcomes())
+    return ConfigsHandler(store_of(cluster), of_the_server, Outcomes())
 
 
 def describe(
@@ -209,7 +210,7 @@ def test_settings_given_to_a_new_topic_are_its_own(
     asked = topic(
         name="new", num_partitions=1, replication_factor=1, assignments=[], configs=configs
     )
-    topics = TopicsHandler(cluster._parts, NewTopics(True, 1, 1), Outcomes())
+    topics = TopicsHandler(store_of(cluster), NewTopics(True, 1, 1), Outcomes())
     (created,) = ask(
         topics.create_topics, ApiKey.CREATE_TOPICS, topics=[asked], timeout_ms=1000,
         validate_only=False,

@@ -48,6 +48,7 @@ from tests.support.mounted_disks import MountedDisks, discard
 from tests.support.running_clients import QUICK, Consuming, Producing, Running
 from tests.support.served import Served
 from tests.support.small_disk import kbatch, on_small_disk
+from tests.support.store import store_of
 from tests.support.waiting import TIMEOUT_S, until
 
 SECONDS = int(os.environ.get("KBATCH_DISKS_SECONDS", "60"))
@@ -457,9 +458,9 @@ class Site:
             assert len(made) == self.made
             topics -= made
             assert admin.created | {TOPIC} <= topics <= admin.created | admin.unknown | {TOPIC}
-            for topic in cluster._parts.metadata.topics.names(internal=True):
-                for tp in cluster._parts.manager.partitions(topic):
-                    nodes = cluster._parts.manager.partition(tp).replicas
+            for topic in store_of(cluster).metadata.topics.names(internal=True):
+                for tp in store_of(cluster).manager.partitions(topic):
+                    nodes = store_of(cluster).manager.partition(tp).replicas
                     copies = [batches_of(cluster, tp, node) for node in nodes]
                     assert all(copy == copies[0] for copy in copies), tp
             found = builders.contents(cluster)
@@ -506,7 +507,7 @@ class Site:
 
 def batches_of(cluster: Cluster, tp: TopicPartition, node: int) -> list[bytes]:
     """Return all that a replica has from its log start to its end, in pieces as of one read."""
-    log = cluster._parts.manager.partition(tp).view.log_of(node)
+    log = store_of(cluster).manager.partition(tp).view.log_of(node)
     state = log.state()
     state = state._replace(high_watermark=state.log_end_offset)  # A follower's may be lower.
     found, offset = [f"{state.log_start_offset}".encode()], state.log_start_offset

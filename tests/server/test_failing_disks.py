@@ -35,6 +35,7 @@ from tests.support.failing_disks import (
 from tests.support.killed_children import SEED, kills
 from tests.support.raw_clients import RawClient, fetch, request
 from tests.support.running_clients import Consuming, Producing
+from tests.support.store import store_of
 from tests.support.waiting import until
 
 TOPIC, PARTITIONS, REPLICAS = "events", 2, 3
@@ -65,7 +66,7 @@ def ensure_failing_disks_lose_nothing(folder: Path, failures: int) -> None:
         producing.stop()
         until(lambda: len(consuming.records) >= producing.sent, "everything is read")
         consuming.stop()
-        Housekeeping(cluster._parts, interval_ms=1000).run_once()
+        Housekeeping(store_of(cluster), interval_ms=1000).run_once()
 
         stored = builders.contents(cluster)
         for tp in ALL:
@@ -97,7 +98,7 @@ def test_an_election_that_waits_for_a_lock_delays_no_other_requests(
         leader, healthy = sorted(ALL, key=lambda tp: partition(cluster, tp).view.state().leader)
         builders.append_records(cluster, {one: builders.batch(n=1) for one in ALL})
         clients = [RawClient(server) for _ in range(8)]  # more than there are threads for them
-        with cluster._parts.manager.locks.partitions([leader]):  # as a commit has them
+        with store_of(cluster).manager.locks.partitions([leader]):  # as a commit has them
             disks.fail(tmp_path / "disk-0", BROKEN)
             for client in clients:
                 client.send(ask_about(api_key, leader))

@@ -30,6 +30,7 @@ from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, HeartbeatRequest, MetadataRequest
 from tests.support import builders
 from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
+from tests.support.store import store_of
 from tests.support.waiting import until
 
 BATCH = builders.batch(n=1)
@@ -61,7 +62,7 @@ def server(cluster: Cluster) -> Iterator[Server]:
 
 
 def test_the_address_of_a_server_is_found_as_long_as_it_runs(cluster: Cluster) -> None:
-    metadata = cluster._parts.metadata
+    metadata = store_of(cluster).metadata
     assert running_server(metadata) is None
     with cluster.serve() as server:
         found = running_server(metadata)
@@ -95,9 +96,9 @@ def test_the_file_of_a_killed_server_is_ignored(cluster: Cluster) -> None:
         process.wait()
         stale = json.loads((cluster.path / "server.json").read_text())
         assert stale["process_id"] == process.pid
-        assert running_server(cluster._parts.metadata) is None
+        assert running_server(store_of(cluster).metadata) is None
         with cluster.serve() as server:
-            found = running_server(cluster._parts.metadata)
+            found = running_server(store_of(cluster).metadata)
             assert found is not None
             assert found.port == server.port
 
@@ -120,7 +121,7 @@ def test_a_server_owns_its_path_again_once_that_is_restored(tmp_path: Path) -> N
 
 
 def test_a_server_has_no_groups_once_another_one_owns_its_restored_path(cluster: Cluster) -> None:
-    metadata = cluster._parts.metadata
+    metadata = store_of(cluster).metadata
     former = Ownership(metadata)
     assert former.term() == 0
     metadata.paths.server_lock.unlink()
@@ -236,7 +237,7 @@ def test_a_forked_child_leaves_connections_and_the_lock_to_its_parent(
 
         assert status == 0
         assert client.ask(ApiKey.METADATA, 9, METADATA).controller_id == 1
-        assert running_server(cluster._parts.metadata) is not None
+        assert running_server(store_of(cluster).metadata) is not None
 
 
 def test_a_forked_child_that_outlives_its_parent_keeps_nothing_open(cluster: Cluster) -> None:
@@ -323,7 +324,7 @@ def test_a_request_whose_handler_fails_is_answered_with_an_error(
     def fail() -> int:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(cluster._parts, "fetch_messages", lambda *_, **__: fail())
+    monkeypatch.setattr(store_of(cluster), "fetch_messages", lambda *_, **__: fail())
     with RawClient(server) as client:
         found = client.ask(ApiKey.FETCH, 12, fetch(0, max_wait_ms=1000))
         assert found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -374,7 +375,7 @@ def test_a_failed_append_is_answered_and_later_ones_go_on(
     def fail(**_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(cluster._parts, "append_records", fail)
+    monkeypatch.setattr(store_of(cluster), "append_records", fail)
     with RawClient(server) as client:
         found = produced(client.ask(ApiKey.PRODUCE, 9, produce(BATCH)))
         assert found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -396,7 +397,7 @@ def test_old_segments_of_a_topic_without_appends_are_deleted(
     cluster.create_topic("kept", config=config)
     builders.write(cluster, {("kept", 0): [large] * 5})
 
-    Housekeeping(cluster._parts, interval_ms=1000).run_once()
+    Housekeeping(store_of(cluster), interval_ms=1000).run_once()
 
     (old,), (kept,) = cluster.describe("old"), cluster.describe("kept")
     assert old.offsets.log_start_offset > 0
@@ -416,7 +417,7 @@ def test_lagging_replicas_are_brought_up_to_date(tmp_path: Path) -> None:
         away.rename(folders[1])
         before = [one.in_sync for one in next(iter(cluster.replicas("events").values()))]
 
-        Housekeeping(cluster._parts, interval_ms=1000).run_once()
+        Housekeeping(store_of(cluster), interval_ms=1000).run_once()
 
         after = [one.in_sync for one in next(iter(cluster.replicas("events").values()))]
     assert (before, after) == ([True, False], [True, True])

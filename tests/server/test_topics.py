@@ -25,6 +25,7 @@ from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders
 from tests.support.asking import ask, request_of
+from tests.support.store import store_of
 
 OK = ErrorCode.NONE
 NEW_TOPIC = request_of(ApiKey.CREATE_TOPICS).CreatableTopic
@@ -44,7 +45,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def handler_of(cluster: Cluster, *, partitions: int = 3, replicas: int = 1) -> TopicsHandler:
-    return TopicsHandler(cluster._parts, NewTopics(True, partitions, replicas), Outcomes())
+    return TopicsHandler(store_of(cluster), NewTopics(True, partitions, replicas), Outcomes())
 
 
 @pytest.fixture
@@ -255,7 +256,7 @@ def test_one_of_two_concurrent_creators_gets_that_the_topic_exists(cluster: Clus
             return wanted
 
     def work() -> None:
-        (result,) = create(Slow(cluster._parts, NewTopics(True, 1, 1), Outcomes()), a_topic())
+        (result,) = create(Slow(store_of(cluster), NewTopics(True, 1, 1), Outcomes()), a_topic())
         codes.append(result.error_code)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
@@ -302,7 +303,7 @@ def test_a_recreated_topic_is_not_deleted_by_its_old_id(cluster: Cluster) -> Non
     old = cluster.topic("events").topic_id
     cluster.delete_topic("events")
     cluster.create_topic("events")
-    parts = cluster._parts
+    parts = store_of(cluster)
 
     with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
         administration.delete_topic(

@@ -27,6 +27,7 @@ from spark_kbatch.wire.protocol import (
 )
 from tests.support import builders
 from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
+from tests.support.store import store_of
 
 LOCKED = 8  # partitions, more than there are threads for appends
 HELD_S = 0.6
@@ -53,7 +54,7 @@ def locked(cluster: Cluster, partitions: range, seconds: float) -> Iterator[None
 
     def hold() -> None:
         named = [TopicPartition("events", number) for number in partitions]
-        with cluster._parts.manager.locks.partitions(named):
+        with store_of(cluster).manager.locks.partitions(named):
             taken.set()
             over.wait(seconds)
 
@@ -129,7 +130,7 @@ def test_an_append_that_cannot_look_for_its_lock_any_more_is_answered(
         with locked(cluster, range(1), 60):
             client.send(request(ApiKey.PRODUCE, 9, produce(BATCH)))
             time.sleep(0.05)
-            monkeypatch.setattr(cluster._parts.manager.locks, "partitions", fail)
+            monkeypatch.setattr(store_of(cluster).manager.locks, "partitions", fail)
             answer = produced(client.receive(ApiKey.PRODUCE, 9))
             monkeypatch.undo()
 

@@ -27,6 +27,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.soundness import ensure_sound
+from tests.support.store import store_of
 
 
 def rows(*partitions: int) -> pa.RecordBatch:
@@ -68,7 +69,7 @@ def ensure_next_job_works(cluster: Cluster) -> None:
     job.commit([stage(job)])
     assert written(cluster) == before + 1
     for partition in cluster.partitions("events"):
-        ensure_sound(Cluster(str(cluster.path))._parts.manager.log(partition))
+        ensure_sound(store_of(Cluster(str(cluster.path))).manager.log(partition))
 
 
 def break_files(patch: pytest.MonkeyPatch, where: str, number: int) -> None:
@@ -338,7 +339,7 @@ def test_a_commit_removes_staged_files_of_abandoned_jobs(
     dead, silent, alive = (begin(cluster) for _ in range(3))
     for job, days in ((dead, 7.1), (silent, 6.9), (alive, 8)):
         done = stage(job)
-        age(cluster._parts.metadata.cluster_file.log_dir(0).staging / done.transaction, days)
+        age(store_of(cluster).metadata.cluster_file.log_dir(0).staging / done.transaction, days)
     newest = cluster.path / "staging-0" / stage(alive).extents[0].file
     age(newest.parent.parent, 8)
     os.utime(newest)  # a task is still writing, so all files of its job stay
@@ -359,7 +360,7 @@ def test_tasks_and_commit_of_a_job_whose_files_were_collected_fail_and_name_the_
 ) -> None:
     job = begin(cluster)
     done = stage(job)
-    age(cluster._parts.metadata.cluster_file.log_dir(0).staging / done.transaction, 8)
+    age(store_of(cluster).metadata.cluster_file.log_dir(0).staging / done.transaction, 8)
     ensure_next_job_works(cluster)
     with pytest.raises(KafkaStorageError, match=r"staging\.retention\.ms"):
         stage(job)
@@ -391,5 +392,5 @@ def test_a_clock_that_is_set_back_stops_nothing_and_removes_nothing(
     monkeypatch.undo()
     other.commit([staged])
     assert written(cluster) == 7
-    ensure_sound(Cluster(str(cluster.path))._parts.manager.log(TopicPartition("stamped", 0)))
+    ensure_sound(store_of(Cluster(str(cluster.path))).manager.log(TopicPartition("stamped", 0)))
     ensure_next_job_works(cluster)

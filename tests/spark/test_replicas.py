@@ -14,6 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 from spark_kbatch import Cluster
 from tests.support.failing_disks import bytes_of
 from tests.support.mounts import read_only
+from tests.support.store import store_of
 
 pytestmark = pytest.mark.spark
 
@@ -54,7 +55,7 @@ def isr(cluster: Cluster) -> list[list[int]]:
 
 def let_join(cluster: Cluster) -> None:
     """Bring disks that have come back in sync now instead of with the next job."""
-    cluster._parts.manager.dirs.look_again()
+    store_of(cluster).manager.dirs.look_again()
     assert cluster.replicate() == []
 
 

@@ -37,6 +37,7 @@ from tests.conftest import SPARK_4_1, few
 from tests.support import builders, frames
 from tests.support.frames import frame_of, kafkas_partition, load, records, values
 from tests.support.reference import Record
+from tests.support.store import store_of
 
 pytestmark = pytest.mark.spark
 
@@ -329,7 +330,7 @@ def test_writing_no_rows_creates_the_topic_and_nothing_else(
     assert found.collect() == []
     assert found.count() == 0
     assert found.schema == KAFKA_ROW
-    assert spark_kbatch.open(str(tmp_path))._parts.metadata.topics.topic("t").partitions == 2
+    assert store_of(spark_kbatch.open(str(tmp_path))).metadata.topics.topic("t").partitions == 2
     assert list((tmp_path / "staging-0").iterdir()) == []
 
 

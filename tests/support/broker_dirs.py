@@ -13,6 +13,7 @@ from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.record.header import LogRead
 from tests.support import builders
 from tests.support.reference import Record, decode_batches, encode_batch, read_header, split_batches
+from tests.support.store import reader_of
 
 TOPIC_ID = "vPeOCWypqUOSepEvx0cbog"
 FIRST_TIMESTAMP_MS = 1_600_000_000_000
@@ -121,10 +122,12 @@ def listing(path: Path) -> dict[str, tuple[int, bytes]]:
 def end_of(path: Path, *, foreign_end: str = "log") -> int:
     """Return the high watermark of t-0."""
     return (
-        open_for_reading(str(path), foreign_end=foreign_end)._reader.edges([TP])[TP].high_watermark
+        reader_of(open_for_reading(str(path), foreign_end=foreign_end))
+        .edges([TP])[TP]
+        .high_watermark
     )
 
 
 def fetch(logs: Cluster | BrokerLogs, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
     """Fetch from t-0."""
-    return logs._reader.source.fetch(TP, ReadRange(offset, max_bytes))
+    return reader_of(logs).source.fetch(TP, ReadRange(offset, max_bytes))

@@ -25,6 +25,7 @@ from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
 from spark_kbatch.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from tests.support.reference import Record, decode_batches, encode_batch, read_header
+from tests.support.store import reader_of, store_of
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ROWS_SCHEMA = pa.schema(
@@ -198,7 +199,7 @@ def append_records(
 ) -> dict[TopicPartition, AppendResult]:
     """Return what `ClusterParts.append_records` answers, and check that it answers once."""
     answers: list[Mapping[TopicPartition, AppendResult]] = []
-    cluster._parts.append_records(
+    store_of(cluster).append_records(
         timeout_ms=1000,
         required_acks=required_acks,
         entries_per_partition={TopicPartition(*place): data for place, data in entries.items()},
@@ -261,13 +262,13 @@ def staged(
 ) -> list[Extent]:
     """Return the extents that one task stages for these batches, one partition after the other."""
     staging = new_staging(
-        cluster._parts, transaction, shared_bytes_max=adopt_min_bytes, flush=flush
+        store_of(cluster), transaction, shared_bytes_max=adopt_min_bytes, flush=flush
     )
     try:
         for (topic, partition), parts in batches.items():
             for data in parts:
                 count = read_header(data).records_count
-                staging.send(cluster._parts.metadata.topics.topic(topic), partition, data, count)
+                staging.send(store_of(cluster).metadata.topics.topic(topic), partition, data, count)
         return staging.finish()
     except OSError:
         staging.abandon()
@@ -293,7 +294,7 @@ def coordinator(
 ) -> Coordinator:
     """Return a coordinator that commits staged extents."""
     return Coordinator(
-        cluster._parts.manager,
+        store_of(cluster).manager,
         lambda: FIRST_TIMESTAMP_MS,
         adopt_min_bytes=adopt_min_bytes,
         flush=flush,
@@ -311,8 +312,8 @@ def contents(cluster: Cluster) -> dict[TopicPartition, list[Record]]:
     for topic in cluster.topics():
         for partition in range(topic.partitions):
             found[TopicPartition(topic.name, partition)] = []
-        for wanted in cluster._reader.offset_ranges(topic.name):
-            for arrow_batch in cluster._reader.read_range(wanted, codec.RECORD_SCHEMA.names):
+        for wanted in reader_of(cluster).offset_ranges(topic.name):
+            for arrow_batch in reader_of(cluster).read_range(wanted, codec.RECORD_SCHEMA.names):
                 found[wanted.topic_partition] += as_read(arrow_batch)
     return found
 
@@ -339,8 +340,8 @@ def read_records(topics: Cluster | BrokerLogs, topic: str, **bounds: Any) -> lis
     """Return the records that a read of a topic covers, with any time that a record can have."""
     return [
         record
-        for wanted in topics._reader.offset_ranges(topic, **bounds)
-        for arrow_batch in topics._reader.read_range(wanted, codec.RECORD_SCHEMA.names)
+        for wanted in reader_of(topics).offset_ranges(topic, **bounds)
+        for arrow_batch in reader_of(topics).read_range(wanted, codec.RECORD_SCHEMA.names)
         for record in as_read(arrow_batch)
     ]
 

@@ -31,6 +31,7 @@ from tests.support.failing_disks import (
     with_clock,
 )
 from tests.support.reference import Record, encode_batch
+from tests.support.store import reader_of, store_of
 
 NODES = [0, 1, 2]
 FOLDER = Path("/simulated")
@@ -85,7 +86,7 @@ class Case:
     def _commit(self, value: bytes, overwrite: Overwrite | None = None) -> None:
         data = encode_batch([Record(0, self.clock.now_ms, None, value)])
         extents = builders.staged(self.process, {tuple(EVENTS): [data]}, flush=True)
-        manager = self.process._parts.manager
+        manager = store_of(self.process).manager
         committer = Coordinator(manager, self.clock, adopt_min_bytes=0, flush=True)
         committer.commit(extents, transactional_id=builders.JOB, overwrite=overwrite)
         committer.discard(extents, builders.JOB)
@@ -97,8 +98,8 @@ class Case:
 
     def retention(self) -> None:
         """Delete by size all but the last segment."""
-        manager = self.process._parts.manager
-        manager.delete_old_segments([EVENTS], self.process._parts.coordinator(flush=True))
+        manager = store_of(self.process).manager
+        manager.delete_old_segments([EVENTS], store_of(self.process).coordinator(flush=True))
 
     def create(self) -> None:
         self.process.create_topic("new", 2, replication_factor=3)
@@ -117,7 +118,7 @@ class Case:
         self.is_deleted = True
 
     def read(self) -> None:
-        found = self.process._reader.edges([EVENTS])[EVENTS]
+        found = reader_of(self.process).edges([EVENTS])[EVENTS]
         assert (found.log_start_offset, found.high_watermark) == (self.start, len(self.values))
         records = builders.contents(self.process)[EVENTS]
         shown = [(one.offset, one.value) for one in records]

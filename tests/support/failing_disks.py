@@ -21,6 +21,7 @@ from spark_kbatch.replica.view import ReplicaInfo
 from tests.support import builders
 from tests.support.disk import Disk, DiskFiles, Node
 from tests.support.faults import Faults, Unflushed
+from tests.support.store import store_of
 
 EVENTS = TopicPartition("events", 0)
 
@@ -180,14 +181,14 @@ def a_replicated_cluster(
 
 def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
     """Open the cluster as another process would, with this clock; nothing runs in the background."""
-    again = Cluster(str(cluster.path), files=cluster._parts.files)
-    metadata = Metadata(cluster._parts.files, cluster.path)
+    again = Cluster(str(cluster.path), files=store_of(cluster).files)
+    metadata = Metadata(store_of(cluster).files, cluster.path)
     metadata.cluster_file.ensure_exists()
-    again._parts.manager = ReplicaManager(
-        cluster._parts.files, metadata, clock.time_of_day, monotonic_ms=clock, uses_threads=False
+    store_of(again).manager = ReplicaManager(
+        store_of(cluster).files, metadata, clock.time_of_day, monotonic_ms=clock, uses_threads=False
     )
-    for snapshots in (again._parts.snapshots, again._parts.prompt_snapshots):
-        snapshots._manager = again._parts.manager
+    for snapshots in (store_of(again).snapshots, store_of(again).prompt_snapshots):
+        snapshots._manager = store_of(again).manager
     return again
 
 
@@ -196,7 +197,7 @@ def replicas(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list
 
 
 def partition(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> Partition:
-    return cluster._parts.manager.partition(topic_partition)
+    return store_of(cluster).manager.partition(topic_partition)
 
 
 def isr(cluster: Cluster) -> tuple[int, ...]:
@@ -205,7 +206,7 @@ def isr(cluster: Cluster) -> tuple[int, ...]:
 
 def bytes_of(cluster: Cluster, node_id: int, topic_partition: TopicPartition = EVENTS) -> bytes:
     """Return the bytes of all batches that a replica holds."""
-    directory = cluster._parts.metadata.cluster_file.log_directory(topic_partition, node_id)
-    files = cluster._parts.files
+    directory = store_of(cluster).metadata.cluster_file.log_directory(topic_partition, node_id)
+    files = store_of(cluster).files
     names = sorted(name for name in files.list(directory) if name.endswith(".log"))
     return b"".join(files.read(directory / name) for name in names)

@@ -28,6 +28,7 @@ from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders
+from tests.support.store import store_of
 
 NOW = builders.FIRST_TIMESTAMP_MS
 LOCAL = ("127.0.0.1", 9092)
@@ -208,7 +209,7 @@ class Coordinated:
     """The coordinator of a cluster's groups, and its clock."""
 
     def __init__(self, backend: Cluster | ClusterParts, **config: Any) -> None:
-        self.backend = backend._parts if isinstance(backend, Cluster) else backend
+        self.backend = store_of(backend) if isinstance(backend, Cluster) else backend
         self.config = GroupConfig(**{"group_initial_rebalance_delay_ms": 0} | config)
         self.ms = 0  # since the test started
         self.clients: list[Client] = []

@@ -26,6 +26,7 @@ from spark_kbatch.wire.produce import ProducePartition, ProduceTopic
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders
 from tests.support.raw_clients import fetch, produce, request
+from tests.support.store import reader_of
 from tests.support.worst_requests import KEYS, bomb, worst
 
 RATE = 1_000_000  # bytes/s
@@ -165,7 +166,7 @@ async def slow_answers(peer: Peer, line: Line) -> None:
     await line.send(request(ApiKey.FETCH, 12, fetch(0, "victim", max_bytes=50 * _MiB)) * 5)
     while True:
         await asyncio.sleep(peer.rng.choice((0.1, 1, 5)))
-        await line._reader.read(peer.rng.choice((1, 1000)))
+        await reader_of(line).read(peer.rng.choice((1, 1000)))
 
 
 async def trickles(peer: Peer, line: Line) -> None:

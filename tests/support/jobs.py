@@ -26,6 +26,7 @@ from tests.support.disk import Disk, DiskFiles
 from tests.support.faults import ReadOnlyFiles, SimulatedProcess
 from tests.support.reference import Record
 from tests.support.soundness import ensure_sound
+from tests.support.store import store_of
 
 PATH = "/simulated/cluster"
 ADOPT_MIN_BYTES = 1 << 10
@@ -116,7 +117,7 @@ class Scenario:
     def coordinator(self, cluster: Cluster) -> Coordinator:
         """Return the job's coordinator."""
         return Coordinator(
-            cluster._parts.manager,
+            store_of(cluster).manager,
             lambda: builders.FIRST_TIMESTAMP_MS,
             adopt_min_bytes=ADOPT_MIN_BYTES,
             flush=self.flush,
@@ -187,7 +188,7 @@ class Scenario:
         assert not files.open_files(), message
         cluster = Cluster(PATH, files=files)
         for topic_partition in [*self.partitions, TRANSACTION_STATE]:
-            ensure_sound(cluster._parts.manager.log(topic_partition))
+            ensure_sound(store_of(cluster).manager.log(topic_partition))
 
     def nothing_runs(self, _files: DiskFiles, found: Contents) -> Contents:
         """Run nothing before the next job."""
@@ -252,7 +253,7 @@ class Scenario:
         """Collect garbage when the job counts as abandoned."""
         cluster = Cluster(PATH, files=files)
         cluster.collect_garbage(staging_retention_ms=0)
-        assert files.list(cluster._parts.metadata.cluster_file.log_dir(0).staging) == []
+        assert files.list(store_of(cluster).metadata.cluster_file.log_dir(0).staging) == []
         return found
 
     def _commit_next(self, files: DiskFiles) -> None:

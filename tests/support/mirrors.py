@@ -15,6 +15,7 @@ from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from tests.support import builders
 from tests.support.reference import Record
+from tests.support.store import store_of
 
 MIRROR = "a-mirror"
 Contents = dict[TopicPartition, list[Record]]
@@ -31,7 +32,7 @@ def mirrored(
 ) -> MirrorProgress:
     """Mirror topics of what lies at a path."""
     if isinstance(target, Cluster):
-        target = PathTarget(target._parts, name)
+        target = PathTarget(store_of(target), name)
     mirror = Mirror(
         open_reader(source).source, target, mirror_settings(name, source, **given), on_progress
     )

@@ -14,6 +14,7 @@ from spark_kbatch.server.groups.records import (
     OffsetKey,
 )
 from spark_kbatch.server.groups.store import Change, OffsetsStore
+from tests.support.store import store_of
 
 COMMITTED_MS = 1_700_000_000_000
 
@@ -49,4 +50,4 @@ def store(
         topic_id = cluster.topic(topic).topic_id
         value = CommittedOffset(offset, -1, "a note", COMMITTED_MS, topic_id=topic_id)
         changes.append((OffsetKey(group, topic, number), value))
-    OffsetsStore(cluster._parts).append(changes)
+    OffsetsStore(store_of(cluster)).append(changes)

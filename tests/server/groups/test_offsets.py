@@ -15,6 +15,7 @@ from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders, stored_groups
 from tests.support.group_members import NOW, OK, Client, Coordinated, subscribed_to, versions
+from tests.support.store import store_of
 
 PLACE = TopicPartition("events", 0)
 OTHER = TopicPartition("events", 1)
@@ -353,7 +354,7 @@ def test_offsets_of_a_deleted_topic_are_not_shown(groups: Coordinated, cluster: 
 
     assert groups.fetch() == {("more", 0): (2, 3, "")}
     assert groups.fetch([PLACE]) == {PLACE: NOTHING}
-    (found,) = read_groups(cluster._parts)
+    (found,) = read_groups(store_of(cluster))
     assert found.offsets.keys() == {("more", 0)}
 
 
@@ -382,7 +383,7 @@ def test_offsets_are_shown_and_kept_while_the_clusters_folder_is_away(
     later(groups, DAY_MS)
 
     assert groups.fetch() == {PLACE: (5, 3, "")}
-    assert [one.offsets[PLACE].offset for one in read_groups(cluster._parts)] == [5]
+    assert [one.offsets[PLACE].offset for one in read_groups(store_of(cluster))] == [5]
 
 
 def test_offsets_are_loaded_once_the_clusters_folder_is_there(cluster: Cluster) -> None:

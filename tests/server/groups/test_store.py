@@ -34,6 +34,7 @@ from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.jobs import PATH
 from tests.support.soundness import ensure_sound
+from tests.support.store import store_of
 
 PLACE = TopicPartition("events", 0)
 MEMBER = MemberMetadata("m", None, "c", "/127.0.0.1", 60_000, 10_000, b"subscription", b"all")
@@ -57,17 +58,17 @@ def rewrites_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def loaded(cluster: Cluster) -> StoredGroups:
     """Return the groups as the next coordinator loads them."""
-    return OffsetsStore(Cluster(cluster.path)._parts).load()
+    return OffsetsStore(store_of(Cluster(cluster.path))).load()
 
 
 def state_of(cluster: Cluster) -> tuple[int, int]:
     """Return the log start offset and the log end offset."""
-    state = cluster._parts.manager.replica(CONSUMER_OFFSETS).state
+    state = store_of(cluster).manager.replica(CONSUMER_OFFSETS).state
     return state.log_start_offset, state.log_end_offset
 
 
 def test_appended_changes_are_loaded(cluster: Cluster) -> None:
-    kept = OffsetsStore(cluster._parts)
+    kept = OffsetsStore(store_of(cluster))
     kept.append([(GroupKey("g"), GROUP), offset(1), offset(2, partition=1)])
     kept.append([offset(5), offset(7, group="other")])
 
@@ -80,7 +81,7 @@ def test_appended_changes_are_loaded(cluster: Cluster) -> None:
 
 
 def test_tombstones_remove_their_keys(cluster: Cluster) -> None:
-    kept = OffsetsStore(cluster._parts)
+    kept = OffsetsStore(store_of(cluster))
     kept.append([(GroupKey("g"), GROUP), offset(1), offset(2, partition=1)])
     kept.append([(GroupKey("g"), None), (OffsetKey("g", "events", 0), None)])
 
@@ -92,10 +93,10 @@ def test_tombstones_remove_their_keys(cluster: Cluster) -> None:
 
 
 def test_the_topic_is_internal_and_has_one_partition(cluster: Cluster) -> None:
-    assert read_groups(cluster._parts) == []
+    assert read_groups(store_of(cluster)) == []
     assert "__consumer_offsets" not in cluster.topic_names(internal=True)
 
-    OffsetsStore(cluster._parts).append([offset(1)])
+    OffsetsStore(store_of(cluster)).append([offset(1)])
 
     assert "__consumer_offsets" not in cluster.topic_names()
     assert cluster.topic("__consumer_offsets").partitions == 1
@@ -108,19 +109,19 @@ def test_the_topic_is_internal_and_has_one_partition(cluster: Cluster) -> None:
 def test_the_topic_has_as_many_replicas_as_transaction_state(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b")]
     cluster = Cluster(tmp_path / "c", create=True, log_dirs=list(map(str, folders)))
-    kept = OffsetsStore(cluster._parts)
+    kept = OffsetsStore(store_of(cluster))
     kept.append([offset(1)])
 
     assert cluster.topic("__consumer_offsets").replication_factor == 2
     kept._rewrite()
     kept.append([offset(2)])
     assert loaded(cluster) == kept.contents
-    ensure_sound(cluster._parts.manager.log(CONSUMER_OFFSETS))
+    ensure_sound(store_of(cluster).manager.log(CONSUMER_OFFSETS))
 
 
 def test_other_processes_see_appended_changes(cluster: Cluster) -> None:
-    kept = OffsetsStore(cluster._parts)
-    reader = Cluster(cluster.path)._parts
+    kept = OffsetsStore(store_of(cluster))
+    reader = store_of(Cluster(cluster.path))
     topic_id = cluster.topic("events").topic_id
     value = CommittedOffset(7, 1, "so far", 5, topic_id=topic_id)
     kept.append([(GroupKey("g"), GROUP), (OffsetKey("g", "events", 0), value), offset(1, "simple")])
@@ -153,7 +154,7 @@ def test_reading_groups_imports_no_expensive_modules() -> None:
 def test_the_creation_of_the_topic_waits_for_its_lock_as_long_as_an_append_may_take(
     cluster: Cluster,
 ) -> None:
-    kept = OffsetsStore(cluster._parts, timeout_ms=50)
+    kept = OffsetsStore(store_of(cluster), timeout_ms=50)
     with ClusterParts(cluster.path).manager.locks.metadata(), pytest.raises(LockTimeoutError):
         kept.append([offset(1)])
     assert kept.contents == StoredGroups()
@@ -165,11 +166,11 @@ def test_the_creation_of_the_topic_waits_for_its_lock_as_long_as_an_append_may_t
 def test_a_lost_file_of_the_topic_is_not_taken_for_a_cluster_without_groups(
     cluster: Cluster,
 ) -> None:
-    OffsetsStore(cluster._parts).append([offset(1)])
+    OffsetsStore(store_of(cluster)).append([offset(1)])
     before = loaded(cluster)
     (cluster.path / "topics" / "__consumer_offsets.json").unlink()
 
-    for read in (lambda: loaded(cluster), lambda: read_groups(cluster._parts)):
+    for read in (lambda: loaded(cluster), lambda: read_groups(store_of(cluster))):
         with pytest.raises(KafkaStorageError, match=r"`kbatch repair .*` recreates the file"):
             read()
     list(cluster.repair())
@@ -183,7 +184,7 @@ def test_the_log_is_rewritten_when_it_has_grown(
     cluster: Cluster, rewrites_at: Callable[[int], None]
 ) -> None:
     rewrites_at(10_000)
-    kept = OffsetsStore(cluster._parts)
+    kept = OffsetsStore(store_of(cluster))
     kept.append([(GroupKey("g"), GROUP)])
     for number in range(300):
         kept.append([offset(number)])
@@ -193,21 +194,21 @@ def test_the_log_is_rewritten_when_it_has_grown(
     assert end - start < 150
     assert loaded(cluster) == kept.contents
     assert kept.contents.groups == {"g": GROUP}
-    ensure_sound(cluster._parts.manager.log(CONSUMER_OFFSETS))
+    ensure_sound(store_of(cluster).manager.log(CONSUMER_OFFSETS))
 
 
 def test_a_log_of_mostly_current_records_is_not_rewritten_each_time(
     cluster: Cluster, rewrites_at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewrites_at(1)
-    kept = OffsetsStore(cluster._parts)
+    kept = OffsetsStore(store_of(cluster))
     kept.append([offset(1, group=str(number)) for number in range(1000)])
     rewritten: list[int] = []
     rewrite = OffsetsStore._rewrite
     monkeypatch.setattr(OffsetsStore, "_rewrite", lambda one: rewritten.append(1) or rewrite(one))
     for number in range(200):
         kept.append([offset(number)])
-    restarted = OffsetsStore(cluster._parts)
+    restarted = OffsetsStore(store_of(cluster))
     restarted.load()
     for number in range(200):
         restarted.append([offset(number)])
@@ -218,11 +219,11 @@ def test_a_log_of_mostly_current_records_is_not_rewritten_each_time(
 
 def test_records_of_unknown_kinds_are_kept(cluster: Cluster) -> None:
     key, value = b"\0\3\0\1g", b"\0\0something"
-    kept = OffsetsStore(cluster._parts)
+    kept = OffsetsStore(store_of(cluster))
     kept.append([offset(1)])
     append(cluster, [(key, value), (b"\0\4x", b"gone"), (b"\0\4x", None), (None, b"no key")])
 
-    restarted = OffsetsStore(cluster._parts)
+    restarted = OffsetsStore(store_of(cluster))
     assert restarted.load().others == {key: value}
     restarted._rewrite()
     assert loaded(cluster) == restarted.contents
@@ -231,7 +232,7 @@ def test_records_of_unknown_kinds_are_kept(cluster: Cluster) -> None:
 
 def append(cluster: Cluster, some: list[tuple[bytes | None, bytes | None]]) -> None:
     answers = []
-    cluster._parts.append_records(
+    store_of(cluster).append_records(
         timeout_ms=1000,
         required_acks=-1,
         internal_topics_allowed=True,
@@ -246,7 +247,7 @@ def append(cluster: Cluster, some: list[tuple[bytes | None, bytes | None]]) -> N
 def test_a_reader_that_is_overtaken_by_a_rewrite_starts_over(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = OffsetsStore(cluster._parts)
+    kept = OffsetsStore(store_of(cluster))
     kept.append([(GroupKey("g"), GROUP), offset(1)])
     read = read_records
 
@@ -262,7 +263,7 @@ def test_a_reader_that_is_overtaken_by_a_rewrite_starts_over(
 
 
 def test_a_deleted_topic_is_recreated_with_all_current_records(cluster: Cluster) -> None:
-    kept = OffsetsStore(cluster._parts)
+    kept = OffsetsStore(store_of(cluster))
     kept.append([(GroupKey("g"), GROUP), offset(1)])
     (cluster.path / "topics/__consumer_offsets.json").unlink()
     for directory in cluster.path.glob("broker-*/__consumer_offsets-0"):
@@ -285,7 +286,7 @@ def test_a_failed_rewrite_loses_nothing_and_is_retried_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rewrites_at(1_000)
-    kept = OffsetsStore(cluster._parts)
+    kept = OffsetsStore(store_of(cluster))
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "no space left on device")
@@ -399,7 +400,7 @@ def test_a_crash_of_the_first_append_leaves_a_topic_or_none(seeds: range) -> Non
 
 
 def test_the_error_for_damaged_records_names_them(cluster: Cluster) -> None:
-    OffsetsStore(cluster._parts).append([offset(1)])
+    OffsetsStore(store_of(cluster)).append([offset(1)])
     append(cluster, [(records.pack_key(OffsetKey("g", "events", 0)), b"\0\4short")])
 
     with pytest.raises(KBatchError, match=r"value of an offset in __consumer_offsets"):
