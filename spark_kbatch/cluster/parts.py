@@ -34,7 +34,6 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import (
     AppendOrigin,
-    IsolationLevel,
     LogOffsets,
     OffsetRange,
     OnAppended,
@@ -43,14 +42,13 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options import arguments
-from spark_kbatch.options.option import MiB
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
 from spark_kbatch.options.write import parse_folders
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.replica import administration
-from spark_kbatch.replica.delayed_fetch import CONSUMER_REPLICA_ID, FetchInfo, OnFetched, Room
+from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
 from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
@@ -331,34 +329,18 @@ class ClusterParts:
 
     def fetch_messages(
         self,
+        params: FetchParams,
         fetch_infos: Mapping[TopicPartition, FetchInfo],
         on_complete: OnFetched,
         *,
-        max_wait_ms: int = 500,
-        min_bytes: int = 1,
-        max_bytes: int = 50 * MiB,
-        hard_max_bytes_limit: bool = False,
-        replica_id: int = CONSUMER_REPLICA_ID,
-        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
         room: Room | None = None,
         replicas: Replicas | None = None,
     ) -> None:
-        """Read from several partitions for one Fetch request, with the defaults of Kafka's consumer.
-
-        Arguments are those of `ReplicaManager.fetch_messages`.
-        """
+        """Read from several partitions for one Fetch request, as `ReplicaManager.fetch_messages` does."""
         self.manager.fetch_messages(
-            max_wait_ms=max_wait_ms,
-            replica_id=replica_id,
-            min_bytes=min_bytes,
-            max_bytes=max_bytes,
-            hard_max_bytes_limit=hard_max_bytes_limit,
-            fetch_infos=fetch_infos,
-            isolation=isolation,
-            on_complete=on_complete,
-            replicas=replicas or self.snapshots.replicas,
-            room=room,
-        )
+            params, fetch_infos, on_complete,
+            replicas=replicas or self.snapshots.replicas, room=room,
+        )  # fmt: skip
 
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str

@@ -4,16 +4,14 @@ A fetch is answered at once if it may not wait, asks for nothing, or gets `min_b
 that has diverged. Else it waits until there are that many bytes, until a partition's log is rolled or
 truncated, or until `max_wait_ms` have passed.
 
-    reader                          replica_id     sees records up to
-    a follower                      0 or more      the log end offset
-    a follower of another dir       -3             the log end offset
-    a consumer, read_uncommitted    -1             the high watermark
-    a consumer, read_committed      -1             the last stable offset
+A consumer of uncommitted records sees those below the high watermark, one of committed records those below
+the last stable offset. Followers copy from files (`followers`), and fetch nothing.
 
-All partitions are looked at together, as of one moment, and read as they were then: a commit is seen in
-all of them or in none, also by a fetch that waits: it is answered with what it read when it was found to
-have enough, or, when its time is up, with what was there when its partitions changed last. They are read in the order of the request. The first that has a batch returns it
-whole, whatever the limits, so that a large batch blocks no one; all others return only what fits.
+All partitions are looked at together, as of one moment, and read as they were then. So a commit is seen in
+all of them or in none. A fetch that waits is answered with what it read when it was found to have enough;
+if its time is up before, with what was there when its partitions changed last. They are read in the order
+of the request. The first that has a batch returns it whole, whatever the limits, so that a large batch
+blocks no one; all others return only what fits.
 
 Waiting costs next to nothing, and no thread. An append of this process tries the fetches that wait for its
 partition, before it returns. What other processes do is found by one thread for all fetches, every 50 ms:
@@ -42,12 +40,12 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.epochs import EpochEntry, LeaderEpochCache
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import IsolationLevel, LogOffsets, ReadRange, TopicPartition
+from spark_kbatch.options.option import MiB
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.purgatory import DelayedOperation, Purgatory
 from spark_kbatch.replica.view import Replica, Replicas
 from spark_kbatch.replica.watched_logs import WatchedLogs
 
-CONSUMER_REPLICA_ID, FUTURE_REPLICA_ID = -1, -3
 NO_EPOCH = -1
 
 _TRIED_AT_ONCE_MAX = 200  # partitions of the fetches that an append tries before it returns
@@ -81,24 +79,15 @@ OnFetched: TypeAlias = Callable[[Mapping[TopicPartition, FetchResult]], object]
 
 @dataclass(frozen=True)
 class FetchParams:
-    """The parameters of a fetch that hold for all its partitions."""
+    """The parameters of a fetch that hold for all its partitions together; defaults are those of Kafka's consumer."""
 
-    max_wait_ms: int
-    replica_id: int
-    min_bytes: int
-    max_bytes: int
-    hard_max_bytes_limit: bool
-    isolation: IsolationLevel
-
-    @property
-    def to_log_end(self) -> bool:
-        """Whether a replica fetches, which also reads records above the high watermark."""
-        return self.replica_id >= 0 or self.replica_id == FUTURE_REPLICA_ID
+    max_wait_ms: int = 500  # when to answer with what there is; 0 or less to wait for nothing
+    min_bytes: int = 1  # to wait for
+    max_bytes: int = 50 * MiB  # each partition has a limit of its own in its `FetchInfo`
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
 
     def end_offset(self, state: LogState) -> int:
         """Return the exclusive end of the offsets that the fetcher may see, such as the high watermark."""
-        if self.to_log_end:
-            return state.log_end_offset
         committed = self.isolation is IsolationLevel.READ_COMMITTED
         return state.last_stable_offset if committed else state.high_watermark
 
@@ -141,7 +130,7 @@ class Fetch:
     def read(self, moment: Moment, room: Room | None = None) -> dict[TopicPartition, FetchResult]:
         """Read all partitions as of one moment, within the size limits; errors are in their results."""
         results = {}
-        left, min_one_batch = self.params.max_bytes, not self.params.hard_max_bytes_limit
+        left, min_one_batch = self.params.max_bytes, True
         if room is not None:
             left = min(left, room())
         for topic_partition, info in self._fetch_infos.items():

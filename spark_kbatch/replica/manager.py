@@ -66,7 +66,6 @@ from spark_kbatch.model import (
     AppendResult,
     DeletedTopic,
     Deletion,
-    IsolationLevel,
     LogOffsets,
     OnAppended,
     ReadRange,
@@ -721,7 +720,6 @@ class ReplicaManager:
         asked: ReadRange,
         *,
         replicas: Replicas,
-        to_log_end: bool = False,
         seen: Replica | None = None,
     ) -> tuple[LogRead, LogOffsets]:
         """Fetch whole batches of a partition from the one that holds an offset on; also return log offsets.
@@ -730,7 +728,6 @@ class ReplicaManager:
             topic_partition: where to read.
             asked: what to read.
             replicas: how the caller sees partitions.
-            to_log_end: whether to read above the high watermark, too.
             seen: what `replicas` returned before: nothing is returned that was not there then. By
                 default `replicas` is called now.
 
@@ -750,16 +747,10 @@ class ReplicaManager:
                     raise error from None
                 raise
             node_id, log, state = replica
-            log_end_offset = state.log_end_offset
             if seen is not None and replica is not seen:
                 state = _as_of(seen.state, state)
-                log_end_offset = min(log_end_offset, seen.state.log_end_offset)
-            shown, wanted = state, asked
-            if to_log_end:
-                shown = state._replace(high_watermark=log_end_offset)
-                wanted = asked._replace(isolation=IsolationLevel.READ_UNCOMMITTED)
             try:
-                read = log.read(shown, wanted)
+                read = log.read(state, asked)
                 self.topic_metrics.fetched(len(read.data))
                 return read, state.offsets
             except (OSError, KafkaStorageError, CorruptRecordError) as error:
@@ -803,28 +794,18 @@ class ReplicaManager:
 
     def fetch_messages(
         self,
-        *,
-        max_wait_ms: int,
-        replica_id: int,
-        min_bytes: int,
-        max_bytes: int,
-        hard_max_bytes_limit: bool,
+        params: FetchParams,
         fetch_infos: Mapping[TopicPartition, FetchInfo],
-        isolation: IsolationLevel,
         on_complete: OnFetched,
+        *,
         replicas: Replicas,
         room: Room | None = None,
     ) -> None:
         """Fetch whole batches of several partitions, waiting up to `max_wait_ms` for `min_bytes`.
 
         Args:
-            max_wait_ms: when to answer with what there is; 0 or less to wait for nothing.
-            replica_id: whether a consumer or a replica asks; see `delayed_fetch` for what each may see.
-            min_bytes: of all partitions together, to wait for.
-            max_bytes: of all partitions together. Each has a limit of its own in `fetch_infos`.
-            hard_max_bytes_limit: whether even the first batch must fit into the limits.
+            params: limits, and which records are seen.
             fetch_infos: by partition, in the order in which they are read.
-            isolation: whether a consumer sees records of open transactions.
             on_complete: called once, with no lock held, with a result for each partition; before
                 this returns, or later by another thread.
             replicas: how the caller sees partitions.
@@ -832,17 +813,11 @@ class ReplicaManager:
                 only if the fetch had to wait. One commit may end the wait of many.
         Source: ReplicaManager.fetchMessages.
         """
-        params = FetchParams(
-            max_wait_ms, replica_id, min_bytes, max_bytes, hard_max_bytes_limit, isolation
-        )
 
         def read_replica(
             topic_partition: TopicPartition, asked: ReadRange, seen: Replica
         ) -> tuple[LogRead, LogOffsets]:
-            to_log_end = params.to_log_end
-            return self.fetch(
-                topic_partition, asked, replicas=replicas, to_log_end=to_log_end, seen=seen
-            )
+            return self.fetch(topic_partition, asked, replicas=replicas, seen=seen)
 
         unknown = self.unknown(fetch_infos)
         if unknown:

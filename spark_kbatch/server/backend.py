@@ -9,9 +9,9 @@ from typing import Protocol
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.snapshot import Snapshots
 from spark_kbatch.files import Buffer, Files
-from spark_kbatch.model import AppendOrigin, IsolationLevel, OnAppended, TopicPartition
+from spark_kbatch.model import AppendOrigin, OnAppended, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
-from spark_kbatch.replica.delayed_fetch import FetchInfo, OnFetched, Room
+from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replicas
@@ -61,13 +61,10 @@ class Backend(Protocol):
 
     def fetch_messages(
         self,
+        params: FetchParams,
         fetch_infos: Mapping[TopicPartition, FetchInfo],
         on_complete: OnFetched,
         *,
-        max_wait_ms: int,
-        min_bytes: int,
-        max_bytes: int,
-        isolation: IsolationLevel,
         room: Room | None = None,
         replicas: Replicas | None = None,
     ) -> None:

@@ -20,7 +20,7 @@ from spark_kbatch.errors import InvalidTopicError, KBatchError, UnknownTopicOrPa
 from spark_kbatch.log.epochs import EpochEntry
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
-from spark_kbatch.replica.delayed_fetch import NO_EPOCH, FetchInfo, FetchResult
+from spark_kbatch.replica.delayed_fetch import NO_EPOCH, FetchInfo, FetchParams, FetchResult
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.memory import AnswerMemory
 from spark_kbatch.server.refusals import fetch_refusal
@@ -110,13 +110,11 @@ class FetchHandler:
             max(request.max_bytes, 0), self._max_bytes, sum(one.max_bytes for one in infos.values())
         )
         with self._memory.reserved(most) as max_bytes:
+            min_bytes = min(request.min_bytes, request.max_bytes, _MIN_BYTES_MAX)
             self._backend.fetch_messages(
+                FetchParams(max_wait_ms, min_bytes, max_bytes, answer.isolation),
                 infos,
                 answer.give,
-                max_wait_ms=max_wait_ms,
-                min_bytes=min(request.min_bytes, request.max_bytes, _MIN_BYTES_MAX),
-                max_bytes=max_bytes,
-                isolation=answer.isolation,
                 room=self._memory.room,
                 replicas=self._backend.prompt_snapshots.replicas,
             )

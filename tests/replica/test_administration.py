@@ -30,7 +30,7 @@ from spark_kbatch.model import LATEST, LONG_MAX, AppendResult, TopicPartition
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS
-from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchResult
+from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, FetchResult
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders
 from tests.support.builders import append_records, batch, records_of
@@ -313,7 +313,7 @@ def test_a_fetch_that_waits_is_answered_when_its_topic_goes(cluster: Cluster) ->
         done.set()
 
     store_of(cluster).fetch_messages(
-        {EVENTS: FetchInfo(6, 1 << 20)}, on_complete, max_wait_ms=600_000
+        FetchParams(max_wait_ms=600_000), {EVENTS: FetchInfo(6, 1 << 20)}, on_complete
     )
     assert not answers
     cluster.delete_topic("events")

@@ -20,10 +20,10 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.delayed_fetch import (
-    FUTURE_REPLICA_ID,
     DelayedFetch,
     Fetch,
     FetchInfo,
+    FetchParams,
     FetchPurgatory,
     FetchResult,
     Moment,
@@ -63,7 +63,8 @@ def fetch(
         tp: FetchInfo(info, 1 << 20) if isinstance(info, int) else info
         for tp, info in infos.items()
     }
-    store_of(cluster).fetch_messages(wanted, answer, **{"max_wait_ms": 60_000} | options)
+    params = FetchParams(**{"max_wait_ms": 60_000} | options)
+    store_of(cluster).fetch_messages(params, wanted, answer)
     return answer
 
 
@@ -164,7 +165,6 @@ def test_the_first_batch_is_whole_and_others_only_where_they_fit(cluster: Cluste
     small = len(SMALL)
 
     assert fetch(cluster, wanted).sizes == [len(LARGE), 0]
-    assert fetch(cluster, wanted, hard_max_bytes_limit=True, max_wait_ms=0).sizes == [0, 0]
     # The first partition has nothing: the next one may return a whole batch.
     assert fetch(cluster, {EVENTS: 2, OTHERS: 0}, max_bytes=1).sizes == [0, len(LARGE)]
     assert fetch(cluster, {EVENTS: 1, OTHERS: 1}, max_bytes=small).sizes == [small, 0]
@@ -301,8 +301,6 @@ def test_many_fetches_beside_appends_are_each_answered_once(cluster: Cluster) ->
     [
         pytest.param({"isolation": IsolationLevel.READ_COMMITTED}, 3, [(7, 0)], id="committed"),
         pytest.param({"isolation": IsolationLevel.READ_UNCOMMITTED}, 4, [], id="uncommitted"),
-        pytest.param({"replica_id": 0}, 5, [], id="follower"),
-        pytest.param({"replica_id": FUTURE_REPLICA_ID}, 5, [], id="future replica"),
     ],
 )
 def test_each_sees_as_far_as_it_may(
