@@ -112,7 +112,7 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 )
 @click.option("--partition", "-p", "partitions", type=click.IntRange(0), metavar="PARTITION", multiple=True, help="Print only this partition; may be repeated.")  # fmt: skip
 @click.option("--start", metavar="OFFSET,...", multiple=True, callback=_bounds("earliest"), help=f"Where to start: {_BOUND_HELP}.  [default: earliest]")  # fmt: skip
-@click.option("--end", metavar="OFFSET,...", multiple=True, callback=_bounds("latest"), help="Where to stop before, in the same way.  [default: latest]")  # fmt: skip
+@click.option("--end", metavar="OFFSET,...", multiple=True, callback=_bounds("latest"), help="Where to stop (exclusive), in the same form.  [default: latest]")  # fmt: skip
 @click.option("--from", "from_ms", metavar="TIME", callback=time_given, help=f"Start at the first record of this time or later, in each partition: {TIME_HELP}.")  # fmt: skip
 @click.option("--to", "to_ms", metavar="TIME", callback=time_given, help="Stop before the first record of this time or later.")  # fmt: skip
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Print only the last N records of each partition.")  # fmt: skip
@@ -120,7 +120,7 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
     "--max-records", "-n", type=click.IntRange(1), metavar="N", help="Stop after N records."
 )
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
-@click.option("--format", "parts", metavar="FORMAT", callback=parse_format, help=r"Print each record so: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
+@click.option("--format", "parts", metavar="FORMAT", callback=parse_format, help=r"Print each record in this format: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print values alone, as they are, each with a newline after it.")  # fmt: skip
 @click.option(
     "--max-decompressed-batch-bytes",
@@ -162,8 +162,8 @@ def consume(
     bytes that are not UTF-8 are {"base64": "..."}. With --format and --raw, keys, values and headers are
     printed as they are, but escaped on a terminal. PATH may be HOST:PORT of a real cluster.
 
-    A partition that cannot be read, as its disk is away, is named after the records of the others; the exit code is
-    1 then.
+    Partitions that cannot be read, because a disk is away, are listed once all others are printed; the exit code
+    is 1 then.
     """
     if sum(one is not None for one in (start, from_ms, last)) > 1:
         raise click.UsageError("give one of --start, --from and --last")

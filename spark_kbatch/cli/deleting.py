@@ -21,6 +21,7 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.cli.topics import led_offsets
 from spark_kbatch.errors import (
+    ConfigError,
     KafkaStorageError,
     KBatchError,
     OffsetOutOfRangeError,
@@ -92,6 +93,7 @@ def _contents(cluster: Cluster | RemoteCluster, name: str) -> dict[str, int | No
 
 def _contents_remotely(cluster: RemoteCluster, name: str) -> dict[str, int | None]:
     topic = cluster.topic(name)
+    _ensure_changeable(cluster, name)
     edges = led_offsets(cluster, [topic])
     records = sum(one.high_watermark - one.log_start_offset for one in edges.values())
     return {
@@ -99,6 +101,12 @@ def _contents_remotely(cluster: RemoteCluster, name: str) -> dict[str, int | Non
         "records": records if len(edges) == topic.partitions else None,
         "size_in_bytes": None,
     }
+
+
+def _ensure_changeable(cluster: RemoteCluster, name: str) -> None:
+    """Refuse a real cluster's own topic before the question, and in a dry run."""
+    if name not in cluster.topic_names():
+        raise ConfigError(f"topic {name!r} is the cluster's own, which alone changes it")
 
 
 def _summary(contents: Mapping[str, int | None]) -> str:
@@ -189,6 +197,8 @@ def _records_below(
     """
     if isinstance(cluster, Cluster):
         ensure_not_internal(topic)
+    else:
+        _ensure_changeable(cluster, cluster.topic(topic).name)
     rows = cluster.describe([topic])
     for row in rows:
         if row.error and row.topic_partition.partition in offsets:

@@ -42,7 +42,7 @@ _LOCATION, _DAMAGE = "bold", "bold red"
 @click.option("--records", "-r", is_flag=True, help="Show the records of each batch, too.")
 @json_option
 def dump(paths: Sequence[str], records: bool, as_json: bool) -> None:
-    """Show what is in FILEs of a log.
+    """Show the contents of a log's FILEs.
 
     That is the batches of a .log file, and the entries of all others. A FILE may be of a cluster of kbatch or
     of a Kafka broker: .log, .index, .timeindex, .txnindex, .snapshot, kbatch.state, kbatch.producers,

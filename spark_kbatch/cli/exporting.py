@@ -19,6 +19,7 @@ from spark_kbatch.cli.parameters import (
     foreign_end_option,
     isolation_level_option,
     json_option,
+    refuse_beside,
 )
 from spark_kbatch.cli.paths import (
     client_options,
@@ -90,6 +91,7 @@ def export(
     if log_dir is not None:
         if text or overwrite or format_name or partitions:
             raise click.UsageError("--text, --overwrite, --format and --partition are for a FILE")
+        refuse_beside("--log-dir", log_dir, "--isolation-level", "--foreign-end")
         _to_broker(path, client, topic, log_dir, as_json=as_json)
         return
     assert file is not None

@@ -330,7 +330,9 @@ def print_offsets_of_group(
         raise ConfigError(f"{cluster.path} is not a cluster; --group is for a cluster's groups")
     partitions = cluster.partitions(topic)
     group = find_group(cluster, group_id)
-    ends = cluster.list_offsets(dict.fromkeys(partitions, "latest"))
+    ends = cluster.list_offsets(
+        dict.fromkeys(partitions, "latest"), isolation_level="read_uncommitted"
+    )
     for tp in partitions:
         one, end = group.offsets.get(tp), ends[tp]
         row = {

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from spark_kbatch.cli.output import iso_time_ms
 from spark_kbatch.cli.properties import read_properties
@@ -84,6 +85,19 @@ def properties_of(
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise click.BadParameter(f"{file!r} cannot be read: {why}") from None
+
+
+def refuse_beside(option: str, given: object, *others: str) -> None:
+    """Refuse options that mean nothing beside one that is given."""
+    if given is None:
+        return
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is ParameterSource.COMMANDLINE and {*parameter.opts} & {*others}:
+            raise click.UsageError(
+                f"{parameter.opts[0]} has no meaning beside {option}: leave it out"
+            )
 
 
 def time_given(

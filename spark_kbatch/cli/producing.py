@@ -117,16 +117,19 @@ def _columns(
 @topic_argument
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of the input; by default a file's name tells: .json, .jsonl and .ndjson, .csv, .parquet, or else lines.")  # fmt: skip
-@click.option("--key-separator", "-K", metavar="TEXT", callback=_separator, help=r"Take what is before this in each line as the key, such as : or \t.")  # fmt: skip
+@click.option("--key-separator", "-K", metavar="TEXT", callback=_separator, help=r"Separator between key and value in each line, such as : or \t.")  # fmt: skip
 @click.option("--key-field", metavar="NAME", help="Take each line as a JSON object that is the value as it is, and the key from this field of it.")  # fmt: skip
 @click.option("--null-marker", metavar="TEXT", help="Take a key or value that is exactly this as null, in lines and in CSV; in CSV by default an empty cell without quotes.")  # fmt: skip
 @click.option("--columns", metavar="COLUMN=NAME,...", callback=_columns, help="Take only these columns, from columns or fields with these names, such as key=id,value=payload.")  # fmt: skip
-@click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers, help="Give a header to each record that brings none; may be repeated.")  # fmt: skip
+@click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers, help="Add this header to each record that has none; may be repeated.")  # fmt: skip
 @click.option("--partition", "-p", type=click.IntRange(0, INT_MAX), metavar="PARTITION", help="Write to this partition; by default to the one that a record names, or else as Kafka's producer chooses by key.")  # fmt: skip
 @click.option(
-    "--compression-type", "-z", type=click.Choice(tuple(CODECS)), help="Compress batches."
+    "--compression-type",
+    "-z",
+    type=click.Choice(tuple(CODECS)),
+    help="Compress batches.  [default: none]",
 )
-@click.option("--acks", type=click.Choice(("all", "1", "0")), help="Replicas that must have a record before it counts as written.  [default: all]")  # fmt: skip
+@click.option("--acks", type=click.Choice(("all", "-1", "1", "0")), help="Replicas that must have a record before it counts as written.  [default: all]")  # fmt: skip
 @click.option("--config", "given", metavar="KEY=VALUE", multiple=True, callback=settings_given, help="Set another option of the producer, such as linger.ms=50; may be repeated.")  # fmt: skip
 @click.option("--create/--no-create", default=None, help="Whether to create the topic, and the cluster in a folder, if there is none.  [default: in a folder, but not on a real cluster]")  # fmt: skip
 @client_options
@@ -153,9 +156,9 @@ def produce(
 
     Lines are values. In JSON lines an object is a record, as `kbatch consume --json` prints it, with key,
     value, headers, partition and timestamp; for objects of any other kind, which are values as they are, give
-    --format lines or --key-field. In CSV and Parquet a row is one, with columns of these names.
-    Null partitions and times are chosen as for records that have none. TOPIC - stands for the column topic.
-    FILE - is stdin, as is none. PATH may be HOST:PORT of a real cluster.
+    --format lines or --key-field. In CSV and Parquet a row is a record, with columns of these names. A
+    null partition or timestamp counts as not given. If TOPIC is -, each record's column topic names its topic. If
+    FILE is - or left out, stdin is read. PATH may be HOST:PORT of a real cluster.
 
     With --json, stdin is read as JSON lines unless --format says otherwise, and the outcome is printed as an
     object, with the producer's metrics. At a line that cannot be used it stops: what was before that line is written.

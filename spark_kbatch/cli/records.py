@@ -14,6 +14,7 @@ from spark_kbatch.cli.parameters import (
     foreign_end_option,
     isolation_level_option,
     json_option,
+    refuse_beside,
     time_ms,
 )
 from spark_kbatch.cli.paths import client_options, open_readable, path_argument, topic_argument
@@ -21,13 +22,13 @@ from spark_kbatch.cli.paths import client_options, open_readable, path_argument,
 
 def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
     """Parse a time in ms or ISO 8601, or "earliest", "latest" or "max-timestamp" in place of one."""
-    if text in ("earliest", "latest", "max-timestamp"):
+    if text in ("earliest", "latest", "max-timestamp", "max_timestamp"):
         return text.replace("-", "_")
     found = time_ms(text)
-    if found is None:
+    if found is None or found < 0:  # Negative ones stand for the words above.
         raise click.BadParameter(
-            f"{text!r} is not a time; accepted: earliest, latest, max-timestamp, milliseconds since "
-            "1970, or a time such as 2024-10-25T08:00:00Z"
+            f"{text!r} is not a time since 1970; accepted: earliest, latest, max-timestamp, "
+            "milliseconds, or a time such as 2024-10-25T08:00:00Z"
         )
     return found
 
@@ -68,6 +69,7 @@ def offsets(
     With --group, a line has partition, committed offset, the offset of the next record, and the lag, which
     is the difference; "-" where the group has committed nothing. PATH may be HOST:PORT of a real cluster.
     """
+    refuse_beside("--group", group, "--time", "--isolation-level")
     cluster = open_readable(path, client, foreign_end)
     if group is not None:
         print_offsets_of_group(cluster, topic, group, as_json)

@@ -93,7 +93,7 @@ def serve(
 
     Prints the address once clients can connect, and runs until SIGINT or SIGTERM. There is no authentication,
     so by default only this machine can connect. Spark jobs and producers on PATH go on beside the server.
-    SIGUSR1 prints metrics, as a line of JSON; with --json so does the end.
+    SIGUSR1 prints metrics, as a line of JSON; with --json they are printed at the end, too.
     """
     for key in given:
         if topic_key(key) in _OPTIONS_OF_SERVE:

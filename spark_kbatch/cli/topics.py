@@ -76,14 +76,15 @@ def topics(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """List topics, with their sums of records and bytes.
+    """List topics, with their total records and bytes.
 
     Records are those that a reader sees. Bytes are all that take room, also of records that were overwritten or
     deleted and whose files are kept for now: `kbatch gc --dry-run` shows these, and until when.
 
     With the name of a TOPIC, or with --verbose, show offsets, sizes and replicas by partition; --json always does.
 
-    PATH is a cluster, a real broker's log dir, or HOST:PORT of a real cluster, which does not tell sizes.
+    PATH is a cluster, a real broker's log dir, or HOST:PORT of a real cluster, which reports no sizes.
+    The exit code is 1 if a partition cannot be read.
     """
     cluster = open_readable(path, client, foreign_end)
     if isinstance(cluster, (Cluster, BrokerLogs)):
@@ -377,7 +378,7 @@ def describe_topic(
 ) -> None:
     """Show settings of topics, and their defaults.
 
-    `kbatch topics` shows offsets and replicas. PATH may be HOST:PORT of a real cluster, which does not tell
+    `kbatch topics` shows offsets and replicas. PATH may be HOST:PORT of a real cluster, which reports no
     defaults.
     """
     cluster = open_cluster(path, client)
@@ -476,7 +477,7 @@ def create_topic(
 )
 @path_argument
 @topic_argument
-@click.argument("total", type=click.IntRange(1))
+@click.argument("total", type=click.IntRange(1, PARTITIONS_MAX))
 @client_options
 @json_option
 def create_partitions(

@@ -20,7 +20,7 @@ from spark_kbatch.cli.output import (
     print_json,
     print_line,
 )
-from spark_kbatch.cli.parameters import examples, json_option
+from spark_kbatch.cli.parameters import examples, json_option, refuse_beside
 from spark_kbatch.cli.paths import complete_topic, folder_argument
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
@@ -154,6 +154,7 @@ def history(
     With the number of a COMMIT, print where all partitions of its topics ended after it, as JSON for the
     option endingOffsets.
     """
+    refuse_beside("COMMIT", number, "--max-commits")
     cluster = Cluster(path)
     if number is not None:
         print_line(visible(cluster.find_commit(number).ending_offsets(topic)))
@@ -360,13 +361,13 @@ def _what_is_lost(lost: GivenUp) -> str:
 )
 @folder_argument
 @click.option("--replicate", is_flag=True, help="First bring replicas that lag back in sync.")
-@click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Replace the lost log dir of this node by the empty directory at its path.")  # fmt: skip
+@click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Replace the lost log dir of this node with the empty directory at its path.")  # fmt: skip
 @click.option("--unclean", is_flag=True, help="With --replace: give up records of which the lost log dir may have had the only copy.")  # fmt: skip
 @click.option("--elect-unclean", metavar="TOPIC", help="Let replicas that are not in sync lead, where no in-sync one can be used: records that only those had are given up.")  # fmt: skip
 @click.option("--restore", metavar="DIR,DIR,...", help="Restore PATH, which is lost or old, from the folders that the cluster has its log dirs in.")  # fmt: skip
 @click.option("--without-node", type=click.IntRange(0), multiple=True, metavar="NODE", help="With --restore: give up the log dir of this node, which is lost for good; may be repeated.")  # fmt: skip
 @yes_option
-@click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, by the names of a broker's.")  # fmt: skip
+@click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, under a broker's names.")  # fmt: skip
 @json_option
 def log_dirs(
     path: str,

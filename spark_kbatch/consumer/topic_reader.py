@@ -521,6 +521,7 @@ def _parse_text(text: Any) -> Text | None:
 
 
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+_OTHER_SPELLINGS = {"max-timestamp": "max_timestamp"}  # Kafka's tools and the command line
 
 
 def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
@@ -534,7 +535,10 @@ def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
         if isinstance(asked, datetime.datetime):
             times[tp] = max(arguments.time_ms(f"the time of {tp}", asked, up=True), 0)
             continue
-        number = _EDGES.get(asked) if isinstance(asked, str) else asked
+        if isinstance(asked, str):
+            number: object = _EDGES.get(_OTHER_SPELLINGS.get(asked, asked))
+        else:
+            number = asked
         try:
             times[tp] = arguments.whole_number("time", number, min(_EDGES.values()))
         except ConfigError:

@@ -63,7 +63,9 @@ def ensure_not_internal(name: str) -> None:
         ConfigError: it is, so only the cluster may change it.
     """
     if arguments.text("topic", name).startswith(INTERNAL_PREFIX):
-        raise ConfigError(f"topic {name!r} is the cluster's own; write to another")
+        raise ConfigError(
+            f"topic {name!r} is the cluster's own, which alone changes it; choose another"
+        )
 
 
 def numbers_of_a_new_topic(

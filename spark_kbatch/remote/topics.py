@@ -383,7 +383,9 @@ def _log_starts(answer: Any) -> dict[TopicPartition, int | KBatchError]:
 
 def _ensure_not_internal(client: Client, name: str) -> None:
     if client.topic(name).is_internal:
-        raise ConfigError(f"topic {name!r} of {client.options} is the cluster's own")
+        raise ConfigError(
+            f"topic {name!r} of {client.options} is the cluster's own, which alone changes it"
+        )
 
 
 def _ensure_done(result: Any, what: str) -> None:

@@ -782,3 +782,31 @@ def test_the_help_of_a_command_ends_with_examples_that_it_takes(name: str) -> No
             with of.make_context(found, rest):
                 pass
         assert f"kbatch {name} " in f"{example} "
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["offsets", "--group", "g", "--time", "0"], "--time has no meaning beside --group"),
+        (["offsets", "-g", "g", "--isolation-level", "read_committed"], "beside --group"),
+        (["export", "--log-dir", "d", "--foreign-end", "log"], "--foreign-end has no meaning"),
+        (["history", "3", "-n", "1"], "--max-commits has no meaning beside COMMIT"),
+    ],
+)
+def test_an_option_that_means_nothing_beside_another_is_refused(
+    words: list[str], said: str
+) -> None:
+    command, *rest = words
+    topic = [] if command == "history" else ["events"]
+    done = CliRunner().invoke(cli, [command, "./cluster", *topic, *rest])
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "time", ["1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.998Z", "1960-01-01"]
+)
+def test_a_time_before_1970_is_no_word_for_an_edge(time: str) -> None:
+    done = CliRunner().invoke(cli, ["offsets", "./cluster", "events", "--time", time])
+    assert done.exit_code == 2
+    assert "is not a time since 1970" in " ".join(done.stderr.split())

@@ -163,7 +163,10 @@ def test_internal_topics_are_written_where_allowed(cluster: Cluster) -> None:
     )
     place = ("__commits", 0)
     (refused,) = append_records(cluster, {place: batch()}).values()
-    assert str(refused.error) == "topic '__commits' is the cluster's own; write to another"
+    assert (
+        str(refused.error)
+        == "topic '__commits' is the cluster's own, which alone changes it; choose another"
+    )
     (taken,) = append_records(
         cluster,
         {place: batch()},
