@@ -115,6 +115,13 @@ ACCEPTED = [
         _server_says(53),
     ),
     Accepted(
+        "transactions are not offered, which clients show with this error",
+        "transactional producers",
+        "FIND_COORDINATOR",
+        ERROR,
+        _server_says(35),
+    ),
+    Accepted(
         "transactions are not offered, which without an answer the end of the connection says",
         "transactional producers",
         "PRODUCE",

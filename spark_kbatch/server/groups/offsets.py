@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.model import LONG_MAX, TopicPartition
-from spark_kbatch.options.group import GroupConfig
+from spark_kbatch.options.group import METADATA_BYTES_MAX, GroupConfig
 from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
 from spark_kbatch.server.groups.membership import Memberships
 from spark_kbatch.server.groups.memory import GROUP_OBJECTS, OFFSET_OBJECTS, GroupMemory
@@ -94,8 +94,15 @@ class CommittedOffsets:
         changes: list[Change] = []
         for tp in known:
             offset, leader_epoch, metadata = committing.offsets[tp]
-            size_in_bytes = len(metadata.encode())
-            if size_in_bytes > self._config.offset_metadata_max_bytes:
+            # As in Kafka the limit on "bytes" is one on Java's characters.
+            size_in_bytes, characters = (
+                len(metadata.encode()),
+                len(metadata.encode("utf-16-le")) // 2,
+            )
+            if (
+                characters > self._config.offset_metadata_max_bytes
+                or size_in_bytes > METADATA_BYTES_MAX
+            ):
                 answers[tp] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             if not self._memory.take(self._added_bytes(group, committing, tp, size_in_bytes)):

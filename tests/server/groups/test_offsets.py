@@ -99,7 +99,7 @@ def test_null_metadata_comes_back_empty(groups: Coordinated) -> None:
 def test_metadata_above_the_limit_is_refused_for_its_partition(
     groups: Coordinated, version: int
 ) -> None:
-    found = groups.commit({PLACE: (1, "é" * 2048), OTHER: (1, "é" * 2048 + "m")}, version)
+    found = groups.commit({PLACE: (1, "✓" * 4096), OTHER: (1, "✓" * 4096 + "m")}, version)
 
     assert found == {PLACE: OK, OTHER: ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert groups.fetch([PLACE, OTHER])[OTHER] == NOTHING
