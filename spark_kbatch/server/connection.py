@@ -63,7 +63,7 @@ class Exchange:
 
     __slots__ = (
         "_began_s", "_connection", "_correlation_id", "_is_answered", "_metrics", "api_key",
-        "is_large", "peer", "version",
+        "is_huge", "is_large", "peer", "version",
     )  # fmt: skip
 
     def __init__(
@@ -75,9 +75,10 @@ class Exchange:
         metrics: RequestMetrics,
         *,
         is_large: bool = False,
+        is_huge: bool = False,
     ) -> None:
         """Record when a request started; `metrics` count it once it is answered."""
-        self.is_large = is_large
+        self.is_large, self.is_huge = is_large, is_huge
         self._connection, self.peer = connection, connection.peer
         self.api_key, self.version = api_key, version
         self._metrics, self._began_s = metrics, time.monotonic()

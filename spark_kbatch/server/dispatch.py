@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _START = struct.Struct(">hhi")  # of every request's header: key, version, correlation id
 # The loop handles smaller requests only, and those that name little: others would have to wait for it.
 _HANDLED_BY_LOOP_MAX = 65_536  # bytes
+_HUGE_BYTES = 131_072
 _ELEMENTS_MAX = 32  # of all arrays, such as partitions
 
 
@@ -97,6 +98,7 @@ class Dispatch:
             correlation_id,
             metrics,
             is_large=len(frame) > SMALL_REQUEST_BYTES,
+            is_huge=len(frame) > _HUGE_BYTES,
         )
         versions = protocol.SUPPORTED[api_key]
         if api_key == ApiKey.API_VERSIONS and version not in versions:
@@ -138,7 +140,7 @@ class Dispatch:
                 task()
 
         peer.begin()
-        pool.submit(work, peer, is_large=exchange.is_large)
+        pool.submit(work, peer, is_large=exchange.is_large, is_huge=exchange.is_huge)
 
     def _decoded(
         self,

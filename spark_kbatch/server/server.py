@@ -30,7 +30,7 @@ from spark_kbatch.server.metadata import MetadataHandler, NewTopics
 from spark_kbatch.server.offsets import OffsetsHandler
 from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.ownership import Ownership, shown_address
-from spark_kbatch.server.pools import Pool
+from spark_kbatch.server.pools import HugeTurn, Pool
 from spark_kbatch.server.produce import ProduceHandler
 from spark_kbatch.server.producer_ids import ProducerIdsHandler
 from spark_kbatch.server.requests import Received
@@ -52,13 +52,14 @@ class _Pools:
     """Threads by kind of work, so that one kind of request that waits does not stop another."""
 
     def __init__(self) -> None:
+        huge_turn = HugeTurn()
         self.produce = Pool("produce", 1)
         self.appends = Pool("appends", _THREADS)
-        self.producer_ids = Pool("producer-ids", _THREADS)
+        self.producer_ids = Pool("producer-ids", _THREADS, huge_turn=huge_turn)
         self.fetches = Pool("fetches", _THREADS, large_max=2)
-        self.lookups = Pool("lookups", _THREADS)
-        self.groups = Pool("groups", _THREADS)
-        self.administration = Pool("administration", _THREADS)
+        self.lookups = Pool("lookups", _THREADS, huge_turn=huge_turn)
+        self.groups = Pool("groups", _THREADS, huge_turn=huge_turn)
+        self.administration = Pool("administration", _THREADS, huge_turn=huge_turn)
         self.intercepts = Pool("intercepts", 1)
 
     def close(self, timeout_s: float) -> None:

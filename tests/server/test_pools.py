@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from spark_kbatch.server.pools import Pool
+from spark_kbatch.server.pools import HugeTurn, Pool
 from tests.support.waiting import until
 
 
@@ -97,3 +98,41 @@ def test_the_time_of_the_oldest_task_counts_from_its_submission(
     assert pool.oldest_s() == oldest_s
     over.set()
     until(lambda: pool.oldest_s() is None, "all are done")
+
+
+def test_huge_tasks_of_several_pools_run_one_at_a_time(over: threading.Event) -> None:
+    turn = HugeTurn()
+    pools = [Pool(f"pool-{number}", 2, huge_turn=turn) for number in range(3)]
+    running, most, done = 0, 0, 0
+    mutex = threading.Lock()
+
+    def work() -> None:
+        nonlocal running, most, done
+        with mutex:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        with mutex:
+            running, done = running - 1, done + 1
+
+    for number in range(30):
+        pools[number % 3].submit(work, Peer(), is_large=True, is_huge=True)
+    small = threading.Event()
+    pools[0].submit(small.set)
+    assert small.wait(5)
+    until(lambda: done == 30, "all are done")
+    assert most == 1
+    assert all(pool.close(5) for pool in pools)
+
+
+def test_pools_that_end_do_the_huge_tasks_that_wait_for_their_turn(over: threading.Event) -> None:
+    turn, done = HugeTurn(), list[int]()
+    first, second = (Pool(name, 2, huge_turn=turn) for name in ("first", "second"))
+    first.submit(over.wait, is_large=True, is_huge=True)
+    until(lambda: bool(first._running), "it has the turn")
+    for number in range(3):
+        second.submit(lambda number=number: done.append(number), is_large=True, is_huge=True)  # type: ignore[misc]
+    assert second.close(5)
+    assert done == [0, 1, 2]
+    over.set()
+    assert first.close(5)
