@@ -40,6 +40,7 @@ from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.log.truncation import state_before
 from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.record.header import BatchHeader
+from spark_kbatch.replica.followers import has_more
 from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
@@ -185,6 +186,12 @@ class ClusterRepair:
                     reports[node_id] = repair.run(topic_id, known.get(node_id))
                     looked[node_id] = repair
         whole = [n for n, repair in looked.items() if not repair.loses and not reports[n].damaged]
+        states = {n: s for n in looked if (s := view.log_state(n, to_write=False)) is not None}
+        if any(
+            all(n in states and has_more(states[other], states[n]) for n in whole)
+            for other in states.keys() - {*whole}
+        ):
+            whole = []  # They are older images: whole, and not all that there is.
         if whole:
             partition.write_kept_locked()
             partition.lead_among_locked(whole)
@@ -321,7 +328,7 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
         if is_leader and not in_sync and why_offline is None:
             found.append(
                 f"{name}, which leads, ends at offset {own_end}, that on node {leader.node_id} at "
-                f"{leader.state.log_end_offset}: what it lacks was lost there, as from an older image of "
+                f"{leader.state.log_end_offset}: records were lost there, as from an older image of "
                 "its disk; the next append or `kbatch log-dirs --replicate` lets another one lead"
             )
             continue

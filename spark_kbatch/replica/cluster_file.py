@@ -271,21 +271,36 @@ class ClusterFile:
     def _ensure_no_other(self, log_dir: LogDir, known: Collection[LogDir]) -> None:
         """Check that no other log dir is beside this one that does not belong there, as after two were swapped."""
         folder = log_dir.path.parent
-        beside = {one.path.name for one in known if one.path.parent == folder}
-        for name in self._files.list(folder) if self._files.exists(folder) else []:
-            if not _NODE_DIR.fullmatch(name) or name in beside:
+        if not self._files.exists(folder):
+            return
+        for name in self._files.list(folder):
+            if not _NODE_DIR.fullmatch(name):
                 continue
             try:
-                found = read_meta_properties(self._files, folder / name).directory_id
+                found = read_meta_properties(self._files, folder / name)
+                here = self._files.identity_at(folder)
             except (OSError, KafkaStorageError):
                 continue
-            own = [one for one in known if one.directory_id == found]
-            raise ConfigError(
-                f"{folder} has the disk of node {own[0].node_id}, which belongs at {own[0].path.parent}: "
-                "mount each disk where it was"
-                if own
-                else f"{folder} has a disk of another cluster, with {name}: mount the right one, or empty it"
-            )
+            for one in known:
+                if one.directory_id == found.directory_id:
+                    if one.node_id == log_dir.node_id or self._is_at(one.path.parent, here):
+                        break
+                    raise ConfigError(
+                        f"{folder} has the disk of node {one.node_id}, which belongs at {one.path.parent}: "
+                        "mount each disk where it was"
+                    )
+            else:
+                whose = "another" if found.cluster_id != self.cluster_id() else "this"
+                raise ConfigError(
+                    f"{folder} has a log dir of {whose} cluster, {name}, that does not belong there: mount the "
+                    "right disk, or move that away"
+                )
+
+    def _is_at(self, folder: Path, identity: tuple[int, int]) -> bool:
+        try:
+            return self._files.identity_at(folder) == identity
+        except OSError:
+            return False
 
     # Creation.
 

@@ -55,10 +55,10 @@ def restore(
         The topics whose files were lost or damaged, by name.
     """
     if dry_run:
-        return dict(_lost(manager, internal))
+        return dict(_lost(manager, internal, dry_run=True))
     found = {}
     with manager.locks.metadata(), manager.writing():
-        for name, lost in _lost(manager, internal):
+        for name, lost in _lost(manager, internal, dry_run=False):
             if lost.topic is not None:
                 manager.metadata.topics.write_again(lost.topic)
                 logger.warning("topic %s: %s", name, lost.what)
@@ -67,13 +67,13 @@ def restore(
 
 
 def _lost(
-    manager: ReplicaManager, internal: Mapping[str, TopicConfig]
+    manager: ReplicaManager, internal: Mapping[str, TopicConfig], *, dry_run: bool
 ) -> Iterator[tuple[str, LostTopic]]:
     topics, topics_dir = manager.metadata.topics, manager.metadata.paths.topics_dir
     own = {name.removesuffix(".json") for name in manager.files.list(topics_dir)}
     directories = {
         name: found
-        for name, found in _directories(manager).items()
+        for name, found in _directories(manager, skip_failing=dry_run).items()
         if name in internal or not name.startswith(INTERNAL_PREFIX)
     }
     for name in sorted({*topics.names(internal=True)}):
@@ -98,15 +98,20 @@ def _lost(
 _Directories = Mapping[int, Mapping[int, Path]]  # of one topic: by partition and node
 
 
-def _directories(manager: ReplicaManager) -> dict[str, dict[int, dict[int, Path]]]:
-    """Return all partitions' directories in the log dirs, by topic, partition and node."""
+def _directories(
+    manager: ReplicaManager, *, skip_failing: bool
+) -> dict[str, dict[int, dict[int, Path]]]:
+    """Return all partitions' directories in the log dirs, by topic, partition and node.
+
+    With `skip_failing` without those of log dirs that fail: a topic might be made again without them.
+    """
     found: dict[str, dict[int, dict[int, Path]]] = {}
     for log_dir in manager.dirs.all:
         if manager.dirs.is_readable(log_dir.node_id):
             try:
                 names = manager.files.list(log_dir.path)
             except OSError as error:
-                if len(manager.dirs.all) == 1:
+                if not skip_failing or len(manager.dirs.all) == 1:
                     raise
                 manager.dirs.failed(log_dir.node_id, error)
                 continue

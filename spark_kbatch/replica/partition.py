@@ -400,18 +400,61 @@ class Partition:
                     ):
                         state = self._elect_locked(state)
                         continue
+                    if not self._is_of_topic_locked(state, log_state):
+                        state = self._elect_locked(state)
+                        continue
+                    refused = self._refused_beside_more(state, log_state)
+                    if refused is not None:
+                        break
                     return self._become_leader_locked(state, log_state)
                 except (OSError, KBatchError) as error:
                     self.view.failed(state.leader, error)
             state = self._elect_locked(state)
         raise refused or self.view.no_usable_replica(state)
 
+    def _is_of_topic_locked(self, state: PartitionState, log_state: LogState) -> bool:
+        """Return False if the leader's log is another topic's; looked at unless it only went on since."""
+        led = self._led
+        went_on = (
+            led is not None
+            and led.state.leader == state.leader
+            and led.log_state.sequence <= log_state.sequence
+        )
+        return went_on or self.view.is_of_topic(self._log_of(state.leader))
+
+    def _refused_beside_more(
+        self, state: PartitionState, log_state: LogState
+    ) -> KafkaStorageError | None:
+        """Return why a leader may not lead beside a member that has more, and can be read but not written.
+
+        Otherwise that one would leave, and lose it.
+        """
+        for node_id in state.isr:
+            if node_id == state.leader or self._dirs.is_online(node_id):
+                continue
+            other = self.view.log_state(node_id, to_write=False)
+            if (
+                other is not None
+                and has_more(other, log_state)
+                and self.view.is_of_topic(self._log_of(node_id))
+            ):
+                return KafkaStorageError(
+                    f"{self.topic_partition} ends at offset {other.log_end_offset} on node {node_id}, whose "
+                    f"log dir cannot be written ({self._dirs.why_offline(node_id)}), and at "
+                    f"{log_state.log_end_offset} on node {state.leader}, which leads and has lost records: "
+                    "mend the former"
+                )
+        return None
+
     def _without_unwritten_locked(self, state: PartitionState) -> PartitionState:
         """Write log states of decided commits that replicas missed while their disks were offline."""
+        in_order = sorted(
+            state.unwritten, key=lambda node: node != state.leader
+        )  # as in `flip_locked`
         unwritten = {
-            node_id: decided
-            for node_id, decided in state.unwritten.items()
-            if not self._flipped_locked(node_id, decided, flush=True)
+            node_id: state.unwritten[node_id]
+            for node_id in in_order
+            if not self._flipped_locked(node_id, state.unwritten[node_id], flush=True)
         }
         if unwritten.keys() != state.unwritten.keys():
             state, _ = self._write_state(state._replace(unwritten=unwritten))
@@ -563,7 +606,11 @@ class Partition:
         """Elect another in-sync replica as leader; on disk on return."""
         alive = dict(
             sorted(
-                self.view.alive(state),
+                (
+                    one
+                    for one in self.view.alive(state)
+                    if self.view.is_of_topic(self._log_of(one[0]))
+                ),
                 key=lambda one: (one[1].leader_epoch, one[1].log_end_offset),
                 reverse=True,
             )
@@ -572,6 +619,8 @@ class Partition:
             raise self.view.no_usable_replica(state)
         end = self.view.common_end(state, list(alive.values()))
         for node_id, log_state in alive.items():
+            if log_state.log_end_offset < end:
+                break  # It is an older image; one that has all of it cannot be written.
             log = self._log_of(node_id)
             try:
                 log.move_high_watermark(log_state, end, flush=True, now_ms=self._now_ms())
@@ -794,7 +843,12 @@ class Partition:
                 name = f"{follower.directory.name[:_NAME_MAX]}.{uuid.uuid4().hex}-stray"  # as a broker's
                 follower.files.rename(follower.directory, follower.directory.with_name(name))
                 raise KafkaStorageError(f"it was of another topic, and is moved to {name}")
-            return fetcher.truncate(follower, is_in_sync=node_id in isr)
+            try:
+                return fetcher.truncate(follower, is_in_sync=node_id in isr)
+            except LeaderError:
+                if self.view.is_of_topic(follower):
+                    raise
+                raise KafkaStorageError(f"{follower.directory} is of another topic") from None
         except KBatchError as error:
             if node_id in isr or not self._dirs.is_online(node_id):
                 raise
@@ -867,15 +921,24 @@ class Partition:
             return delete(log, log.state())
         for _ in self.replicas:
             led = self._ready()
-            self._delete_on_followers_locked(planned(led), now_ms)
+            try:
+                offset = planned(led)
+            except OSError as error:
+                self._lead_without_locked(led, error)
+                continue
+            self._delete_on_followers_locked(offset, now_ms)
             try:
                 return delete(led.log, led.log.state())
             except OSError as error:
-                if isinstance(error, KBatchError):
-                    raise
-                self.view.failed(led.state.leader, error)
-                self._lead_and_replicate_locked(flush=True)
+                self._lead_without_locked(led, error)
         raise self.view.no_usable_replica(self._ready().state)
+
+    def _lead_without_locked(self, led: Leadership, error: OSError) -> None:
+        """Let another replica lead, unless the error is not the disk's."""
+        if isinstance(error, KBatchError):
+            raise error
+        self.view.failed(led.state.leader, error)
+        self._lead_and_replicate_locked(flush=True)
 
     def _deleted_on_leader_locked(self, led: Leadership, offset: int) -> Leadership:
         """Finish a deletion whose process died before it came to the leader."""

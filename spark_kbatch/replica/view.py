@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 NOTHING_NEWER: Mapping[int, LogState] = {}
 
+_LOOKS_MAX = 5  # at a partition whose state changes meanwhile
+
 
 class ReplicaInfo(NamedTuple):
     """A replica's status at one moment: its role, log end and lag, or why it is offline.
@@ -93,7 +95,7 @@ class Replicas(Protocol):
 class Look(NamedTuple):
     """A reader's findings about a partition: its leader and ISR, and the log states that could be read.
 
-    Those are the leader alone, or without it all other members of the ISR.
+    Those are the leader alone; or, if it cannot be read or lost records, all other members of the ISR.
     """
 
     state: PartitionState
@@ -101,7 +103,7 @@ class Look(NamedTuple):
 
     @property
     def has_leader(self) -> bool:
-        """Whether the leader's log state was read."""
+        """Whether the leader's log state was read, and is to be believed."""
         return self.state.leader in self.found
 
     def is_before(self, newer: Mapping[int, LogState]) -> bool:
@@ -128,8 +130,8 @@ class PartitionView:
         self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
         self._topic_id, self._states, self._dirs = topic.topic_id, states, dirs
         self._reported: set[int] = set()  # nodes whose failure was logged
-        # The leader and its epoch that a look found to have all that others have, and its sequence number then.
-        self._sound: tuple[tuple[int, int], int] | None = None
+        # The leader and its epoch that a look found to have all that others have, and its state then.
+        self._sound: tuple[tuple[int, int], LogState] | None = None
 
     def state(self) -> PartitionState:
         """Return the partition's leader and in-sync replicas, as the disk has them now."""
@@ -160,7 +162,7 @@ class PartitionView:
         return self.shown(self.look())
 
     def look(self, avoid: Container[int] = ()) -> Look:
-        """Read the partition's leader, or without it the other in-sync replicas, except nodes in `avoid`.
+        """Read the partition's leader, or, without one to believe, the other in-sync replicas, except nodes in `avoid`.
 
         Raises:
             KafkaStorageError: no in-sync replica can be read; says why.
@@ -169,39 +171,60 @@ class PartitionView:
             node_id = self.replicas[0]
             state = PartitionState(node_id, self.replicas, unwritten=self.kept())
             return Look(state, {node_id: self.usable_only_log(to_write=False).state()})
-        state = self.state()
-        if state.leader not in avoid:
-            leader = self._sound_leader(state)
-            if leader is not None:
-                return Look(state, {state.leader: leader})
-        alive = self.alive(state, to_write=False)
-        found = {node_id: log_state for node_id, log_state in alive if node_id not in avoid}
+        state, leader = self._sound_leader(avoid)
+        if leader is not None:
+            return Look(state, {state.leader: leader})
+        found = {
+            node_id: log_state
+            for node_id, log_state in self.alive(state, to_write=False)
+            if node_id not in avoid and self.is_of_topic(self.log_of(node_id))
+        }
+        if not found and state.leader not in avoid:
+            leader = self.log_state(
+                state.leader, to_write=False
+            )  # It lacks something, others fail.
+            found = {} if leader is None else {state.leader: leader}
         if not found:
             raise self.no_usable_replica(state)
         return Look(state, found)
 
-    def _sound_leader(self, state: PartitionState) -> LogState | None:
-        """Return the leader's state; None if it cannot be read, or lost what an in-sync replica has.
+    def _sound_leader(self, avoid: Container[int]) -> tuple[PartitionState, LogState | None]:
+        """Return the partition's state, and its leader's; None if that cannot be read, or is not to be believed.
 
         A leader is always written first, so a member that was written further shows that the leader's
-        disk is an older image. That is looked at once, and again if the leader's state has gone back.
+        disk is an older image. Others are looked at until all have been read once, and again when the
+        leader's log has gone back.
         """
-        leader = self.log_state(state.leader, to_write=False)
-        if leader is None:
-            return None
-        term, seen = (state.leader, state.leader_epoch), self._sound
-        if seen is None or seen[0] != term or leader.sequence < seen[1]:
-            others = [
+        looks = 0
+        while True:
+            state, leader = self.state(), None
+            if state.leader not in avoid:
+                leader = self.log_state(state.leader, to_write=False)
+            if leader is None:
+                return state, None
+            term, seen = (state.leader, state.leader_epoch), self._sound
+            if seen is not None and seen[0] == term and not _has_gone_back(leader, seen[1]):
+                self._sound = term, leader
+                return state, leader
+            if not self.is_of_topic(self.log_of(state.leader)):
+                return state, None
+            others = dict(self.alive(state, to_write=False))
+            further = [
                 one
-                for node_id, one in self.alive(state, to_write=False)
+                for node_id, one in others.items()
                 if has_more(one, leader) and self.is_of_topic(self.log_of(node_id))
             ]
-            if others:  # The leader may have got further meanwhile, or be another one.
-                leader = self.log_state(state.leader, to_write=False)
-                if leader is None or any(has_more(one, leader) for one in others):
-                    return None if self.state() == state else leader
-        self._sound = term, leader.sequence
-        return leader
+            if not further:
+                if others.keys() >= {*state.isr} - {state.leader}:
+                    self._sound = term, leader
+                return state, leader
+            again = self.log_state(state.leader, to_write=False)
+            looks += 1
+            if looks < _LOOKS_MAX and self.state() != state:
+                continue
+            if again is None or any(has_more(one, again) for one in further):
+                return state, None
+            return state, again  # It has got further meanwhile.
 
     def shown(self, look: Look, newer: Mapping[int, LogState] = NOTHING_NEWER) -> Replica:
         """Return the replica to read after a `look`, with the log state that readers see.
@@ -220,7 +243,7 @@ class PartitionView:
         if newer:
             # Others have left the ISR since.
             found = {node_id: found[node_id] for node_id in found if node_id in newer}
-        node_id, log_state = next(iter(found.items()))
+        node_id, log_state = max(found.items(), key=lambda one: _written_to(one[1]))
         if node_id != state.leader:  # It stands in, as the leader that it would be.
             end = self.common_end(state, list(found.values()))
             if end > log_state.high_watermark:
@@ -387,9 +410,7 @@ class PartitionView:
             for node_id in self.replicas
             if node_id not in lost and (log_state := self.log_state(node_id)) is not None
         ]
-        return max(
-            found, key=lambda one: (one[1].leader_epoch, one[1].log_end_offset), default=None
-        )
+        return max(found, key=lambda one: _written_to(one[1]), default=None)
 
     def common_end(self, state: PartitionState, alive: Sequence[LogState]) -> int:
         """Return the high watermark that a new leader can show, given these ISR members' log states."""
@@ -413,9 +434,17 @@ class PartitionView:
     def no_usable_replica(self, state: PartitionState) -> KafkaStorageError:
         """Return the error for a partition that no one can lead; says why."""
         reasons = "; ".join(
-            f"node {node}: {self._dirs.why_offline(node) or 'its log cannot be read'}"
+            f"node {node}: {self._dirs.why_offline(node) or 'its log cannot be read, or lacks records'}"
             for node in state.isr
         )
         return KafkaStorageError(
             f"{self.topic_partition} has no in-sync replica that can be used: {reasons}"
         )
+
+
+def _written_to(state: LogState) -> tuple[int, int]:
+    return state.leader_epoch, state.log_end_offset
+
+
+def _has_gone_back(state: LogState, seen: LogState) -> bool:
+    return state.sequence < seen.sequence or has_more(seen, state)

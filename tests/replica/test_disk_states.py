@@ -60,10 +60,12 @@ import re
 
 import pytest
 
-from spark_kbatch.errors import KBatchError
-from tests.support import crashes
+from spark_kbatch.errors import KafkaStorageError, KBatchError
+from tests.support import builders, crashes
 from tests.support.crashes import another_boot
 from tests.support.disk_states import (
+    ASIDE,
+    FOLDER,
     OPERATIONS,
     PATH,
     STATES,
@@ -71,9 +73,10 @@ from tests.support.disk_states import (
     Said,
     be_broken,
     be_mended,
+    come_back,
     outcome,
 )
-from tests.support.failing_disks import Killed
+from tests.support.failing_disks import BROKEN, EVENTS, FULL, READ_ONLY, Killed
 from tests.support.store import store_of
 
 LEADER, FOLLOWER = 0, 1
@@ -175,3 +178,133 @@ def test_copies_are_not_newer_than_a_path_whose_writer_died_before_it_was_flushe
             assert files.newer_mirror() is None, f"killed at {at}"
             case.open()
             assert case.process.topic("events").config.max_message_bytes == size, f"killed at {at}"
+
+
+# Older images, when more than one disk is not as it should be.
+
+
+def _put_image(case: Case) -> None:
+    """Put disk 0 back as it was when `_take_image` was called."""
+    come_back(case)
+
+
+def _take_image(case: Case) -> None:
+    case.disks.clone(case.own, ASIDE)
+
+
+def _ensure_whole(case: Case) -> None:
+    case.disks.failing.clear()
+    case.wait()
+    case.ensure_whole()
+
+
+@pytest.mark.parametrize("error", [FULL, READ_ONLY])
+def test_what_only_a_disk_has_that_cannot_be_written_is_read_and_not_given_up(error: int) -> None:
+    case = Case(LEADER)
+    case.disks.mount_at(case.disk(2), FOLDER / "away")
+    case.append(b"third")
+    _take_image(case)
+    case.append(b"fourth")
+    _put_image(case)
+    case.disks.fail(case.disk(1), error)
+    case.open()
+    case.read()
+    with pytest.raises(KafkaStorageError, match="cannot be written"):
+        case.append(b"refused")
+    case.read()
+    case.disks.mount_at(FOLDER / "away", case.disk(2))
+    _ensure_whole(case)
+
+
+def test_a_reader_that_saw_an_image_alone_sees_the_rest_once_others_are_back() -> None:
+    case = Case(LEADER)
+    _take_image(case)
+    case.append(b"third")
+    _put_image(case)
+    for node in (1, 2):
+        case.disks.mount_at(case.disk(node), FOLDER / f"away-{node}")
+    case.open()
+    reader, case.process = case.process, case.process
+    assert len(builders.contents(reader)[EVENTS]) == 2  # No one can tell.
+    for node in (1, 2):
+        case.disks.mount_at(FOLDER / f"away-{node}", case.disk(node))
+    case.wait()
+    case.read()
+    _ensure_whole(case)
+
+
+def test_a_reader_gets_what_the_furthest_of_two_images_has() -> None:
+    case = Case(LEADER)
+    for node in (0, 1):
+        case.disks.clone(case.disk(node), FOLDER / f"image-{node}")
+    for value in (b"third", b"fourth", b"fifth"):
+        case.append(value)
+    for node in (0, 1):
+        case.disks.take_away(case.disk(node))
+        case.disks.mount_at(FOLDER / f"image-{node}", case.disk(node))
+    case.wait()
+    case.open()
+    case.read()
+    _ensure_whole(case)
+
+
+def test_a_log_that_was_made_again_is_not_newer_by_its_number_than_an_image_of_the_former_one() -> (
+    None
+):
+    """The states of a log count from one again when it is made again."""
+    case = Case(LEADER)
+    for number in range(5):
+        case.append(b"%d" % number)
+    _take_image(case)
+    case.disks.remove_dir(case.own / "broker-0/events-0")
+    case.append(b"without it")
+    assert case.process.replicate() == []
+    for node in (1, 2):
+        case.disks.fail(case.disk(node), BROKEN)
+    case.append(b"led by it")
+    case.disks.failing.clear()
+    case.wait()
+    assert case.process.replicate() == []
+    case.read()
+    _put_image(case)
+    case.read()
+    _ensure_whole(case)
+
+
+@pytest.mark.parametrize("node", [LEADER, FOLLOWER], ids=["leader", "follower"])
+def test_the_image_of_a_topic_that_was_deleted_is_not_followed(node: int) -> None:
+    case = Case(node)
+    for number in range(5):
+        case.append(b"old %d" % number)
+    _take_image(case)
+    case.delete()
+    case.process.create_topic("events", replication_factor=3)
+    case.values, case.start, case.is_deleted = [], 0, False
+    case.append(b"new")
+    _put_image(case)
+    case.open()
+    case.read()
+    case.append(b"newer")
+    case.read()
+    _ensure_whole(case)
+
+
+def test_repair_keeps_what_only_a_damaged_replica_has() -> None:
+    case = Case(LEADER)
+    _take_image(case)
+    for number in range(3):
+        case.append(b"%d" % number)
+    _put_image(case)
+    log = case.disk(1) / "broker-1/events-0"
+    name = max(name for name in case.disks.list(log) if name.endswith(".log"))
+    data = bytearray(case.disks.read(log / name))
+    data[-1] ^= 1
+    case.disks.replace(log / name, bytes(data))
+    case.disks.mount_at(case.disk(2), FOLDER / "away")
+    case.open()
+    with pytest.raises(Said):
+        case.repair()
+    case.disks.mount_at(FOLDER / "away", case.disk(2))
+    case.wait()
+    case.open()
+    case.read()

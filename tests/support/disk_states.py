@@ -45,7 +45,7 @@ class Case:
     def __init__(self, node: int) -> None:
         self.node = node
         self.disks, self.clock = MemoryDisks(), Clock()
-        # A segment for each batch, so that retention removes files.
+        # A segment for each batch, so that deletions remove files.
         config = TopicConfig(segment_bytes=100)
         made = a_replicated_cluster(FOLDER, self.disks, config=config)
         self.process = with_clock(made, self.clock)
@@ -95,11 +95,6 @@ class Case:
     def delete_records(self) -> None:
         self.process.delete_records({EVENTS: 1})
         self.start = 1
-
-    def retention(self) -> None:
-        """Delete by size all but the last segment."""
-        manager = store_of(self.process).manager
-        manager.delete_old_segments([EVENTS], store_of(self.process).coordinator(flush=True))
 
     def create(self) -> None:
         self.process.create_topic("new", 2, replication_factor=3)
