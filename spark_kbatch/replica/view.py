@@ -95,7 +95,8 @@ class Replicas(Protocol):
 class Look(NamedTuple):
     """A reader's findings about a partition: its leader and ISR, and the log states that could be read.
 
-    Those are the leader alone; or, if it cannot be read or lost records, all other members of the ISR.
+    Those are the leader alone; or all members of the ISR, if it has not begun to lead; or all others, if it
+    cannot be read or lost records.
     """
 
     state: PartitionState
@@ -173,7 +174,14 @@ class PartitionView:
             return Look(state, {node_id: self.usable_only_log(to_write=False).state()})
         state, leader = self._sound_leader(avoid)
         if leader is not None:
-            return Look(state, {state.leader: leader})
+            found = {state.leader: leader}
+            if leader.leader_epoch < state.leader_epoch:
+                # It was elected, or one has left, and it has not appended since; or its disk is an image of
+                # before its election, which was shown up to where all in-sync replicas end.
+                others = {n: s for n, s in self.alive(state, to_write=False) if n not in avoid}
+                if {*state.isr} <= found.keys() | others.keys():
+                    found |= others
+            return Look(state, found)
         found = {
             node_id: log_state
             for node_id, log_state in self.alive(state, to_write=False)
@@ -234,7 +242,7 @@ class PartitionView:
             newer: states that a commit has decided, by node; not `Look.is_before`.
         """
         state = look.state
-        if look.has_leader and not newer and not state.unwritten:
+        if look.has_leader and len(look.found) == 1 and not newer and not state.unwritten:
             return Replica(state.leader, self.log_of(state.leader), look.found[state.leader])
         found = dict(look.found)
         for node_id, decided in (*state.unwritten.items(), *newer.items()):
@@ -244,7 +252,7 @@ class PartitionView:
             # Others have left the ISR since.
             found = {node_id: found[node_id] for node_id in found if node_id in newer}
         node_id, log_state = max(found.items(), key=lambda one: _written_to(one[1]))
-        if node_id != state.leader:  # It stands in, as the leader that it would be.
+        if node_id != state.leader or len(found) > 1:  # As the leader that it is going to be.
             end = self.common_end(state, list(found.values()))
             if end > log_state.high_watermark:
                 is_stable = log_state.last_stable_offset == log_state.high_watermark
