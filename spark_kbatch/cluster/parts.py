@@ -420,7 +420,7 @@ class ClusterParts:
             raise KafkaStorageError.of(error, "no producer id can be had") from error
 
     def _elect(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Elect new leaders for partitions whose current leaders cannot be read; only log failures."""
+        """Elect new leaders for partitions whose leaders cannot be read or lost records; only log failures."""
         commits = self.coordinator(flush=True)
         others = [tp for tp in topic_partitions if tp != TRANSACTION_STATE]
         try:
@@ -434,7 +434,7 @@ class ClusterParts:
         """Elect new leaders as `_elect` does, unless a partition's lock is held for longer than a moment.
 
         Raises:
-            NotLeaderOrFollowerError: they do.
+            NotLeaderOrFollowerError: a lock was held for longer.
         """
         commits = self.coordinator(flush=True)
         deadline = time.monotonic() + _ELECTION_PATIENCE_S

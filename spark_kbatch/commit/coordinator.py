@@ -283,7 +283,7 @@ class Coordinator:
 
         A committer holds their locks until it has flipped them. So for a caller that holds those locks,
         the committer is dead, or has flipped these partitions already. Also True if the leader of
-        __transaction_state cannot be read: it may have a commit that no one else knows of, which would be
+        __transaction_state cannot be read, or has lost records: it may have a commit that no one else knows of, which would be
         decided when it is back. `roll_forward` elects another leader.
         """
         partition = self._transaction_state

@@ -260,7 +260,7 @@ class ReplicaManager:
         return list(map(TopicPartition, itertools.repeat(topic), numbers))
 
     def replica(self, topic_partition: TopicPartition) -> Replica:
-        """Return a partition's replica to read: its leader, or a stand-in if that cannot be read.
+        """Return a partition's replica to read: its leader, or a stand-in if that cannot be read or lost records.
 
         Its state may miss a decided commit.
 
