@@ -36,11 +36,10 @@ from spark_kbatch.commit.state_records import PREPARE_COMMIT
 from spark_kbatch.errors import KafkaStorageError, KBatchError, LogDirLockedError
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
-from spark_kbatch.log.state import LogState, read_state
+from spark_kbatch.log.state import LogState, has_more, read_state
 from spark_kbatch.log.truncation import state_before
 from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.record.header import BatchHeader
-from spark_kbatch.replica.followers import has_more
 from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition

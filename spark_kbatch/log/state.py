@@ -96,6 +96,11 @@ class LogState(NamedTuple):
         return self.prepare_offset >= 0 and self.prepare_offset + 1 == self.log_end_offset
 
 
+def has_more(state: LogState, other: LogState) -> bool:
+    """Return True if a log was written further than another one: in a later epoch, or to a higher end."""
+    return (state.leader_epoch, state.log_end_offset) > (other.leader_epoch, other.log_end_offset)
+
+
 def empty_state() -> LogState:
     """Return the state of a new log."""
     return LogState(

@@ -16,7 +16,7 @@ from spark_kbatch.log import retention, truncation
 from spark_kbatch.log.append import append_as_follower
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState
+from spark_kbatch.log.state import LogState, has_more
 from spark_kbatch.model import ReadRange
 from spark_kbatch.record.header import walk
 from spark_kbatch.record.legacy import unwrap
@@ -179,11 +179,6 @@ class ReplicaFetcher:
                 raise LeaderError(error) from error
             self._piece_offset = offset
         return self._piece
-
-
-def has_more(state: LogState, other: LogState) -> bool:
-    """Return True if a log was written further than another one: in a later epoch, or to a higher end."""
-    return (state.leader_epoch, state.log_end_offset) > (other.leader_epoch, other.log_end_offset)
 
 
 def delete_on_follower(

@@ -74,7 +74,7 @@ from spark_kbatch.log import retention
 from spark_kbatch.log.append import Ahead, append_ahead, append_as_leader
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState, boot_id, read_state
+from spark_kbatch.log.state import LogState, boot_id, has_more, read_state
 from spark_kbatch.log.validator import Accepted
 from spark_kbatch.model import AppendOrigin, AppendResult, Deletion, TopicPartition
 from spark_kbatch.options.topic import Topic
@@ -83,7 +83,6 @@ from spark_kbatch.replica.followers import (
     LeaderError,
     ReplicaFetcher,
     delete_on_follower,
-    has_more,
 )
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.partition_states import PartitionState, PartitionStates

@@ -22,10 +22,9 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState
+from spark_kbatch.log.state import LogState, has_more
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.replica.followers import has_more
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
 

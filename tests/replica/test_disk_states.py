@@ -81,7 +81,7 @@ from tests.support.store import store_of
 
 LEADER, FOLLOWER = 0, 1
 STEPS_MAX = 200
-STRIDE = 1 if crashes.STRIDE == 1 else 5
+STRIDE = 1 if crashes.STRIDE == 1 else 15
 
 
 def _expected() -> dict[str, dict[str, str]]:
