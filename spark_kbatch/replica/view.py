@@ -186,10 +186,9 @@ class PartitionView:
             for node_id, log_state in self.alive(state, to_write=False)
             if node_id not in avoid and self.is_of_topic(self.log_of(node_id))
         }
-        if not found and state.leader not in avoid:
-            leader = self.log_state(
-                state.leader, to_write=False
-            )  # It lacks something, others fail.
+        if not found and state.leader not in avoid and self.is_of_topic(self.log_of(state.leader)):
+            # It lacks something, but all others fail.
+            leader = self.log_state(state.leader, to_write=False)
             found = {} if leader is None else {state.leader: leader}
         if not found:
             raise self.no_usable_replica(state)
