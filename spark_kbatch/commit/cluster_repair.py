@@ -178,7 +178,7 @@ class ClusterRepair:
         state = view.state()
         looked: dict[int, LogRepair] = {}
         reports: dict[int, RepairReport] = {}
-        for node_id in sorted(state.isr, key=lambda node: node != state.leader):
+        for node_id in state.leader_first(state.isr):
             if manager.dirs.is_online(node_id):
                 repair = LogRepair(view.log_of(node_id), dry_run=True)
                 with contextlib.suppress(OSError, KBatchError):

@@ -98,7 +98,12 @@ class LogState(NamedTuple):
 
 def has_more(state: LogState, other: LogState) -> bool:
     """Return True if a log was written further than another one: in a later epoch, or to a higher end."""
-    return (state.leader_epoch, state.log_end_offset) > (other.leader_epoch, other.log_end_offset)
+    return written_to(state) > written_to(other)
+
+
+def written_to(state: LogState) -> tuple[int, int]:
+    """Return how far a log was written, to compare it with others of its partition: epoch, then end."""
+    return state.leader_epoch, state.log_end_offset
 
 
 def empty_state() -> LogState:

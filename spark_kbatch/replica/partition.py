@@ -74,7 +74,7 @@ from spark_kbatch.log import retention
 from spark_kbatch.log.append import Ahead, append_ahead, append_as_leader
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState, boot_id, has_more, read_state
+from spark_kbatch.log.state import LogState, boot_id, has_more, read_state, written_to
 from spark_kbatch.log.validator import Accepted
 from spark_kbatch.model import AppendOrigin, AppendResult, Deletion, TopicPartition
 from spark_kbatch.options.topic import Topic
@@ -274,8 +274,8 @@ class Partition:
                     raise
                 self.view.failed(node_id, error)
         known = self.view.state()
-        # The leader first: a member that was written further shows that the leader lost records.
-        in_order = sorted(states, key=lambda node: node != known.leader)
+        # A member that was written further shows that the leader lost records.
+        in_order = known.leader_first(states)
         flipped = [n for n in in_order if self._flipped_locked(n, states[n], flush=flush)]
         isr = [node for node in known.isr if node in flipped]
         if not isr:
@@ -447,12 +447,9 @@ class Partition:
 
     def _without_unwritten_locked(self, state: PartitionState) -> PartitionState:
         """Write log states of decided commits that replicas missed while their disks were offline."""
-        in_order = sorted(
-            state.unwritten, key=lambda node: node != state.leader
-        )  # as in `flip_locked`
         unwritten = {
             node_id: state.unwritten[node_id]
-            for node_id in in_order
+            for node_id in state.leader_first(state.unwritten)  # as in `flip_locked`
             if not self._flipped_locked(node_id, state.unwritten[node_id], flush=True)
         }
         if unwritten.keys() != state.unwritten.keys():
@@ -539,11 +536,8 @@ class Partition:
                 log_state = ahead.flush() if flush and not waits else ahead.state
                 self._led = led = led._replace(log_state=log_state)
             except OSError as error:
-                if isinstance(error, KBatchError):
-                    raise
                 # No follower has what it has of the batch: it is truncated when the dir is back.
-                self.view.failed(led.state.leader, error)
-                led = self._lead_and_replicate_locked(flush=flush)
+                led = self._lead_without_locked(led, error, flush=flush)
                 continue
             result, epoch = ahead.result, led.state.leader_epoch
             required = result.base_offset + batch.header.last_offset_delta + 1
@@ -610,7 +604,7 @@ class Partition:
                     for one in self.view.alive(state)
                     if self.view.is_of_topic(self._log_of(one[0]))
                 ),
-                key=lambda one: (one[1].leader_epoch, one[1].log_end_offset),
+                key=lambda one: written_to(one[1]),
                 reverse=True,
             )
         )
@@ -923,21 +917,21 @@ class Partition:
             try:
                 offset = planned(led)
             except OSError as error:
-                self._lead_without_locked(led, error)
+                self._lead_without_locked(led, error, flush=True)
                 continue
             self._delete_on_followers_locked(offset, now_ms)
             try:
                 return delete(led.log, led.log.state())
             except OSError as error:
-                self._lead_without_locked(led, error)
+                self._lead_without_locked(led, error, flush=True)
         raise self.view.no_usable_replica(self._ready().state)
 
-    def _lead_without_locked(self, led: Leadership, error: OSError) -> None:
+    def _lead_without_locked(self, led: Leadership, error: OSError, *, flush: bool) -> Leadership:
         """Let another replica lead, unless the error is not the disk's."""
         if isinstance(error, KBatchError):
             raise error
         self.view.failed(led.state.leader, error)
-        self._lead_and_replicate_locked(flush=True)
+        return self._lead_and_replicate_locked(flush=flush)
 
     def _deleted_on_leader_locked(self, led: Leadership, offset: int) -> Leadership:
         """Finish a deletion whose process died before it came to the leader."""

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,10 @@ class PartitionState(NamedTuple):
     # states were written there, if no other member has them. With one replica, only if the cluster has
     # several log dirs.
     unwritten: Mapping[int, LogState] = {}
+
+    def leader_first(self, nodes: Iterable[int]) -> list[int]:
+        """Return these nodes with the leader before all others."""
+        return sorted(nodes, key=lambda node: node != self.leader)
 
 
 class _Known(NamedTuple):

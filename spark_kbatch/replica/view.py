@@ -22,7 +22,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState, has_more
+from spark_kbatch.log.state import LogState, has_more, written_to
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.replica.log_dirs import LogDirs
@@ -249,7 +249,7 @@ class PartitionView:
         if newer:
             # Others have left the ISR since.
             found = {node_id: found[node_id] for node_id in found if node_id in newer}
-        node_id, log_state = max(found.items(), key=lambda one: _written_to(one[1]))
+        node_id, log_state = max(found.items(), key=lambda one: written_to(one[1]))
         if node_id != state.leader or len(found) > 1:  # As the leader that it is going to be.
             end = self.common_end(state, list(found.values()))
             if end > log_state.high_watermark:
@@ -416,7 +416,7 @@ class PartitionView:
             for node_id in self.replicas
             if node_id not in lost and (log_state := self.log_state(node_id)) is not None
         ]
-        return max(found, key=lambda one: _written_to(one[1]), default=None)
+        return max(found, key=lambda one: written_to(one[1]), default=None)
 
     def common_end(self, state: PartitionState, alive: Sequence[LogState]) -> int:
         """Return the high watermark that a new leader can show, given these ISR members' log states."""
@@ -446,10 +446,6 @@ class PartitionView:
         return KafkaStorageError(
             f"{self.topic_partition} has no in-sync replica that can be used: {reasons}"
         )
-
-
-def _written_to(state: LogState) -> tuple[int, int]:
-    return state.leader_epoch, state.log_end_offset
 
 
 def _has_gone_back(state: LogState, seen: LogState) -> bool:

@@ -64,7 +64,6 @@ from spark_kbatch.errors import KafkaStorageError, KBatchError
 from tests.support import builders, crashes
 from tests.support.crashes import another_boot
 from tests.support.disk_states import (
-    ASIDE,
     FOLDER,
     OPERATIONS,
     PATH,
@@ -75,6 +74,7 @@ from tests.support.disk_states import (
     be_mended,
     come_back,
     outcome,
+    take_image,
 )
 from tests.support.failing_disks import BROKEN, EVENTS, FULL, READ_ONLY, Killed
 from tests.support.store import store_of
@@ -183,15 +183,6 @@ def test_copies_are_not_newer_than_a_path_whose_writer_died_before_it_was_flushe
 # Older images, when more than one disk is not as it should be.
 
 
-def _put_image(case: Case) -> None:
-    """Put disk 0 back as it was when `_take_image` was called."""
-    come_back(case)
-
-
-def _take_image(case: Case) -> None:
-    case.disks.clone(case.own, ASIDE)
-
-
 def _ensure_whole(case: Case) -> None:
     case.disks.failing.clear()
     case.wait()
@@ -203,9 +194,9 @@ def test_what_only_a_disk_has_that_cannot_be_written_is_read_and_not_given_up(er
     case = Case(LEADER)
     case.disks.mount_at(case.disk(2), FOLDER / "away")
     case.append(b"third")
-    _take_image(case)
+    take_image(case)
     case.append(b"fourth")
-    _put_image(case)
+    come_back(case)
     case.disks.fail(case.disk(1), error)
     case.open()
     case.read()
@@ -218,14 +209,13 @@ def test_what_only_a_disk_has_that_cannot_be_written_is_read_and_not_given_up(er
 
 def test_a_reader_that_saw_an_image_alone_sees_the_rest_once_others_are_back() -> None:
     case = Case(LEADER)
-    _take_image(case)
+    take_image(case)
     case.append(b"third")
-    _put_image(case)
+    come_back(case)
     for node in (1, 2):
         case.disks.mount_at(case.disk(node), FOLDER / f"away-{node}")
     case.open()
-    reader, case.process = case.process, case.process
-    assert len(builders.contents(reader)[EVENTS]) == 2  # No one can tell.
+    assert len(builders.contents(case.process)[EVENTS]) == 2  # No one can tell.
     for node in (1, 2):
         case.disks.mount_at(FOLDER / f"away-{node}", case.disk(node))
     case.wait()
@@ -255,7 +245,7 @@ def test_a_log_that_was_made_again_is_not_newer_by_its_number_than_an_image_of_t
     case = Case(LEADER)
     for number in range(5):
         case.append(b"%d" % number)
-    _take_image(case)
+    take_image(case)
     case.disks.remove_dir(case.own / "broker-0/events-0")
     case.append(b"without it")
     assert case.process.replicate() == []
@@ -266,7 +256,7 @@ def test_a_log_that_was_made_again_is_not_newer_by_its_number_than_an_image_of_t
     case.wait()
     assert case.process.replicate() == []
     case.read()
-    _put_image(case)
+    come_back(case)
     case.read()
     _ensure_whole(case)
 
@@ -276,12 +266,12 @@ def test_the_image_of_a_topic_that_was_deleted_is_not_followed(node: int) -> Non
     case = Case(node)
     for number in range(5):
         case.append(b"old %d" % number)
-    _take_image(case)
+    take_image(case)
     case.delete()
     case.process.create_topic("events", replication_factor=3)
     case.values, case.start, case.is_deleted = [], 0, False
     case.append(b"new")
-    _put_image(case)
+    come_back(case)
     case.open()
     case.read()
     case.append(b"newer")
@@ -291,10 +281,10 @@ def test_the_image_of_a_topic_that_was_deleted_is_not_followed(node: int) -> Non
 
 def test_repair_keeps_what_only_a_damaged_replica_has() -> None:
     case = Case(LEADER)
-    _take_image(case)
+    take_image(case)
     for number in range(3):
         case.append(b"%d" % number)
-    _put_image(case)
+    come_back(case)
     log = case.disk(1) / "broker-1/events-0"
     name = max(name for name in case.disks.list(log) if name.endswith(".log"))
     data = bytearray(case.disks.read(log / name))

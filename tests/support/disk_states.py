@@ -100,9 +100,9 @@ class Case:
         self.process.create_topic("new", 2, replication_factor=3)
         self.is_created = True
 
-    def alter(self) -> None:
-        self.process.alter_topic("events", {"max.message.bytes": NEW_SIZE})
-        self.size = NEW_SIZE
+    def alter(self, size: int = NEW_SIZE) -> None:
+        self.process.alter_topic("events", {"max.message.bytes": size})
+        self.size = size
 
     def grow(self) -> None:
         self.process.create_partitions("events", 2)
@@ -178,6 +178,10 @@ class Case:
     def own(self) -> Path:
         return self.disk(self.node)
 
+    @property
+    def neighbour(self) -> Path:
+        return self.disk((self.node + 1) % len(NODES))
+
     def disk(self, node: int) -> Path:
         return FOLDER / f"disk-{node}"
 
@@ -225,13 +229,17 @@ def miss_an_append(case: Case) -> None:
 
 def miss_a_change(case: Case) -> None:
     go_away(case)
-    case.process.alter_topic("events", {"max.message.bytes": 1_111_111})
-    case.size = 1_111_111
+    case.alter(1_111_111)
     come_back(case)
 
 
-def be_an_older_image(case: Case) -> None:
+def take_image(case: Case) -> None:
+    """Keep the disk as it is, for `come_back`."""
     case.disks.clone(case.own, ASIDE)
+
+
+def be_an_older_image(case: Case) -> None:
+    take_image(case)
     case.append(b"after the image")
     come_back(case)
 
@@ -248,23 +256,20 @@ def be_anothers(case: Case) -> None:
 
 
 def be_swapped(case: Case) -> None:
-    neighbour = case.disk((case.node + 1) % len(NODES))
     go_away(case)
-    case.disks.mount_at(neighbour, case.own)
-    case.disks.mount_at(ASIDE, neighbour)
+    case.disks.mount_at(case.neighbour, case.own)
+    case.disks.mount_at(ASIDE, case.neighbour)
 
 
 def be_at_two_places(case: Case) -> None:
     """The disk is mounted where another one should be, too."""
-    neighbour = case.disk((case.node + 1) % len(NODES))
-    case.disks.mount_at(neighbour, ASIDE)
-    case.disks.clone(case.own, neighbour)
+    case.disks.mount_at(case.neighbour, ASIDE)
+    case.disks.clone(case.own, case.neighbour)
 
 
 def be_at_one_place(case: Case) -> None:
-    neighbour = case.disk((case.node + 1) % len(NODES))
-    case.disks.take_away(neighbour)
-    case.disks.mount_at(ASIDE, neighbour)
+    case.disks.take_away(case.neighbour)
+    case.disks.mount_at(ASIDE, case.neighbour)
     case.wait()
 
 
@@ -324,8 +329,7 @@ def path_is_older(case: Case) -> None:
 
 
 def miss_a_change_of_path(case: Case) -> None:
-    case.process.alter_topic("events", {"max.message.bytes": 1_111_111})
-    case.size = 1_111_111
+    case.alter(1_111_111)
     case.append(b"after the image")
 
 
