@@ -56,6 +56,7 @@ from spark_kbatch.log.producers.replay import AbortedSearch
 from spark_kbatch.log.segment import (
     SegmentView,
     base_offset_of,
+    log_name,
     segment_at,
 )
 from spark_kbatch.log.segment_scan import find_next
@@ -189,6 +190,22 @@ class PartitionLog:
         """Return True if the log's files have whole batches between its recorded end and that of `state`."""
         found = recovery.verified(self.segments, state, self.state().log_end_offset)
         return found.log_end_offset == state.log_end_offset
+
+    def holds(self, decided: LogState) -> bool:
+        """Return False if the files lack batches of a decided commit that were placed: the disk is an older image.
+
+        What a power loss may have taken is for `verified` to find.
+        """
+        if decided.boot_id != boot_id() and decided.recovery_point < decided.log_end_offset:
+            return True
+        active = log_name(decided.segment_base_offset)
+        (size,) = self.files.sizes(self.directory, (active,))
+        if size == decided.segment_size:
+            return True
+        try:
+            return self.has_up_to(decided)
+        except KafkaStorageError:
+            return False
 
     def write_state(self, state: LogState, *, flush: bool) -> None:
         """Record `state` in the log's `kbatch.state`.

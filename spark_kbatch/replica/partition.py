@@ -290,7 +290,13 @@ class Partition:
         if not self._dirs.is_online(node_id):
             return False
         try:
-            _write_if_newer(self._log_of(node_id), state, flush=flush)
+            log = self._log_of(node_id)
+            if log.state().sequence < state.sequence and not log.holds(state):
+                raise KafkaStorageError(
+                    f"{log.directory} lacks batches of a commit up to offset {state.log_end_offset}, which "
+                    "it had: its disk is an older image"
+                )
+            _write_if_newer(log, state, flush=flush)
         except (OSError, KBatchError) as error:
             self.view.failed(node_id, error)
             return False

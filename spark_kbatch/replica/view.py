@@ -100,11 +100,12 @@ class Look(NamedTuple):
 
     state: PartitionState
     found: Mapping[int, LogState]
+    is_certain: bool = True  # not if the leader has not begun to lead, and one of the ISR is away
 
     @property
     def has_leader(self) -> bool:
-        """Whether the leader's log state was read, and is to be believed."""
-        return self.state.leader in self.found
+        """Whether the leader's log state was read, and tells how far readers see."""
+        return self.is_certain and self.state.leader in self.found
 
     def is_before(self, newer: Mapping[int, LogState]) -> bool:
         """Return True if a newer commit went to other replicas than those read: others lead by now."""
@@ -130,8 +131,7 @@ class PartitionView:
         self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
         self._topic_id, self._states, self._dirs = topic.topic_id, states, dirs
         self._reported: set[int] = set()  # nodes whose failure was logged
-        # The leader and its epoch that a look found to have all that others have, and its state then.
-        self._sound: tuple[tuple[int, int], LogState] | None = None
+        self._known: tuple[int, LogState] | None = None  # a leader, whose log is the topic's own
 
     def state(self) -> PartitionState:
         """Return the partition's leader and in-sync replicas, as the disk has them now."""
@@ -171,19 +171,20 @@ class PartitionView:
             node_id = self.replicas[0]
             state = PartitionState(node_id, self.replicas, unwritten=self.kept())
             return Look(state, {node_id: self.usable_only_log(to_write=False).state()})
-        state, leader = self._sound_leader(avoid)
+        state, leader, others = self._sound_leader(avoid)
         if leader is not None:
             found = {state.leader: leader}
             if leader.leader_epoch < state.leader_epoch:
                 # It was elected, or one has left, and it has not appended since; or its disk is an image of
                 # before its election, which was shown up to where all in-sync replicas end.
-                others = {n: s for n, s in self.alive(state, to_write=False) if n not in avoid}
-                if {*state.isr} <= found.keys() | others.keys():
-                    found |= others
+                others = {n: s for n, s in others.items() if n not in avoid}
+                if not {*state.isr} <= found.keys() | others.keys():
+                    return Look(state, found, is_certain=False)
+                found |= others
             return Look(state, found)
         found = {
             node_id: log_state
-            for node_id, log_state in self.alive(state, to_write=False)
+            for node_id, log_state in others.items()
             if node_id not in avoid and self.is_of_topic(self.log_of(node_id))
         }
         if not found and state.leader not in avoid and self.is_of_topic(self.log_of(state.leader)):
@@ -194,43 +195,45 @@ class PartitionView:
             raise self.no_usable_replica(state)
         return Look(state, found)
 
-    def _sound_leader(self, avoid: Container[int]) -> tuple[PartitionState, LogState | None]:
-        """Return the partition's state, and its leader's; None if that cannot be read, or is not to be believed.
+    def _sound_leader(
+        self, avoid: Container[int]
+    ) -> tuple[PartitionState, LogState | None, Mapping[int, LogState]]:
+        """Return the partition's state, its leader's, and those of the other in-sync replicas.
 
-        A leader is always written first, so a member that was written further shows that the leader's
-        disk is an older image. Others are looked at until all have been read once, and again when the
-        leader's log has gone back.
+        The leader's is None if it cannot be read, or is not to be believed: a leader is always written
+        first, so a member that was written further shows that the leader's disk is an older image. It may
+        be the state that was seen last, so the others are read each time.
         """
         looks = 0
         while True:
             state, leader = self.state(), None
             if state.leader not in avoid:
                 leader = self.log_state(state.leader, to_write=False)
-            if leader is None:
-                return state, None
-            term, seen = (state.leader, state.leader_epoch), self._sound
-            if seen is not None and seen[0] == term and not _has_gone_back(leader, seen[1]):
-                self._sound = term, leader
-                return state, leader
-            if not self.is_of_topic(self.log_of(state.leader)):
-                return state, None
             others = dict(self.alive(state, to_write=False))
+            if leader is None or not self._is_known(state.leader, leader):
+                return state, None, others
             further = [
                 one
                 for node_id, one in others.items()
                 if has_more(one, leader) and self.is_of_topic(self.log_of(node_id))
             ]
             if not further:
-                if others.keys() >= {*state.isr} - {state.leader}:
-                    self._sound = term, leader
-                return state, leader
+                return state, leader, others
             again = self.log_state(state.leader, to_write=False)
             looks += 1
             if looks < _LOOKS_MAX and self.state() != state:
                 continue
             if again is None or any(has_more(one, again) for one in further):
-                return state, None
-            return state, again  # It has got further meanwhile.
+                return state, None, others
+            return state, again, others  # It has got further meanwhile.
+
+    def _is_known(self, node_id: int, log_state: LogState) -> bool:
+        """Return False if a log is another topic's; it is looked at when its state is not the last one."""
+        if self._known != (node_id, log_state):
+            if not self.is_of_topic(self.log_of(node_id)):
+                return False
+            self._known = node_id, log_state
+        return True
 
     def shown(self, look: Look, newer: Mapping[int, LogState] = NOTHING_NEWER) -> Replica:
         """Return the replica to read after a `look`, with the log state that readers see.
@@ -242,10 +245,18 @@ class PartitionView:
         state = look.state
         if look.has_leader and len(look.found) == 1 and not newer and not state.unwritten:
             return Replica(state.leader, self.log_of(state.leader), look.found[state.leader])
-        found = dict(look.found)
-        for node_id, decided in (*state.unwritten.items(), *newer.items()):
-            if node_id in found and found[node_id].sequence < decided.sequence:
-                found[node_id] = self.log_of(node_id).verified(decided)
+        decided = (*state.unwritten.items(), *newer.items())
+        found, are_lacking = self._as_decided(look.found, decided)
+        if are_lacking:
+            others = {
+                node_id: one
+                for node_id, one in self.alive(state, to_write=False)
+                if node_id not in found and self.is_of_topic(self.log_of(node_id))
+            }
+            more, also_lacking = self._as_decided(others, decided)
+            found |= more
+            lacking = are_lacking | also_lacking
+            found = {n: one for n, one in found.items() if n not in lacking} or found
         if newer:
             # Others have left the ISR since.
             found = {node_id: found[node_id] for node_id in found if node_id in newer}
@@ -257,6 +268,27 @@ class PartitionView:
                 stable = end if is_stable else log_state.last_stable_offset
                 log_state = log_state._replace(high_watermark=end, last_stable_offset=stable)
         return Replica(node_id, self.log_of(node_id), log_state)
+
+    def _as_decided(
+        self, found: Mapping[int, LogState], decided: Iterable[tuple[int, LogState]]
+    ) -> tuple[dict[int, LogState], set[int]]:
+        """Return log states as commits have decided them, and the nodes whose logs lack some of it.
+
+        Such a node's disk is an older image, or the power failed before it was flushed.
+        """
+        after, lacking = dict(found), set[int]()
+        for node_id, state in decided:
+            if node_id in after and after[node_id].sequence < state.sequence:
+                log = self.log_of(node_id)
+                try:
+                    after[node_id] = log.verified(state)
+                    is_whole = after[node_id] == state and log.holds(state)
+                except (OSError, KBatchError) as error:
+                    self.failed(node_id, error)
+                    is_whole = False
+                if not is_whole:
+                    lacking.add(node_id)
+        return after, lacking
 
     def describe(self) -> list[ReplicaInfo]:
         """Return the status of all replicas of the partition, in order of preference."""
@@ -446,7 +478,3 @@ class PartitionView:
         return KafkaStorageError(
             f"{self.topic_partition} has no in-sync replica that can be used: {reasons}"
         )
-
-
-def _has_gone_back(state: LogState, seen: LogState) -> bool:
-    return state.sequence < seen.sequence or has_more(seen, state)

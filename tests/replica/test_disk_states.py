@@ -60,6 +60,7 @@ import re
 
 import pytest
 
+from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from tests.support import builders, crashes
 from tests.support.crashes import another_boot
@@ -76,7 +77,14 @@ from tests.support.disk_states import (
     outcome,
     take_image,
 )
-from tests.support.failing_disks import BROKEN, EVENTS, FULL, READ_ONLY, Killed
+from tests.support.failing_disks import (
+    BROKEN,
+    EVENTS,
+    FULL,
+    READ_ONLY,
+    Killed,
+    with_clock,
+)
 from tests.support.store import store_of
 
 LEADER, FOLLOWER = 0, 1
@@ -219,6 +227,40 @@ def test_a_reader_that_saw_an_image_alone_sees_the_rest_once_others_are_back() -
     for node in (1, 2):
         case.disks.mount_at(FOLDER / f"away-{node}", case.disk(node))
     case.wait()
+    case.read()
+    _ensure_whole(case)
+
+
+def test_a_reader_that_finds_a_leader_as_it_saw_it_last_still_looks_at_the_others() -> None:
+    case = Case(LEADER)
+    reader = with_clock(case.process, case.clock)
+    assert len(builders.contents(reader)[EVENTS]) == 2
+    take_image(case)
+    case.append(b"third")
+    come_back(case)
+    case.process = reader
+    case.read()
+    _ensure_whole(case)
+
+
+@pytest.mark.parametrize("node", [LEADER, FOLLOWER], ids=["leader", "follower"])
+@pytest.mark.parametrize("command", ["read", "append", "replicate"])
+def test_a_commit_is_decided_and_a_disk_is_an_image_from_before_it_was_placed(
+    monkeypatch: pytest.MonkeyPatch, node: int, command: str
+) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    case = Case(node)
+    take_image(case)
+    with monkeypatch.context() as patches:
+        patches.setattr(Coordinator, "_flip", die)
+        with pytest.raises(Killed):
+            case.commit()
+    case.values.append(b"committed")
+    come_back(case)
+    case.open()
+    getattr(case, command)()
     case.read()
     _ensure_whole(case)
 

@@ -329,6 +329,7 @@ class Mounts(Appends):
         super().__init__(folder, seed)
         # What max.message.bytes of the topic may be: the last that was set, and those of failures since.
         self.sizes = {TopicConfig.max_message_bytes}
+        self.has_gone_back = False  # PATH or a disk, and not all was looked at since
 
     @property
     def path(self) -> Path:
@@ -347,9 +348,27 @@ class Mounts(Appends):
 
     # Steps.
 
+    def fail(self, number: int) -> None:
+        if self.is_settled():
+            super().fail(number)
+
+    def lose(self, number: int) -> None:
+        if self.is_settled():
+            super().lose(number)
+
+    def is_settled(self) -> bool:
+        """Look at all before another disk leaves: what is newer than an image may be known there alone."""
+        if self.has_gone_back:
+            with contextlib.suppress(OSError, KBatchError):
+                self.disks.failing.clear()
+                self.clock.now_ms += RETRY_MS
+                self.opened(0)
+                self.has_gone_back = bool(self.processes[0].replicate())
+        return not self.has_gone_back
+
     def unmount(self, _: int) -> None:
         node = self.rng.randrange(self.nodes)
-        if self.disks.has(self.disk(node)):
+        if self.is_settled() and self.disks.has(self.disk(node)):
             self.log[-1] += f" {node}"
             self.disks.mount_at(self.disk(node), self.away(node))
 
@@ -366,12 +385,21 @@ class Mounts(Appends):
         return self.folder / f"disk-{node}.away"
 
     def image(self, _: int) -> None:
-        """Keep a copy of a disk as it is."""
+        """Keep a copy of a disk as it is, unless it leads and has not shown all: the others do not know what was shown."""
         node = self.rng.randrange(self.nodes)
-        if self.disks.has(self.disk(node)):
+        if self.disks.has(self.disk(node)) and self.shows_all_that_it_leads(node):
             self.log[-1] += f" of {node}"
             self.disks.take_away(self.imaged(node))
             self.disks.clone(self.disk(node), self.imaged(node))
+
+    def shows_all_that_it_leads(self, node: int) -> bool:
+        with contextlib.suppress(OSError, KBatchError):
+            views = [
+                partition(self.processes[0], tp).view
+                for tp in [*PARTITIONS, COMMITS, TRANSACTION_STATE]
+            ]
+            return all(view.shows_all() for view in views if view.state().leader == node)
+        return False
 
     def put_image(self, _: int) -> None:
         """Put a disk back as it once was, if another one has everything that counts; all others are there."""
@@ -384,6 +412,8 @@ class Mounts(Appends):
             self.log[-1] += f" of {node}"
             self.disks.take_away(self.disk(node))
             self.disks.mount_at(self.imaged(node), self.disk(node))
+            self.clock.now_ms += RETRY_MS  # so that the others are seen to be back
+            self.has_gone_back = True
 
     def imaged(self, node: int) -> Path:
         return self.folder / f"disk-{node}.image"
@@ -428,6 +458,8 @@ class Mounts(Appends):
             without_nodes=self.lost(),
             files=self.disks,
         )
+        for node in self.lost():
+            self.disks.take_away(self.imaged(node))  # It is refused from now on.
         self.processes[number] = with_clock(made, self.clock)
 
     def missing(self) -> list[int]:
@@ -462,6 +494,7 @@ class Mounts(Appends):
                 self.mount_again(node)
             self.disks.take_away(self.path)
             self.disks.clone(self.backup, self.path)
+            self.has_gone_back = True
             self.restored(lambda: self.opened(self.rng.randrange(2)))
 
     def lose_path(self, number: int) -> None:
