@@ -30,6 +30,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Buffer
 from spark_kbatch.log import recovery
 from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
+from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producers import transaction_index
 from spark_kbatch.log.producers.replay import replay
@@ -760,7 +761,9 @@ def append_as_follower(
     if epochs_after != epochs:
         write_leader_epochs(log.files, log.directory, epochs_after)
     if epochs_after:
-        # Also if the epochs were written before, by a process that died before it wrote the state.
+        if epochs_after == epochs and state.leader_epoch < epochs[-1][0]:
+            # A process wrote them, and died before it wrote the state; or before they were on disk.
+            LeaderEpochCache(log.files, log.directory, epochs).flush()
         state = state._replace(leader_epoch=max(state.leader_epoch, epochs_after[-1][0]))
     appender = LogAppender(log, state, now_ms=now_ms, as_follower=True)
     log.producers.read(state, now_ms)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
+from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1
@@ -92,7 +92,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Record on disk that leader epoch `epoch` starts at `start_offset`; drop entries that contradict it.
 
-        Nothing changes if it is the latest epoch already and starts no later.
+        Nothing changes if it is the latest epoch already and starts no later; whoever wrote that may have
+        died before it was on disk.
 
         Raises:
             ValueError: a negative number.
@@ -101,6 +102,7 @@ class LeaderEpochCache:
             raise ValueError(f"epoch {epoch} at offset {start_offset}; both are 0 or more")
         if self.entries and self.latest_epoch == epoch:
             if self.entries[-1].start_offset <= start_offset:
+                self.flush()
                 return
         kept = list(self.entries)
         while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
@@ -110,6 +112,10 @@ class LeaderEpochCache:
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the leader epochs that start at or after `end_offset`, from the file as well."""
         self._replace([entry for entry in self.entries if entry.start_offset < end_offset])
+
+    def flush(self) -> None:
+        """Flush the file, whichever process wrote it."""
+        self._files.flush([self._directory / LEADER_EPOCHS, self._directory])
 
     def _replace(self, entries: list[EpochEntry]) -> None:
         if tuple(entries) != self.entries:

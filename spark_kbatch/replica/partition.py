@@ -382,6 +382,10 @@ class Partition:
             if log_state is not None and state.leader not in state.unwritten:
                 try:
                     log = self._log_of(state.leader)
+                    # Before one that cannot be written leaves.
+                    refused = self._refused_beside_more(state, state.leader, log_state, has_more)
+                    if refused is not None:
+                        break
                     if not log.segments.is_as_recorded(log_state):
                         recorded = read_state(log.files, log.directory)
                         others = any(self.view.alive(state))
@@ -408,9 +412,6 @@ class Partition:
                     if not self._is_of_topic_locked(state, log_state):
                         state = self._elect_locked(state)
                         continue
-                    refused = self._refused_beside_more(state, log_state)
-                    if refused is not None:
-                        break
                     return self._become_leader_locked(state, log_state)
                 except (OSError, KBatchError) as error:
                     self.view.failed(state.leader, error)
@@ -428,26 +429,31 @@ class Partition:
         return went_on or self.view.is_of_topic(self._log_of(state.leader))
 
     def _refused_beside_more(
-        self, state: PartitionState, log_state: LogState
+        self,
+        state: PartitionState,
+        node_id: int,
+        log_state: LogState,
+        lacks: Callable[[LogState, LogState], bool],
     ) -> KafkaStorageError | None:
-        """Return why a leader may not lead beside a member that has more, and can be read but not written.
+        """Return why a replica may not lead beside a member that has more, and can be read but not written.
 
-        Otherwise that one would leave, and lose it.
+        Otherwise that one would leave, and lose it, unless one that can be written has it. `lacks` tells whether the second state lacks what
+        the first has: of a leader it is all that was written, of a follower what was shown.
         """
-        for node_id in state.isr:
-            if node_id == state.leader or self._dirs.is_online(node_id):
+        for other_id in state.isr:
+            if other_id == node_id or self._dirs.is_online(other_id):
                 continue
-            other = self.view.log_state(node_id, to_write=False)
+            other = self.view.log_state(other_id, to_write=False)
             if (
                 other is not None
-                and has_more(other, log_state)
-                and self.view.is_of_topic(self._log_of(node_id))
+                and lacks(other, log_state)
+                and self.view.is_of_topic(self._log_of(other_id))
+                and all(lacks(other, one) for _, one in self.view.alive(state))
             ):
                 return KafkaStorageError(
-                    f"{self.topic_partition} ends at offset {other.log_end_offset} on node {node_id}, whose "
-                    f"log dir cannot be written ({self._dirs.why_offline(node_id)}), and at "
-                    f"{log_state.log_end_offset} on node {state.leader}, which leads and has lost records: "
-                    "mend the former"
+                    f"{self.topic_partition} ends at offset {other.log_end_offset} on node {other_id}, whose "
+                    f"log dir cannot be written ({self._dirs.why_offline(other_id)}), and at "
+                    f"{log_state.log_end_offset} on node {node_id}, which lost records: mend the former"
                 )
         return None
 
@@ -593,6 +599,13 @@ class Partition:
         log = self._log_of(state.leader)
         if log_state.leader_epoch < state.leader_epoch:
             log_state = log.discard_unrecorded(log_state)
+            others = dict(self.view.alive(state, to_write=False))
+            if others.keys() | {state.leader} >= {*state.isr}:
+                # Readers see as much, until it leads.
+                end = self.view.common_end(state, {state.leader: log_state, **others})
+                log_state = log.move_high_watermark(
+                    log_state, end, flush=True, now_ms=self._now_ms()
+                )
             epochs = LeaderEpochCache.read(log.files, log.directory)
             epochs.assign(state.leader_epoch, log_state.log_end_offset)
             log_state = log_state._replace(
@@ -616,10 +629,18 @@ class Partition:
         )
         if not alive:
             raise self.view.no_usable_replica(state)
-        end = self.view.common_end(state, list(alive.values()))
+        end = self.view.common_end(state, alive)
         for node_id, log_state in alive.items():
             if log_state.log_end_offset < end:
                 break  # It is an older image; one that has all of it cannot be written.
+            refused = self._refused_beside_more(
+                state,
+                node_id,
+                log_state,
+                lambda other, own: other.high_watermark > own.log_end_offset,
+            )
+            if refused is not None:
+                raise refused
             log = self._log_of(node_id)
             try:
                 log.move_high_watermark(log_state, end, flush=True, now_ms=self._now_ms())

@@ -10,7 +10,7 @@ Source: Kafka core/.../cluster/Partition.scala.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from spark_kbatch.errors import (
@@ -262,7 +262,7 @@ class PartitionView:
             found = {node_id: found[node_id] for node_id in found if node_id in newer}
         node_id, log_state = max(found.items(), key=lambda one: written_to(one[1]))
         if node_id != state.leader or len(found) > 1:  # As the leader that it is going to be.
-            end = self.common_end(state, list(found.values()))
+            end = self.common_end(state, found)
             if end > log_state.high_watermark:
                 is_stable = log_state.last_stable_offset == log_state.high_watermark
                 stable = end if is_stable else log_state.last_stable_offset
@@ -330,14 +330,7 @@ class PartitionView:
         if follower.state.log_end_offset < end or not self.is_of_topic(follower.log):
             return False
         start = max(follower.state.log_start_offset, leader.state.log_start_offset)
-        try:
-            theirs, ours = (
-                LeaderEpochCache.read(log.files, log.directory)
-                for log in (leader.log, follower.log)
-            )
-        except (OSError, KafkaStorageError):
-            return True  # A lost file is rebuilt from the batches.
-        return ours.agree_until(theirs, start, end) == end
+        return self._agree_until(follower.node_id, leader.node_id, start, end) == end
 
     def are_equal(self) -> bool:
         """Return False if a copy of the partition's file misses its last change; see `PartitionStates`."""
@@ -450,12 +443,31 @@ class PartitionView:
         ]
         return max(found, key=lambda one: written_to(one[1]), default=None)
 
-    def common_end(self, state: PartitionState, alive: Sequence[LogState]) -> int:
-        """Return the high watermark that a new leader can show, given these ISR members' log states."""
-        known = max(log_state.high_watermark for log_state in alive)
+    def common_end(self, state: PartitionState, alive: Mapping[int, LogState]) -> int:
+        """Return the high watermark that a new leader can show, given these ISR members' log states.
+
+        That is up to where all have what the furthest has, as their epochs tell.
+        """
+        known = max(log_state.high_watermark for log_state in alive.values())
         if len(state.isr) < self.min_isr:
             return known
-        return max(known, min(log_state.log_end_offset for log_state in alive))
+        best_id, best = max(alive.items(), key=lambda one: written_to(one[1]))
+        end = min(log_state.log_end_offset for log_state in alive.values())
+        for node_id, log_state in alive.items():
+            if end > known and log_state.leader_epoch != best.leader_epoch:
+                end = self._agree_until(node_id, best_id, known, end)
+        return max(known, end)
+
+    def _agree_until(self, node_id: int, other_id: int, start: int, end: int) -> int:
+        """Return up to where two replicas have the same leader epochs; `end` if a file of them is lost."""
+        try:
+            ours, theirs = (
+                LeaderEpochCache.read(log.files, log.directory)
+                for log in (self.log_of(node_id), self.log_of(other_id))
+            )
+        except (OSError, KafkaStorageError):
+            return end  # It is rebuilt from the batches.
+        return ours.agree_until(theirs, start, end)
 
     def failed(self, node_id: int, error: Exception) -> None:
         """Note a replica's failure: an OSError takes its log dir offline, any other error is logged."""
