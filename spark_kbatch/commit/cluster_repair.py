@@ -175,6 +175,9 @@ class ClusterRepair:
             KafkaStorageError: a member that is away may be whole; or a commit's state cannot be written.
         """
         view, manager = partition.view, self._manager
+        if view.state().unwritten:
+            with contextlib.suppress(OSError, KBatchError):
+                partition.write_kept_locked()  # as each append does; what they show is looked at
         state = view.state()
         looked: dict[int, LogRepair] = {}
         reports: dict[int, RepairReport] = {}

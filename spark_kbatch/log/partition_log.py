@@ -188,8 +188,9 @@ class PartitionLog:
 
     def has_up_to(self, state: LogState) -> bool:
         """Return True if the log's files have whole batches between its recorded end and that of `state`."""
-        found = recovery.verified(self.segments, state, self.state().log_end_offset)
-        return found.log_end_offset == state.log_end_offset
+        start, segments = self.state().log_end_offset, self.segments
+        views = segments.views_from(state, segments.bases(state), start)
+        return recovery.first_damage(self.files, self.directory, views, state, start) is None
 
     def holds(self, decided: LogState) -> bool:
         """Return False if the files lack batches of a decided commit that were placed: the disk is an older image.

@@ -276,7 +276,10 @@ class Partition:
         known = self.view.state()
         # A member that was written further shows that the leader lost records.
         in_order = known.leader_first(states)
-        flipped = [n for n in in_order if self._flipped_locked(n, states[n], flush=flush)]
+        is_last = len(known.isr) == 1
+        flipped = [
+            n for n in in_order if self._flipped_locked(n, states[n], is_last=is_last, flush=flush)
+        ]
         isr = [node for node in known.isr if node in flipped]
         if not isr:
             unwritten = {node: state for node, state in states.items() if node in known.isr}
@@ -286,12 +289,18 @@ class Partition:
         elif tuple(isr) != known.isr:
             self._change_isr_locked(known, isr, states[known.leader].high_watermark)
 
-    def _flipped_locked(self, node_id: int, state: LogState, *, flush: bool) -> bool:
+    def _flipped_locked(self, node_id: int, state: LogState, *, is_last: bool, flush: bool) -> bool:
+        """Write a decided commit's state; return False if that fails, or the log lacks its batches.
+
+        With `is_last` no other replica has them: it is written all the same, for `repair` to find where
+        the log ends.
+        """
         if not self._dirs.is_online(node_id):
             return False
         try:
             log = self._log_of(node_id)
-            if log.state().sequence < state.sequence and not log.holds(state):
+            is_newer = log.state().sequence < state.sequence
+            if is_newer and not is_last and not log.holds(state):
                 raise KafkaStorageError(
                     f"{log.directory} lacks batches of a commit up to offset {state.log_end_offset}, which "
                     "it had: its disk is an older image"
@@ -383,7 +392,12 @@ class Partition:
                 try:
                     log = self._log_of(state.leader)
                     # Before one that cannot be written leaves.
-                    refused = self._refused_beside_more(state, state.leader, log_state, has_more)
+                    refused = self._refused_beside_more(
+                        state,
+                        state.leader,
+                        log_state,
+                        functools.partial(self._lacks, state, log_state),
+                    )
                     if refused is not None:
                         break
                     if not log.segments.is_as_recorded(log_state):
@@ -428,41 +442,46 @@ class Partition:
         )
         return went_on or self.view.is_of_topic(self._log_of(state.leader))
 
+    def _lacks(self, state: PartitionState, leader: LogState, other: LogState) -> bool:
+        """Return True if a leader lacks what a member has, and what it lacks may have been shown.
+
+        A third member that can be written and lacks it as well shows that it was not.
+        """
+        return has_more(other, leader) and not any(self.view.alive(state))
+
     def _refused_beside_more(
         self,
         state: PartitionState,
         node_id: int,
         log_state: LogState,
-        lacks: Callable[[LogState, LogState], bool],
+        lacks: Callable[[LogState], bool],
     ) -> KafkaStorageError | None:
-        """Return why a replica may not lead beside a member that has more, and can be read but not written.
+        """Return why a replica may not lead beside a member that can be read and not written.
 
-        Otherwise that one would leave, and lose it, unless one that can be written has it. `lacks` tells whether the second state lacks what
-        the first has: of a leader it is all that was written, of a follower what was shown.
+        Such a member would leave, and lose what it alone has. `lacks` tells whether that is so.
         """
         for other_id in state.isr:
             if other_id == node_id or self._dirs.is_online(other_id):
                 continue
             other = self.view.log_state(other_id, to_write=False)
-            if (
-                other is not None
-                and lacks(other, log_state)
-                and self.view.is_of_topic(self._log_of(other_id))
-                and all(lacks(other, one) for _, one in self.view.alive(state))
-            ):
+            if other is not None and lacks(other) and self.view.is_of_topic(self._log_of(other_id)):
                 return KafkaStorageError(
                     f"{self.topic_partition} ends at offset {other.log_end_offset} on node {other_id}, whose "
                     f"log dir cannot be written ({self._dirs.why_offline(other_id)}), and at "
-                    f"{log_state.log_end_offset} on node {node_id}, which lost records: mend the former"
+                    f"{log_state.log_end_offset} on node {node_id}, which lost records: mend the former, or "
+                    "give what it alone has up with `kbatch log-dirs PATH --elect-unclean "
+                    f"{self.topic_partition.topic}`"
                 )
         return None
 
     def _without_unwritten_locked(self, state: PartitionState) -> PartitionState:
         """Write log states of decided commits that replicas missed while their disks were offline."""
+        is_last = len(state.isr) == 1
         unwritten = {
-            node_id: state.unwritten[node_id]
+            node_id: decided
             for node_id in state.leader_first(state.unwritten)  # as in `flip_locked`
-            if not self._flipped_locked(node_id, state.unwritten[node_id], flush=True)
+            for decided in [state.unwritten[node_id]]
+            if not self._flipped_locked(node_id, decided, is_last=is_last, flush=True)
         }
         if unwritten.keys() != state.unwritten.keys():
             state, _ = self._write_state(state._replace(unwritten=unwritten))
@@ -599,13 +618,6 @@ class Partition:
         log = self._log_of(state.leader)
         if log_state.leader_epoch < state.leader_epoch:
             log_state = log.discard_unrecorded(log_state)
-            others = dict(self.view.alive(state, to_write=False))
-            if others.keys() | {state.leader} >= {*state.isr}:
-                # Readers see as much, until it leads.
-                end = self.view.common_end(state, {state.leader: log_state, **others})
-                log_state = log.move_high_watermark(
-                    log_state, end, flush=True, now_ms=self._now_ms()
-                )
             epochs = LeaderEpochCache.read(log.files, log.directory)
             epochs.assign(state.leader_epoch, log_state.log_end_offset)
             log_state = log_state._replace(
@@ -618,11 +630,7 @@ class Partition:
         """Elect another in-sync replica as leader; on disk on return."""
         alive = dict(
             sorted(
-                (
-                    one
-                    for one in self.view.alive(state)
-                    if self.view.is_of_topic(self._log_of(one[0]))
-                ),
+                self.view.alive(state),
                 key=lambda one: written_to(one[1]),
                 reverse=True,
             )
@@ -637,7 +645,9 @@ class Partition:
                 state,
                 node_id,
                 log_state,
-                lambda other, own: other.high_watermark > own.log_end_offset,
+                lambda other: all(
+                    other.high_watermark > one.log_end_offset for one in alive.values()
+                ),
             )
             if refused is not None:
                 raise refused
@@ -724,9 +734,9 @@ class Partition:
         if set(state.isr) <= set(kept):
             raise KafkaStorageError(
                 f"{self.topic_partition} waits for the disk of node {', '.join(map(str, kept))}, which failed "
-                "when a job was committed: the job's records are there, and shown once the disk is back; "
-                "`kbatch log-dirs` says what is wrong with it. Without it delete the topic, or give the "
-                "records up with `kbatch log-dirs --replace NODE --unclean`"
+                "when a job was committed, as it was then: the job's records are there, and shown once it is "
+                "back; `kbatch log-dirs` says what is wrong with it. Without it delete the topic, or give "
+                "the records up with `kbatch log-dirs --replace NODE --unclean`"
             )
 
     def lead_among_locked(self, whole: Collection[int]) -> None:

@@ -100,12 +100,11 @@ class Look(NamedTuple):
 
     state: PartitionState
     found: Mapping[int, LogState]
-    is_certain: bool = True  # not if the leader has not begun to lead, and one of the ISR is away
 
     @property
     def has_leader(self) -> bool:
-        """Whether the leader's log state was read, and tells how far readers see."""
-        return self.is_certain and self.state.leader in self.found
+        """Whether the leader's log state was read, and is to be believed."""
+        return self.state.leader in self.found
 
     def is_before(self, newer: Mapping[int, LogState]) -> bool:
         """Return True if a newer commit went to other replicas than those read: others lead by now."""
@@ -131,7 +130,7 @@ class PartitionView:
         self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
         self._topic_id, self._states, self._dirs = topic.topic_id, states, dirs
         self._reported: set[int] = set()  # nodes whose failure was logged
-        self._known: tuple[int, LogState] | None = None  # a leader, whose log is the topic's own
+        self._known: dict[int, LogState] = {}  # states of logs that are the topic's own, by node
 
     def state(self) -> PartitionState:
         """Return the partition's leader and in-sync replicas, as the disk has them now."""
@@ -178,15 +177,10 @@ class PartitionView:
                 # It was elected, or one has left, and it has not appended since; or its disk is an image of
                 # before its election, which was shown up to where all in-sync replicas end.
                 others = {n: s for n, s in others.items() if n not in avoid}
-                if not {*state.isr} <= found.keys() | others.keys():
-                    return Look(state, found, is_certain=False)
-                found |= others
+                if {*state.isr} <= found.keys() | others.keys():
+                    found |= others
             return Look(state, found)
-        found = {
-            node_id: log_state
-            for node_id, log_state in others.items()
-            if node_id not in avoid and self.is_of_topic(self.log_of(node_id))
-        }
+        found = {n: s for n, s in others.items() if n not in avoid}
         if not found and state.leader not in avoid and self.is_of_topic(self.log_of(state.leader)):
             # It lacks something, but all others fail.
             leader = self.log_state(state.leader, to_write=False)
@@ -212,11 +206,7 @@ class PartitionView:
             others = dict(self.alive(state, to_write=False))
             if leader is None or not self._is_known(state.leader, leader):
                 return state, None, others
-            further = [
-                one
-                for node_id, one in others.items()
-                if has_more(one, leader) and self.is_of_topic(self.log_of(node_id))
-            ]
+            further = [one for one in others.values() if has_more(one, leader)]
             if not further:
                 return state, leader, others
             again = self.log_state(state.leader, to_write=False)
@@ -229,10 +219,10 @@ class PartitionView:
 
     def _is_known(self, node_id: int, log_state: LogState) -> bool:
         """Return False if a log is another topic's; it is looked at when its state is not the last one."""
-        if self._known != (node_id, log_state):
+        if self._known.get(node_id) != log_state:
             if not self.is_of_topic(self.log_of(node_id)):
                 return False
-            self._known = node_id, log_state
+            self._known[node_id] = log_state
         return True
 
     def shown(self, look: Look, newer: Mapping[int, LogState] = NOTHING_NEWER) -> Replica:
@@ -246,20 +236,20 @@ class PartitionView:
         if look.has_leader and len(look.found) == 1 and not newer and not state.unwritten:
             return Replica(state.leader, self.log_of(state.leader), look.found[state.leader])
         decided = (*state.unwritten.items(), *newer.items())
-        found, are_lacking = self._as_decided(look.found, decided)
-        if are_lacking:
+        # With newer states, those that they leave out have left the ISR since.
+        found = {n: s for n, s in look.found.items() if not newer or n in newer}
+        whole, lacking = self._as_decided(found, decided)
+        if len(whole) < len(found):
             others = {
-                node_id: one
-                for node_id, one in self.alive(state, to_write=False)
-                if node_id not in found and self.is_of_topic(self.log_of(node_id))
+                n: s
+                for n, s in self.alive(state, to_write=False)
+                if n not in found and (not newer or n in newer)
             }
             more, also_lacking = self._as_decided(others, decided)
-            found |= more
-            lacking = are_lacking | also_lacking
-            found = {n: one for n, one in found.items() if n not in lacking} or found
-        if newer:
-            # Others have left the ISR since.
-            found = {node_id: found[node_id] for node_id in found if node_id in newer}
+            whole, lacking = whole | more, lacking | also_lacking
+        found = whole or lacking
+        if not found:
+            raise self.no_usable_replica(state)
         node_id, log_state = max(found.items(), key=lambda one: written_to(one[1]))
         if node_id != state.leader or len(found) > 1:  # As the leader that it is going to be.
             end = self.common_end(state, found)
@@ -271,24 +261,25 @@ class PartitionView:
 
     def _as_decided(
         self, found: Mapping[int, LogState], decided: Iterable[tuple[int, LogState]]
-    ) -> tuple[dict[int, LogState], set[int]]:
-        """Return log states as commits have decided them, and the nodes whose logs lack some of it.
+    ) -> tuple[dict[int, LogState], dict[int, LogState]]:
+        """Return log states as commits have decided them: those whose logs have all of it, and the others.
 
-        Such a node's disk is an older image, or the power failed before it was flushed.
+        Of the others the disk is an older image, or the power failed before it was flushed. One that
+        cannot be read is in neither: as it was before it would show a commit in part.
         """
-        after, lacking = dict(found), set[int]()
+        whole, lacking = dict(found), dict[int, LogState]()
         for node_id, state in decided:
-            if node_id in after and after[node_id].sequence < state.sequence:
+            if node_id in whole and whole[node_id].sequence < state.sequence:
                 log = self.log_of(node_id)
+                del whole[node_id]
                 try:
-                    after[node_id] = log.verified(state)
-                    is_whole = after[node_id] == state and log.holds(state)
+                    verified = log.verified(state)
+                    is_whole = verified == state and log.holds(state)
                 except (OSError, KBatchError) as error:
                     self.failed(node_id, error)
-                    is_whole = False
-                if not is_whole:
-                    lacking.add(node_id)
-        return after, lacking
+                else:
+                    (whole if is_whole else lacking)[node_id] = verified
+        return whole, lacking
 
     def describe(self) -> list[ReplicaInfo]:
         """Return the status of all replicas of the partition, in order of preference."""
@@ -410,12 +401,15 @@ class PartitionView:
     def alive(
         self, state: PartitionState, *, to_write: bool = True
     ) -> Iterator[tuple[int, LogState]]:
-        """Yield the usable members of the ISR besides the leader, with their log states."""
+        """Yield the usable members of the ISR besides the leader, with their log states.
+
+        A log of another topic of the same name, as an older image has it, is none.
+        """
         for node_id in self.replicas:
             is_behind = to_write and node_id in state.unwritten
             if node_id in state.isr and node_id != state.leader and not is_behind:
                 log_state = self.log_state(node_id, to_write=to_write)
-                if log_state is not None:
+                if log_state is not None and self._is_known(node_id, log_state):
                     yield node_id, log_state
 
     def log_state(self, node_id: int, *, to_write: bool = True) -> LogState | None:

@@ -56,12 +56,18 @@ A disk may also fail within an operation, at any change of a file, once or from 
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
+from spark_kbatch.log.state import LogState
+from spark_kbatch.replica.partition import Partition
 from tests.support import builders, crashes
 from tests.support.crashes import another_boot
 from tests.support.disk_states import (
@@ -83,8 +89,10 @@ from tests.support.failing_disks import (
     FULL,
     READ_ONLY,
     Killed,
+    partition,
     with_clock,
 )
+from tests.support.reference import Record, encode_batch
 from tests.support.store import store_of
 
 LEADER, FOLLOWER = 0, 1
@@ -265,6 +273,94 @@ def test_a_commit_is_decided_and_a_disk_is_an_image_from_before_it_was_placed(
     _ensure_whole(case)
 
 
+def test_the_only_member_is_an_image_from_before_a_commit_that_is_kept_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No one has the commit's records any more: that is said, and the rest can be used again."""
+    case = Case(LEADER)
+    for node in (1, 2):
+        case.disks.mount_at(case.disk(node), FOLDER / f"away-{node}")
+    case.append(b"alone")
+    take_image(case)
+    flip = Partition.flip_locked
+
+    def fail(partition: Partition, states: Mapping[int, LogState], *, flush: bool) -> None:
+        if partition.topic_partition == EVENTS:
+            case.disks.fail(case.own, BROKEN)
+        flip(partition, states, flush=flush)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Partition, "flip_locked", fail)
+        with pytest.raises(CommitError, match="the data is committed"):
+            case.commit()
+    case.disks.mend(case.own)
+    come_back(case)
+    for node in (1, 2):
+        case.disks.mount_at(FOLDER / f"away-{node}", case.disk(node))
+    case.wait()
+    case.open()
+    with pytest.raises(KafkaStorageError):
+        builders.contents(case.process)
+    with pytest.raises(Said, match="the log ends at offset 3 instead of 4"):
+        case.repair()
+    case.wait()
+    case.append(b"afterwards")
+    assert [one.value for one in builders.contents(case.process)[EVENTS]] == case.values
+
+
+def test_a_commit_is_not_shown_in_part_if_a_disk_fails_while_it_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    case = Case(LEADER)
+    case.process.create_topic("one", 3, replication_factor=1)
+    partitions = case.process.partitions("one")
+    data = encode_batch([Record(0, case.clock.now_ms, None, b"committed")])
+    extents = builders.staged(case.process, {tuple(tp): [data] for tp in partitions}, flush=False)
+    manager = store_of(case.process).manager
+    committer = Coordinator(manager, case.clock, adopt_min_bytes=0, flush=False)
+    with monkeypatch.context() as patches:
+        patches.setattr(Coordinator, "_flip", die)
+        with pytest.raises(Killed):
+            committer.commit(extents, transactional_id=builders.JOB)
+    with another_boot():
+        reader = with_clock(case.process, case.clock)
+        opened = case.disks.opened
+
+        def fail(path: Path, **more: Any) -> Any:
+            if path.match("one-1/*.log"):
+                raise OSError(BROKEN, "broken", str(path))
+            return opened(path, **more)
+
+        monkeypatch.setattr(case.disks, "opened", fail)
+        monkeypatch.setattr(store_of(reader).snapshots, "_elect", lambda _: None)
+        with pytest.raises(KafkaStorageError, match="one-1 has no in-sync replica"):
+            store_of(reader).snapshots.replicas(partitions)
+
+
+def test_what_no_one_was_shown_does_not_stop_writes_beside_a_disk_that_cannot_be_written() -> None:
+    """A third member that lacks it shows that it was not acknowledged."""
+    for at in range(30):
+        case = Case(LEADER)
+        case.disks.kill_at = at
+        with contextlib.suppress(Killed):
+            case.append(b"third", flush=False)
+        case.disks.kill_at = None
+        ends = [partition(case.process).view.log_of(node).state().log_end_offset for node in (1, 2)]
+        if ends != [3, 2]:
+            continue
+        case.disks.disk = case.disks.disk.after_power_loss_of(case.own.name)
+        with another_boot():
+            case.open()
+            case.disks.fail(case.disk(1), READ_ONLY)
+            case.append(b"instead")
+            case.read()
+        return
+    pytest.fail("no process died between its copies to two followers")
+
+
 def test_a_reader_gets_what_the_furthest_of_two_images_has() -> None:
     case = Case(LEADER)
     for node in (0, 1):
@@ -318,6 +414,36 @@ def test_the_image_of_a_topic_that_was_deleted_is_not_followed(node: int) -> Non
     case.read()
     case.append(b"newer")
     case.read()
+    _ensure_whole(case)
+
+
+def test_the_image_of_a_deleted_topic_is_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the leader has not taken the epoch that another member's leaving has brought."""
+    case = Case(FOLLOWER)
+    for number in range(4):
+        case.append(b"old %d" % number)
+    take_image(case)
+    case.delete()
+    case.process.create_topic("events", replication_factor=3)
+    case.values, case.start, case.is_deleted = [], 0, False
+    case.append(b"new")
+    place = Partition.place_locked
+
+    def fail(partition: Partition, placed: Any) -> dict[int, LogState]:
+        if partition.topic_partition == EVENTS:
+            case.disks.fail(case.disk(2), BROKEN)
+        return place(partition, placed)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Partition, "place_locked", fail)
+        case.commit()
+    come_back(case)
+    case.read()
+    case.open()
+    case.read()
+    case.append(b"newer")
+    case.read()
+    case.disks.mend(case.disk(2))
     _ensure_whole(case)
 
 

@@ -42,6 +42,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
+from spark_kbatch.replica.view import PartitionView
 from tests.support import builders
 from tests.support.crashes import another_boot
 from tests.support.failing_disks import (
@@ -77,6 +78,13 @@ class Append:
             self.offset = result.base_offset
         else:
             assert isinstance(result.error, KBatchError), result.error
+
+
+def has_begun(view: PartitionView) -> bool:
+    """Whether a partition's leader has taken its epoch."""
+    state = view.state()
+    leader = view.log_state(state.leader, to_write=False)
+    return leader is not None and leader.leader_epoch == state.leader_epoch
 
 
 class Appends(Schedule):
@@ -192,9 +200,10 @@ class Appends(Schedule):
         assert [record.offset for record in found] == list(range(len(found)))
         for offset, key in self.seen.items():
             assert found[offset].key == key, f"offset {offset} has changed"
-        leaders = [partition(process, tp).view.state().leader for tp in [EVENTS, TRANSACTION_STATE]]
-        if all(self.is_readable(node) for node in leaders):
-            # Else no one could be elected, and what followers show is not binding.
+        views = [partition(process, tp).view for tp in [EVENTS, TRANSACTION_STATE]]
+        if all(self.is_readable(view.state().leader) and has_begun(view) for view in views):
+            # Else no one could be elected, and what followers show is not binding. Nor is what all have
+            # before a leader has taken its epoch: while one of them is away, the leader's own counts.
             self.high_watermark = offsets.high_watermark
             self.seen |= {r.offset: r.key for r in found[: offsets.high_watermark]}
 
