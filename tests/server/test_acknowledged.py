@@ -258,7 +258,8 @@ class Site:
                 if one.offset is not None and one.offset >= 0:
                     assert log[one.offset] == one.value
             first = list(dict.fromkeys(log))
-            # It takes for granted that what is too large was not stored before its answer was lost.
+            # It takes for granted that what is too large was not stored before its answer was lost, and sends
+            # the parts after what was in flight.
             was_split = sending.splits_batches and any("MESSAGE_TOO_LARGE" in one for one in done)
             if sending.is_idempotent and log != first and not was_split:
                 # After a batch was refused for good librdkafka takes a new epoch, and sends again under it
@@ -273,7 +274,7 @@ class Site:
             # late, though its record was refused for good when it was sent again.
             if isinstance(sending, Ours) and not sending.is_idempotent:
                 first = [value for value in first if value in {one.value for one in told}]
-            if sending.is_idempotent or isinstance(sending, Ours):
+            if (sending.is_idempotent and not was_split) or isinstance(sending, Ours):
                 assert first == sorted(first, key=int), "records are not in order"
 
     def _epochs(self, topic_partition: TopicPartition) -> list[int]:
