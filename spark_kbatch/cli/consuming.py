@@ -21,6 +21,7 @@ from spark_kbatch.cli.parameters import (
     foreign_end_option,
     isolation_level_option,
     json_option,
+    max_decompressed_option,
     time_given,
 )
 from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
@@ -31,8 +32,7 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     OffsetOutOfRangeError,
 )
-from spark_kbatch.model import INT_MAX, IsolationLevel, LogOffsets, OffsetRange, TopicPartition
-from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
+from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.record.lines import Kind, Layout, Lines
 from spark_kbatch.terminal import visible
 
@@ -122,13 +122,7 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
 @click.option("--format", "parts", metavar="FORMAT", callback=parse_format, help=r"Print each record in this format: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print values alone, as they are, each with a newline after it.")  # fmt: skip
-@click.option(
-    "--max-decompressed-batch-bytes",
-    type=click.IntRange(1, INT_MAX),
-    default=MAX_DECOMPRESSED_BATCH_BYTES,
-    show_default=True,
-    help="Largest size that one compressed batch may expand to; a larger one is an error.",
-)
+@max_decompressed_option
 @isolation_level_option
 @foreign_end_option
 @client_options

@@ -83,12 +83,12 @@ def _contents(cluster: Cluster | RemoteCluster, name: str) -> dict[str, int | No
     try:
         rows = cluster.describe([name])
     except (KBatchError, OSError):
-        return {"partitions": partitions, "records": None, "size_in_bytes": None}
+        return {"num_partitions": partitions, "records": None, "size_in_bytes": None}
     if any(row.error for row in rows):
-        return {"partitions": partitions, "records": None, "size_in_bytes": None}
+        return {"num_partitions": partitions, "records": None, "size_in_bytes": None}
     records = sum(row.offsets.high_watermark - row.offsets.log_start_offset for row in rows)
     size = sum(row.size_in_bytes for row in rows)
-    return {"partitions": partitions, "records": records, "size_in_bytes": size}
+    return {"num_partitions": partitions, "records": records, "size_in_bytes": size}
 
 
 def _contents_remotely(cluster: RemoteCluster, name: str) -> dict[str, int | None]:
@@ -97,7 +97,7 @@ def _contents_remotely(cluster: RemoteCluster, name: str) -> dict[str, int | Non
     edges = led_offsets(cluster, [topic])
     records = sum(one.high_watermark - one.log_start_offset for one in edges.values())
     return {
-        "partitions": topic.partitions,
+        "num_partitions": topic.partitions,
         "records": records if len(edges) == topic.partitions else None,
         "size_in_bytes": None,
     }

@@ -6,6 +6,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from spark_kbatch.cli.parameters import (
     foreign_end_option,
     isolation_level_option,
     json_option,
+    max_decompressed_option,
     refuse_beside,
 )
 from spark_kbatch.cli.paths import (
@@ -30,7 +32,7 @@ from spark_kbatch.cli.paths import (
     topic_argument,
 )
 from spark_kbatch.cli.progress import progress_bar
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.model import IsolationLevel
 from spark_kbatch.record.lines import Lines, json_layout
 from spark_kbatch.terminal import to_json, visible
@@ -58,6 +60,7 @@ the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 @click.option("--text", is_flag=True, help="Write keys and values into Parquet as strings, not as bytes. CSV always has strings.")  # fmt: skip
 @click.option("--partition", "-p", "partitions", type=click.IntRange(0), metavar="PARTITION", multiple=True, help="Write only this partition to FILE; may be repeated.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
+@max_decompressed_option
 @isolation_level_option
 @foreign_end_option
 @client_options
@@ -71,6 +74,7 @@ def export(
     text: bool,
     partitions: Sequence[int],
     overwrite: bool,
+    max_decompressed_batch_bytes: int,
     isolation_level: str,
     foreign_end: str,
     client: Mapping[str, str],
@@ -91,7 +95,7 @@ def export(
     if log_dir is not None:
         if text or overwrite or format_name or partitions:
             raise click.UsageError("--text, --overwrite, --format and --partition are for a FILE")
-        refuse_beside("--log-dir", log_dir, "--isolation-level", "--foreign-end")
+        refuse_beside("--log-dir", log_dir, "--isolation-level", "--foreign-end", "--max-decompressed-batch-bytes")  # fmt: skip
         _to_broker(path, client, topic, log_dir, as_json=as_json)
         return
     assert file is not None
@@ -118,24 +122,47 @@ def export(
         _made(file) as temporary,
     ):
         if kind == "json":
-            written = _json_lines(path, client, foreign_end, topic, numbers, isolation_level, temporary)  # fmt: skip
+            written = _json_lines(
+                path, client, foreign_end, topic, numbers, isolation_level,
+                max_decompressed_batch_bytes, temporary,
+            )  # fmt: skip
         else:
-            reader = cluster.read(topic, partitions=numbers, isolation_level=isolation_level)
+            reader = cluster.read(
+                topic,
+                partitions=numbers,
+                isolation_level=isolation_level,
+                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            )
             as_text = text or kind == "csv"
             rows = map(_with_strings, reader) if as_text else iter(reader)
             schema = _schema_with_strings(reader.schema) if as_text else reader.schema
             write = _parquet if kind == "parquet" else _csv
             written = write(rows, schema, temporary)
-        for more in written:
+        for more in _saying_how_to_go_on(written, path, topic):
             count += more
             if on_progress is not None:
                 rate = count / max(time.monotonic() - started, 1e-3)
                 on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
     size = file.stat().st_size
     if as_json:
-        print_json({"topic": topic, "file": str(file), "format": kind, "records": count, "bytes": size})  # fmt: skip
+        told = {"topic": topic, "file": str(file), "format": kind}
+        print_json({**told, "records": count, "size_in_bytes": size})
     else:
         print_line(visible(f"Wrote {count:,} records of {topic} to {file}, {size:,} bytes."))
+
+
+def _saying_how_to_go_on(written: Iterator[int], path: str, topic: str) -> Iterator[int]:
+    """Yield these numbers; have an error about damage say how to read on after it."""
+    try:
+        yield from written
+    except CorruptRecordError as error:
+        if not error.how:
+            raise
+        partition = error.topic_partition.rpartition("-")[2]
+        raise replace(
+            error,
+            how=f"`kbatch consume {path} {topic} --partition {partition} --start {error.next_offset}`",
+        ) from None
 
 
 @contextlib.contextmanager
@@ -156,6 +183,7 @@ def _json_lines(
     topic: str,
     partitions: Sequence[int],
     isolation_level: str,
+    max_decompressed_batch_bytes: int,
     file: Path,
 ) -> Iterator[int]:
     layout, isolation = json_layout(), IsolationLevel(isolation_level)
@@ -164,7 +192,13 @@ def _json_lines(
     with file.open("wb") as out:
         for wanted in ranges:
             lines = Lines(layout, wanted.topic_partition)
-            for batch in reader.read_range(wanted, layout.columns, isolation):
+            batches = reader.read_range(
+                wanted,
+                layout.columns,
+                isolation,
+                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            )
+            for batch in batches:
                 for text in lines.of(batch):
                     out.write(text)
                 yield batch.num_rows

@@ -87,7 +87,7 @@ def mirror(
 def _as_json(done: MirrorProgress) -> dict[str, Any]:
     return {
         "records": done.records_count,
-        "bytes": done.size_in_bytes,
+        "size_in_bytes": done.size_in_bytes,
         "units": done.units,
         "batches_kept": done.batches_kept,
         "batches_encoded": done.batches_encoded,

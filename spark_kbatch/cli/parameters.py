@@ -11,9 +11,9 @@ from click.core import ParameterSource
 
 from spark_kbatch.cli.output import iso_time_ms
 from spark_kbatch.cli.properties import read_properties
-from spark_kbatch.model import IsolationLevel
+from spark_kbatch.model import INT_MAX, IsolationLevel
 from spark_kbatch.options import arguments
-from spark_kbatch.options.write import FOREIGN_ENDS
+from spark_kbatch.options.write import FOREIGN_ENDS, MAX_DECOMPRESSED_BATCH_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,13 @@ foreign_end_option = click.option(
     default="log",
     show_default=True,
     help="Where to end in a real broker's logs: after the last valid batch, or at the high watermark of its checkpoint.",
+)
+max_decompressed_option = click.option(
+    "--max-decompressed-batch-bytes",
+    type=click.IntRange(1, INT_MAX),
+    default=MAX_DECOMPRESSED_BATCH_BYTES,
+    show_default=True,
+    help="Largest size that one compressed batch may expand to; a larger one is an error.",
 )
 isolation_level_option = click.option(
     "--isolation-level",

@@ -412,7 +412,7 @@ def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
-        "partitions": topic.partitions,
+        "num_partitions": topic.partitions,
         "replication_factor": topic.replication_factor,
         "config": _settings(topic.config),
     }
@@ -489,7 +489,7 @@ def create_partitions(
     """
     grown = open_cluster(path, client).create_partitions(topic, total)
     if as_json:
-        print_json({"topic": topic, "partitions": grown.partitions})
+        print_json({"topic": topic, "num_partitions": grown.partitions})
     else:
         print_line(visible(f"topic {topic} has {grown.partitions} partitions"))
     click.echo(_KEYS_NOTE, err=True)

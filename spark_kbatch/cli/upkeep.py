@@ -7,12 +7,12 @@ import itertools
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_kbatch import BrokerLogs, Cluster, Commit
-from spark_kbatch.cli.confirming import confirm, dry_run_option, yes_option
+from spark_kbatch.cli.confirming import LOOK, confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import (
     Table,
     counted,
@@ -169,7 +169,7 @@ def history(
     commits = itertools.islice(cluster.history(topic), max_commits)
     if as_json:
         for commit in commits:
-            print_json({**commit.as_json(), "time": iso_time(commit.time_ms)})
+            print_json(_commit_as_json(commit))
         return
     table = Table(f"Commits of {cluster.path}")
     table.add_numbers("commit")
@@ -187,6 +187,12 @@ def history(
             commit.size_in_bytes,
         )
     table.print(if_empty=f"{cluster.path} has no commits yet.")
+
+
+def _commit_as_json(commit: Commit) -> dict[str, Any]:
+    stored = commit.as_json()
+    size = {"size_in_bytes": stored.pop("bytes")}
+    return {**stored, "time": iso_time(commit.time_ms), **size}
 
 
 def _name(commit: Commit) -> str:
@@ -315,12 +321,24 @@ def _partitions_named(cluster: Cluster | BrokerLogs, name: str) -> list[TopicPar
 
 
 def _restored(
-    path: str, log_dirs: str, without_nodes: tuple[int, ...], *, yes: bool, as_json: bool
-) -> Cluster:
-    """Return the cluster at PATH, restored from its log dirs; what is given up for that is asked and told."""
+    path: str,
+    log_dirs: str,
+    without_nodes: tuple[int, ...],
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> Cluster | None:
+    """Return the cluster at PATH, restored from its log dirs; what is given up for that is asked and told.
+
+    In a dry run it is only told, and None is returned.
+    """
     lost = None
     if without_nodes:
         lost = given_up_by_restore(path, log_dirs, without_nodes)
+    if dry_run:
+        _print_given_up(lost or [], dry_run=True, as_json=as_json)
+        return None
     if lost is not None and not yes:
         nodes = ", ".join(map(str, without_nodes))
         _ask_to_give_up(
@@ -334,16 +352,20 @@ def _restored(
 def _ask_to_give_up(lost: Sequence[GivenUp], *others: str) -> None:
     lines = [*others, *(f"{one.topic_partition}: {_what_is_lost(one)}" for one in lost)]
     if lines:
-        confirm(lines, "give this up", "given up")
+        confirm(lines, "give this up", "given up", LOOK)
 
 
-def _print_given_up(lost: Sequence[GivenUp], *, as_json: bool) -> None:
+def _print_given_up(
+    lost: Sequence[GivenUp], *, dry_run: bool = False, as_json: bool = False
+) -> None:
     for one in lost:
         if as_json:
             offsets = {"first_offset": one.first_offset, "end_offset": one.end_offset}
-            print_json({"given_up": one.topic_partition._asdict() | offsets})
+            what = one.topic_partition._asdict() | offsets
+            print_json({"would_be_given_up" if dry_run else "given_up": what})
         else:
-            line = f"{one.topic_partition}: given up: {_what_is_lost(one)}"
+            outcome = "would be given up" if dry_run else "given up"
+            line = f"{one.topic_partition}: {outcome}: {_what_is_lost(one)}"
             click.echo(visible(line), err=True)
 
 
@@ -367,6 +389,7 @@ def _what_is_lost(lost: GivenUp) -> str:
 @click.option("--restore", metavar="DIR,DIR,...", help="Restore PATH, which is lost or old, from the folders that the cluster has its log dirs in.")  # fmt: skip
 @click.option("--without-node", type=click.IntRange(0), multiple=True, metavar="NODE", help="With --restore: give up the log dir of this node, which is lost for good; may be repeated.")  # fmt: skip
 @yes_option
+@click.option("--dry-run", is_flag=True, help="Only show what --unclean, --elect-unclean or --without-node would give up.")  # fmt: skip
 @click.option("--metrics", is_flag=True, help="Print metrics too, as a line of JSON, under a broker's names.")  # fmt: skip
 @json_option
 def log_dirs(
@@ -378,6 +401,7 @@ def log_dirs(
     restore: str | None,
     without_node: tuple[int, ...],
     yes: bool,
+    dry_run: bool,
     metrics: bool,
     as_json: bool,
 ) -> None:
@@ -393,10 +417,25 @@ def log_dirs(
         raise click.UsageError("--without-node goes with --restore")
     if unclean and replace is None:
         raise click.UsageError("--unclean goes with --replace")
+    if dry_run and restore is None and replace is None and elect_unclean is None:
+        raise click.UsageError("--dry-run goes with --replace, --elect-unclean or --restore")
     if restore is None:
         cluster = Cluster(path)
     else:
-        cluster = _restored(path, restore, without_node, yes=yes, as_json=as_json)
+        restored = _restored(path, restore, without_node, yes=yes, dry_run=dry_run, as_json=as_json)
+        if restored is None:
+            return
+        cluster = restored
+    if dry_run:
+        lost = (
+            []
+            if replace is None
+            else cluster.replace_log_dir(replace, unclean=unclean, dry_run=True)
+        )
+        if elect_unclean is not None:
+            lost += cluster.elect_unclean(elect_unclean, dry_run=True)
+        _print_given_up(lost, dry_run=True, as_json=as_json)
+        return
     if replace is not None:
         if unclean and not yes:
             _ask_to_give_up(cluster.replace_log_dir(replace, unclean=True, dry_run=True))

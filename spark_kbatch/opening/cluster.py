@@ -655,6 +655,7 @@ class Cluster(TopicsAtPath):
         num_partitions: int = 1,
         replication_factor: int = 1,
         flush: bool = False,
+        config: Mapping[str, object] | None = None,
         **options: Any,
     ) -> Server:
         """Serve this cluster to any Kafka client; close the server, or use it in a `with`.
@@ -673,8 +674,9 @@ class Cluster(TopicsAtPath):
             num_partitions: number of partitions of such a topic.
             replication_factor: number of replicas of such a topic, each in its own log dir.
             flush: whether batches are on disk before they are acknowledged. Kafka does not wait.
-            options: further options, under Kafka's keys, such as `connections_max_idle_ms=60_000`; see
+            config: further options by Kafka's keys: `{"connections.max.idle.ms": 60_000}`; see
                 `SERVER_OPTIONS`.
+            options: the same, as keyword arguments: `connections_max_idle_ms=60_000`.
 
         Raises:
             ServerRunningError: another server serves the cluster; gives its address.
@@ -691,15 +693,19 @@ class Cluster(TopicsAtPath):
         self._parts.metadata.cluster_file.ensure_exists()
         arguments.text("host", host)
         arguments.whole_number("port", port, 0, PORT_MAX)
-        given = {
+        named = {
             "auto_create_topics_enable": auto_create,
             "num_partitions": num_partitions,
             "default_replication_factor": replication_factor,
             "flush": flush,
         }
-        config = parse_server_options({**given, **options})
+        parsed = parse_server_options(
+            named,
+            arguments.options("config", config, '{"connections.max.idle.ms": 60000}'),
+            options,
+        )
         advertised = None if advertise is None else parse_address("advertise", advertise)
-        server = Server(self._parts, config, host=host, port=port, advertised=advertised)
+        server = Server(self._parts, parsed, host=host, port=port, advertised=advertised)
         self._servers.add(server)
         return server
 

@@ -32,9 +32,9 @@ class TopicsAtPath(ReadableTopics):
     def _taken(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return translated_each(batches, self.path)
 
-    def topics(self) -> list[Topic]:
-        """Return all topics except internal ones, sorted by name."""
-        return existing(self, self.topic_names())
+    def topics(self, *, internal: bool = False) -> list[Topic]:
+        """Return all topics, sorted by name; internal ones only if asked."""
+        return existing(self, self.topic_names(internal=internal))
 
     def topic(self, name: str) -> Topic:
         """Return a topic: its id, partition count and settings.

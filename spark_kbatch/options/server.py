@@ -52,21 +52,22 @@ SERVER_OPTIONS = (
 # fmt: on
 
 
-def parse_server_options(options: Mapping[str, Any]) -> ServerConfig:
+def parse_server_options(*options: Mapping[str, Any]) -> ServerConfig:
     """Parse and check the options of a server, keys with dots or underscores.
 
     Raises:
-        ConfigError: an unknown key, a key given twice, or a bad value.
+        ConfigError: an unknown key, a key given twice with different values, or a bad value.
     """
     known = {option.key: option for option in SERVER_OPTIONS}
     given: dict[str, Any] = {}
-    for name, value in options.items():
+    for name, value in (one for some in options for one in some.items()):
         key = name.replace("_", ".").lower()
-        if key in given:
-            raise ConfigError(f"option {key!r} is given twice; give it once")
         if key not in known:
             refuse_unknown(name, list(known))
-        given[key] = _parsed(known[key], value)
+        parsed = _parsed(known[key], value)
+        if given.get(key, known[key].default) not in (known[key].default, parsed):
+            raise ConfigError(f"option {key!r} is given twice, with different values; give it once")
+        given[key] = parsed
     return ServerConfig(**{key.replace(".", "_"): value for key, value in given.items()})
 
 

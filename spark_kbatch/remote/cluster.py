@@ -135,10 +135,11 @@ class RemoteCluster(ReadableTopics):
 
     # Topics.
 
-    def topics(self) -> list[RemoteTopic]:
-        """Return all topics except internal ones, sorted by name."""
+    def topics(self, *, internal: bool = False) -> list[RemoteTopic]:
+        """Return all topics, sorted by name; internal ones only if asked."""
+        arguments.boolean("internal", internal)
         with self._client() as client:
-            return topics.all_topics(client)
+            return topics.all_topics(client, internal=internal)
 
     def topic(self, name: str) -> RemoteTopic:
         """Return a topic: its id, partitions, replicas and settings.

@@ -107,10 +107,10 @@ def _find(
     return found[0]
 
 
-def all_topics(client: Client) -> list[RemoteTopic]:
-    """Return all topics except internal ones, with their settings, sorted by name."""
+def all_topics(client: Client, *, internal: bool = False) -> list[RemoteTopic]:
+    """Return all topics with their settings, sorted by name; internal ones only if asked."""
     found = client.metadata(fresh=True).topics.values()
-    return _with_settings(client, [one for one in found if not one.is_internal])
+    return _with_settings(client, [one for one in found if internal or not one.is_internal])
 
 
 def _with_settings(client: Client, topics: list[TopicMetadata]) -> list[RemoteTopic]:

@@ -58,7 +58,7 @@ def test_parquet_has_the_columns_that_spark_shows(
     found = pyarrow.parquet.read_table(file)
     assert json.loads(done.stdout) == {
         "topic": topic, "file": str(file), "format": "parquet", "records": len(found),
-        "bytes": file.stat().st_size,
+        "size_in_bytes": file.stat().st_size,
     }  # fmt: skip
     expected = cluster.read(topic, partitions=[0]).read_all()
     for name in ("key", "value"):
@@ -108,6 +108,34 @@ def test_a_bar_shows_how_far_it_is(cluster: Cluster, tmp_path: Path) -> None:
     done = export(cluster.path, "events", tmp_path / "x.csv", env={"FORCE_COLOR": "1"})
     assert "9 records" in done.stderr
     assert "/s" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.parquet"])
+def test_a_damaged_batch_is_told_with_how_to_read_on(tmp_path: Path, name: str) -> None:
+    made = builders.a_cluster(tmp_path, topics={"events": 1})
+    data = builders.encode(ROWS)
+    builders.write(made, {("events", 0): [data, data, data]})
+    segment = made.path / "broker-0/events-0" / f"{0:020}.log"
+    content = bytearray(segment.read_bytes())
+    content[len(data) + len(data) // 2] ^= 1
+    segment.write_bytes(content)
+    done = export(made.path, "events", tmp_path / name)
+    assert done.exit_code == 1
+    how = f"`kbatch consume {made.path} events --partition 0 --start {2 * len(ROWS)}`"
+    assert how in str(done.exception)
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.parquet"])
+def test_a_batch_may_expand_to_a_limit(tmp_path: Path, name: str) -> None:
+    made, limit = (
+        builders.a_cluster(tmp_path, topics={"events": 1}),
+        "--max-decompressed-batch-bytes",
+    )
+    with made.producer(compression_type="gzip") as producer:
+        producer.send("events", value="v" * 1000)
+    done = export(made.path, "events", tmp_path / name, limit, "1000")
+    assert "max.decompressed.batch.bytes" in str(done.exception)
+    assert export(made.path, "events", tmp_path / name, limit, "2000").exit_code == 0
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])

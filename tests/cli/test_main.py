@@ -312,7 +312,7 @@ def test_history_lists_what_was_committed_to_a_deleted_topic(path: Path, tmp_pat
 def test_delete_topic_only_says_what_would_go_or_does_not_ask(old: Path) -> None:
     rows = {
         "topic": "events",
-        "partitions": 1,
+        "num_partitions": 1,
         "records": 12,
         "size_in_bytes": 4 * len(builders.encode(ROWS)),
     }
@@ -361,7 +361,7 @@ def test_create_partitions_says_what_becomes_of_keys(old: Path) -> None:
     assert done.stdout == "topic events has 3 partitions\n"
     assert "records with equal keys" in done.stderr
     done = kbatch("create-partitions", old, "events", "4", "--json")
-    assert json.loads(done.stdout) == {"topic": "events", "partitions": 4}
+    assert json.loads(done.stdout) == {"topic": "events", "num_partitions": 4}
     done = kbatch("create-partitions", old, "events", "4")
     assert done.returncode == 1
     assert "topic 'events' has 4 partitions; 4 would not be an increase" in done.stderr

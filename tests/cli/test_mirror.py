@@ -66,7 +66,7 @@ def test_json_is_one_object(source: Cluster, tmp_path: Path) -> None:
         "target": str(tmp_path / "target"),
         "topics": ["events"],
         "records": 10,
-        "bytes": 2 * len(builders.batch(n=5)),
+        "size_in_bytes": 2 * len(builders.batch(n=5)),
         "units": 1,
         "batches_kept": 2,
         "batches_encoded": 0,

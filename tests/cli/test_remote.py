@@ -114,7 +114,7 @@ def test_topics_are_changed_grown_and_deleted(cluster: Cluster, address: str) ->
     (described,) = objects_of(kbatch("describe-topic", address, "t", "--json"))
     assert described.pop("config")["retention.ms"] == "7"
     assert described == {
-        "topic": "t", "topic_id": cluster.topic("t").topic_id, "partitions": 1, "replication_factor": 1,
+        "topic": "t", "topic_id": cluster.topic("t").topic_id, "num_partitions": 1, "replication_factor": 1,
     }  # fmt: skip
     assert "t\tretention.ms\t7\t-" in kbatch("describe-topic", address, "t").stdout.splitlines()
     again = kbatch("create-topic", address, "t", "--config", "retention.ms=8", "--if-not-exists")
@@ -135,7 +135,7 @@ def test_topics_are_changed_grown_and_deleted(cluster: Cluster, address: str) ->
     assert "topic t: 3 partitions, 0 records" in asked.stderr
     (done,) = objects_of(kbatch("delete-topic", address, "t", "--yes", "--json"))
     assert done == {
-        "topic": "t", "partitions": 3, "records": 0, "size_in_bytes": None, "deleted": True,
+        "topic": "t", "num_partitions": 3, "records": 0, "size_in_bytes": None, "deleted": True,
     }  # fmt: skip
     assert cluster.topic_names() == ["events"]
 

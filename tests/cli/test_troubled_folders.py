@@ -155,6 +155,9 @@ def test_an_operator_elects_a_replica_that_was_not_in_sync(tmp_path: Path) -> No
 
     elect = ("log-dirs", path, "--elect-unclean", "events")
     lost = "offsets 1 to not known (exclusive), which only node 0 may have"
+    looked = kbatch(*elect, "--dry-run")
+    assert (looked.returncode, looked.stdout) == (0, "")
+    assert looked.stderr.endswith(f"events-0: would be given up: {lost}\n")
     for answered in (kbatch(*elect), kbatch_answering("n\n", *elect)):
         assert (answered.returncode, answered.stdout) == (1, "")
         assert f"events-0: {lost}\n" in answered.stderr
@@ -192,6 +195,9 @@ def test_what_a_restore_gives_up_is_told_before_by_partition(tmp_path: Path) -> 
     assert "single-0: all records of node 0; their end offset is not known\n" in refused.stderr
     assert "single-1: all records of node 1; their end offset is not known\n" in refused.stderr
     assert "single-2" not in refused.stderr
+    looked = kbatch("log-dirs", path, *words, "--dry-run")
+    first, *_ = (json.loads(line) for line in looked.stdout.splitlines())
+    assert first["would_be_given_up"]["topic"] == "single"
     assert not (path / "cluster.json").exists()
     done = kbatch("log-dirs", path, *words, "--yes")
     first, *_ = (json.loads(line) for line in done.stdout.splitlines())
@@ -206,6 +212,7 @@ def test_what_a_restore_gives_up_is_told_before_by_partition(tmp_path: Path) -> 
     [
         (["--without-node", "0"], "--without-node goes with --restore"),
         (["--unclean"], "--unclean goes with --replace"),
+        (["--dry-run"], "--dry-run goes with --replace, --elect-unclean or --restore"),
     ],
 )
 def test_an_option_without_the_one_it_goes_with_is_refused(

@@ -209,6 +209,24 @@ def test_a_single_topic_need_not_be_in_a_list(cluster: Cluster) -> None:
         cluster.describe("u1")
 
 
+def test_internal_topics_are_listed_if_asked(cluster: Cluster) -> None:
+    with cluster.serve() as server, spark_kbatch.connect(server.bootstrap_servers) as remote:
+        for one in (cluster, remote):
+            for internal in (False, True):
+                listed = [topic.name for topic in one.topics(internal=internal)]
+                assert listed == one.topic_names(internal=internal)
+            assert "__commits" in listed
+
+
+def test_a_servers_options_are_given_once(cluster: Cluster) -> None:
+    with cluster.serve(config={"connections.max.idle.ms": 1234, "num.partitions": "3"}) as server:
+        server.close()
+    with pytest.raises(ConfigError, match=r"'num\.partitions' is given twice"):
+        cluster.serve(num_partitions=2, config={"num.partitions": 3})
+    with pytest.raises(ConfigError, match=r"'auto\.create\.topics\.enable' is given twice"):
+        cluster.serve(auto_create=False, auto_create_topics_enable=True)
+
+
 def test_partitions_are_named_by_tuples(cluster: Cluster) -> None:
     builders.write(cluster, {("events", 0): [builders.batch()]})
     assert cluster.list_offsets({("events", 0): "latest"}) == {TopicPartition("events", 0): (3, -1)}
