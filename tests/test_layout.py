@@ -27,6 +27,7 @@ LAYERS = (
     {"options"},
     {"kernels"},
     {"record"},
+    {"store"},
     {"producer", "consumer", "log", "wire"},
     {"remote", "replica"},
     {"commit"},
@@ -51,12 +52,13 @@ DOORS = {
         "builder", "checksums", "codec", "columns", "control", "header", "inspection", "legacy", "lines", "scalar",
         "times",
     },
+    "store": {"job", "source", "transport"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
         "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
     },
-    "producer": {"futures", "idempotence", "metrics", "nodes", "producer", "sender"},
-    "consumer": {"planning", "reading", "source", "stream_planner", "topic_reader"},
+    "producer": {"futures", "idempotence", "metrics", "producer"},
+    "consumer": {"planning", "reading", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "creation", "delayed_fetch", "given_up", "lost_topics", "manager", "metadata", "partition", "view",
     },

@@ -14,8 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.source import Closed, OneTopic, found_singly
+from spark_kbatch.consumer.same_topic import Closed, OneTopic, found_singly
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir, ForeignLogView
 from spark_kbatch.model import (
@@ -29,6 +28,7 @@ from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_foreign_end
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
+from spark_kbatch.store.source import FoundTopic
 
 if TYPE_CHECKING:
     from spark_kbatch.log.repair import RepairReport
@@ -86,7 +86,7 @@ class ForeignSource:
             )
         return found
 
-    def found(self, names: Iterable[str]) -> dict[str, planning.FoundTopic]:
+    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
         """Return the ids and partitions of those named topics that exist."""
         return found_singly(self, names)
 
@@ -119,7 +119,7 @@ class ForeignSource:
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Return batches of a partition's log from an offset on, as `reading.Fetcher.fetch` does."""
+        """Return batches of a partition's log from an offset on, as `Fetcher.fetch` does."""
         return self._log_dir.read(
             topic_partition, asked, with_high_watermark=self._to_high_watermark
         )

@@ -20,7 +20,7 @@ from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import Snapshots
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.source import Closed, OneTopic, found_singly
+from spark_kbatch.consumer.same_topic import Closed, OneTopic, found_singly
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -53,6 +53,7 @@ from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replica, Replicas
+from spark_kbatch.store.source import FoundTopic
 
 logger = logging.getLogger(__name__)
 
@@ -293,7 +294,7 @@ class ClusterParts:
 
     # Reading.
 
-    def found(self, names: Iterable[str]) -> dict[str, planning.FoundTopic]:
+    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
         """Return the ids and partitions of those named topics that exist."""
         return found_singly(self, names)
 
@@ -310,7 +311,7 @@ class ClusterParts:
     ) -> tuple[LogRead, LogOffsets]:
         """Read batches from a partition's log, also in a range overwritten since it was resolved.
 
-        Otherwise as `reading.Fetcher.fetch`.
+        Otherwise as `Fetcher.fetch`.
         """
         replicas = self.snapshots.replicas
         try:

@@ -22,10 +22,10 @@ from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.record.codec import down_convert
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.record.legacy import MessageSet
+from spark_kbatch.store.transport import Answer, ProduceBatch, ProduceRequest
 
 # Smaller batches hold too few records to be worth a header.
 _BATCH_SIZE_MIN = 16 * 1024

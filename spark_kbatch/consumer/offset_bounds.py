@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.planning import LogView
 from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
 from spark_kbatch.model import INT_MAX, IsolationLevel, OffsetRange, TopicPartition
 from spark_kbatch.options import arguments
+from spark_kbatch.store.source import LogView
 
 # An offset, a time, or a word.
 OneBound = int | str | datetime.datetime
@@ -40,7 +40,7 @@ def ranges(
         isolation: decides where a log ends.
         why_unreadable: called for an offset below the log start, which may still be there for reads
             that know of it; returns the error if it is not, else None.
-        why_gone: as `planning.Topics.why_gone`.
+        why_gone: as `Topics.why_gone`.
 
     Raises:
         ConfigError: not a bound; or a start that is greater than the end.

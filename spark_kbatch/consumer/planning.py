@@ -21,7 +21,6 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
 
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.errors import (
@@ -34,7 +33,6 @@ from spark_kbatch.model import (
     LATEST,
     IsolationLevel,
     LogOffsets,
-    OffsetAndTimestamp,
     OffsetRange,
     TopicPartition,
 )
@@ -49,52 +47,11 @@ from spark_kbatch.options.read import (
     SubscribePattern,
     Timestamps,
 )
+from spark_kbatch.store.source import LogView, Topics
 
 logger = logging.getLogger(__name__)
 
 _NUMBERS = {"earliest": EARLIEST, "latest": LATEST}
-
-
-class LogView(Protocol):
-    """A view of one partition's log, as of a moment that all views requested together share."""
-
-    @property
-    def offsets(self) -> LogOffsets:
-        """The log's start and end."""
-
-    def offset_for_timestamp(
-        self, timestamp_ms: int, *, end_offset: int
-    ) -> OffsetAndTimestamp | None:
-        """Return the first record before `end_offset` with that time or a later one, or None."""
-
-    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
-
-
-class FoundTopic(NamedTuple):
-    """A topic that exists: its id, empty if it has none, and its partitions, in order."""
-
-    topic_id: str
-    partitions: Sequence[TopicPartition]
-
-
-class Topics(Protocol):
-    """The interface to topics that planning needs: names, partitions and views of logs."""
-
-    def topic_names(self, *, internal: bool = False) -> Sequence[str]:
-        """Return the names of all topics, sorted."""
-
-    def found(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
-        """Return those of the named topics that exist."""
-
-    def partitions(self, topic: str) -> Sequence[TopicPartition]:
-        """Return a topic's partitions, in order; raises UnknownTopicOrPartitionError."""
-
-    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
-        """Return views of these partitions' logs, all as of one moment."""
-
-    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
-        """Return why a log does not show an offset below its start; empty if that is not known."""
 
 
 def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> list[TopicPartition]:
@@ -121,14 +78,16 @@ def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> li
             search = re.compile(pattern).search
             matching = [name for name in topics.topic_names() if search(name)]
             # Others were deleted since the names were listed.
-            return sorted(tp for one in topics.found(matching).values() for tp in one.partitions)
+            return sorted(
+                tp for one in topics.existing_topics(matching).values() for tp in one.partitions
+            )
 
 
 def _partitions(
     option: str, names: Iterable[str], topics: Topics, *, strict: bool
 ) -> list[TopicPartition]:
     wanted = sorted(set(names))
-    there = topics.found(wanted)
+    there = topics.existing_topics(wanted)
     found: list[TopicPartition] = []
     for name in wanted:
         try:

@@ -13,7 +13,7 @@ import difflib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -24,31 +24,18 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     RecordDeserializationError,
 )
-from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, ReadRange, TopicPartition
+from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader, LogRead, ensure_valid
+from spark_kbatch.store.source import Fetcher
 
 FETCH_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
 _LIMIT = "max.decompressed.batch.bytes"
-
-
-class Fetcher(Protocol):
-    """A source that whole batches are fetched from: logs, or a real cluster."""
-
-    def fetch(
-        self, topic_partition: TopicPartition, asked: ReadRange
-    ) -> tuple[LogRead, LogOffsets]:
-        """Return whole batches from the first at or after an offset, and the log's offsets.
-
-        No batches only if that is certain: the log ends at or before the offset for this isolation level, or
-        compaction left none up to that end. For READ_COMMITTED, with the aborted transactions among the
-        batches.
-        """
 
 
 OnLoss: TypeAlias = Callable[[OffsetRange, OffsetOutOfRangeError], None]

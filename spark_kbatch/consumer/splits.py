@@ -23,9 +23,10 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from spark_kbatch.consumer.planning import LogView, number
+from spark_kbatch.consumer.planning import number
 from spark_kbatch.model import OffsetRange, Piece, TopicPartition
 from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.store.source import LogView
 
 PIECE_BYTES = 128 << 20
 

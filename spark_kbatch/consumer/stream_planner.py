@@ -41,7 +41,6 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
-from spark_kbatch.consumer.planning import FoundTopic, LogView, Topics
 from spark_kbatch.consumer.stream_limits import TriggerDelay, rate_limited
 from spark_kbatch.errors import (
     ConfigError,
@@ -61,6 +60,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.read import ReadOptions, Subscribe
 from spark_kbatch.options.topic import ensure_valid_topic
+from spark_kbatch.store.source import FoundTopic, LogView, Topics
 
 logger = logging.getLogger(__name__)
 
@@ -378,8 +378,8 @@ class _WithIds:
     def partitions(self, topic: str) -> Sequence[TopicPartition]:
         return self._topics.partitions(topic)
 
-    def found(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
-        found = self._topics.found(names)
+    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+        found = self._topics.existing_topics(names)
         self._ids |= {name: one.topic_id for name, one in found.items() if one.topic_id}
         return found
 
@@ -391,7 +391,7 @@ class _WithIds:
             views = self._topics.views(wanted)
         except UnknownTopicOrPartitionError as error:
             raise _ChangedError(str(error)) from error
-        after = self._topics.found(names)
+        after = self._topics.existing_topics(names)
         if after.keys() != set(names) or self.ids != {
             name: one.topic_id for name, one in after.items() if one.topic_id
         }:

@@ -16,9 +16,7 @@ import pyarrow as pa
 from spark_kbatch.consumer import offset_bounds, planning, reading, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.planning import FoundTopic, LogView
 from spark_kbatch.consumer.reading import ROW_SCHEMA, Rows, Text, ensure_columns
-from spark_kbatch.consumer.source import Source
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
@@ -47,6 +45,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
 from spark_kbatch.record.header import NO_TIMESTAMP
+from spark_kbatch.store.source import FoundTopic, LogView, Source
 
 # A name, several, or a pattern that is searched for in names.
 TopicChoice = str | Iterable[str] | re.Pattern[str]
@@ -241,9 +240,9 @@ class TopicReader:
         if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
             matching = filter(topics.search, self.source.topic_names())
             # Others were deleted since the names were listed.
-            return dict(sorted(self.source.found(matching).items()))
+            return dict(sorted(self.source.existing_topics(matching).items()))
         names = list(dict.fromkeys(arguments.topic_names("topics", topics)))
-        found = self.source.found(names)
+        found = self.source.existing_topics(names)
         return {name: found[name] if name in found else self._topic(name) for name in names}
 
     def _topic(self, name: str) -> FoundTopic:
@@ -295,7 +294,7 @@ class TopicReader:
 
 
 class _TopicsPlanned:
-    """`planning.Topics` that remembers the ids of topics whose partitions were looked up."""
+    """`Topics` that remembers the ids of topics whose partitions were looked up."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -308,8 +307,8 @@ class _TopicsPlanned:
         self.ids[topic] = self._source.topic(topic).topic_id
         return self._source.partitions(topic)
 
-    def found(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
-        found = self._source.found(names)
+    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+        found = self._source.existing_topics(names)
         self.ids |= {name: one.topic_id for name, one in found.items()}
         return found
 

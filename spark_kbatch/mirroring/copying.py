@@ -27,8 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.consumer.reading import FETCH_BYTES, Fetcher
-from spark_kbatch.consumer.source import Source
+from spark_kbatch.consumer.reading import FETCH_BYTES
 from spark_kbatch.errors import (
     ConfigError,
     DataLossError,
@@ -42,6 +41,7 @@ from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPart
 from spark_kbatch.options.option import MiB
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
+from spark_kbatch.store.source import Fetcher, Source
 
 logger = logging.getLogger(__name__)
 

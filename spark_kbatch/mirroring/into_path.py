@@ -35,7 +35,7 @@ from spark_kbatch.mirroring.target import EndOffsets, TargetTopic
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
+from spark_kbatch.store.transport import Answer, ProduceBatch, ProduceRequest
 
 APPLICATION = "kbatch mirror"  # in the history of commits
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kbatch.cluster.foreign_source import ForeignSource
 from spark_kbatch.cluster.parts import ClusterParts
-from spark_kbatch.consumer.source import Source
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_meta_properties
@@ -29,6 +28,7 @@ from spark_kbatch.opening.readers import open_reader
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.remote import is_address, parse_cluster_options
+from spark_kbatch.store.source import Source
 
 if TYPE_CHECKING:
     from spark_kbatch.options.remote import ClusterOptions

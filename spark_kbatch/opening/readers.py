@@ -11,7 +11,6 @@ from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.cluster.foreign_source import ForeignSource
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.source import SourceAtPath
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
@@ -23,6 +22,7 @@ from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
 from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.store.source import SourceAtPath
 
 if TYPE_CHECKING:
     from spark_kbatch.consumer.stream_planner import StreamPlanner

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from spark_kbatch.consumer.source import SourceAtPath
 from spark_kbatch.consumer.topic_reader import ReadableTopics
 from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.opening.os_errors import translated_each
 from spark_kbatch.options import arguments
 from spark_kbatch.options.topic import Topic
+from spark_kbatch.store.source import SourceAtPath
 
 _Result = TypeVar("_Result")
 

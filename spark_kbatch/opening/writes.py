@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Protocol
-
-import pyarrow as pa
+from collections.abc import Collection, Sequence
 
 from spark_kbatch.cluster import parts
 from spark_kbatch.cluster.job import Job
@@ -14,28 +11,7 @@ from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.replica.given_up import GivenUp
-
-
-class WriteJob(Protocol):
-    """Interface of a write shared by tasks and driver: `cluster.job.Job` or `remote.job.RemoteJob`."""
-
-    def stage(
-        self,
-        rows: Iterable[pa.RecordBatch],
-        *,
-        application_id: str | None = None,
-        query_id: str | None = None,
-    ) -> Any:
-        """Write all rows of one Spark task, and return the result that the commit needs."""
-
-    def commit_batch(self, staged: Sequence[Any]) -> None:
-        """Commit a batch job, from the results of its tasks."""
-
-    def commit_micro_batch(self, staged: Sequence[Any], number: int) -> None:
-        """Commit a micro-batch of a stream, from the results of its tasks."""
-
-    def abort(self, staged: Sequence[Any]) -> None:
-        """Clean up after a failed job, from the results of its finished tasks."""
+from spark_kbatch.store.job import WriteJob
 
 
 def cluster_to_write(path: StrPath) -> Cluster:

@@ -36,12 +36,12 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import PartitionQueue, ProducerBatch, ProduceResult, Run
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.memory import BatchMemory, BufferPool
-from spark_kbatch.producer.nodes import NEVER_MS, LeaderOf, Node
 from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.producer.table_append import OnAppended, TableAppend
 from spark_kbatch.record.columns import Columns
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.record.scalar import Header
+from spark_kbatch.store.transport import NEVER_MS, LeaderOf, Node
 
 
 @dataclass(frozen=True)

@@ -1,50 +1,11 @@
-"""The nodes behind a transport: one for an embedded log, a cluster's brokers for the network.
-
-The sender asks which node leads a partition and which can take a request now, and waits by `poll`, which for
-the network is where everything is sent and received. Only the thread that sends calls these, but for `wake_up`.
-
-Source: Kafka clients/.../clients/KafkaClient.java.
-"""
+"""The single node of a transport without a network."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Protocol, TypeAlias
 
-from spark_kbatch.model import TopicPartition
-
-NEVER_MS = 2**62  # a delay: nothing will be due because of time
-
-Node: TypeAlias = Hashable  # whatever a transport names its nodes by
-LeaderOf: TypeAlias = Callable[[TopicPartition], Node | None]  # None: not known at the moment
-
-
-class Nodes(Protocol):
-    """The nodes behind a transport."""
-
-    @property
-    def leader_of(self) -> LeaderOf | None:
-        """A function that returns a partition's leader node; None if one node leads all partitions.
-
-        It returns None for a leader that is not known, and finds it out.
-        """
-
-    def is_ready(self, node: Node) -> bool:
-        """Return True if the node takes a request now; otherwise start to connect."""
-
-    def delay_ms(self, node: Node) -> int:
-        """Return how long to wait before `is_ready` is asked again, if nothing happens before."""
-
-    def poll(self, timeout_ms: int) -> None:
-        """Send, receive, and pass on answers; return once something has happened, or the time is up."""
-
-    def wake_up(self) -> None:
-        """End the waiting `poll`, or the next one if none waits. Any thread may call this."""
-
-    def close(self) -> None:
-        """Let go of the nodes: nothing more is sent."""
+from spark_kbatch.store.transport import LeaderOf, Node
 
 
 class OneNode:

@@ -56,14 +56,14 @@ from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.known_topics import KnownTopics
 from spark_kbatch.producer.memory import BufferPool
 from spark_kbatch.producer.metrics import Written
-from spark_kbatch.producer.nodes import Nodes
 from spark_kbatch.producer.partitioner import Partitioner, Routing, load_partitioner
-from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
+from spark_kbatch.producer.sender import Sender, SenderConfig
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
 from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from spark_kbatch.record.scalar import Header
+from spark_kbatch.store.transport import Nodes, Transport
 
 logger = logging.getLogger(__name__)
 

@@ -35,10 +35,9 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
 
 from spark_kbatch.errors import (
     KafkaStorageError,
@@ -51,52 +50,26 @@ from spark_kbatch.errors import (
     RetriableError,
 )
 from spark_kbatch.model import AppendResult, TopicPartition
-from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.batch import NO_OFFSET, ProducerBatch
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.metrics import ProducerMetrics
-from spark_kbatch.producer.nodes import NEVER_MS, Node, Nodes, OneNode
+from spark_kbatch.producer.nodes import OneNode
+from spark_kbatch.store.transport import (
+    NEVER_MS,
+    Answer,
+    Node,
+    Nodes,
+    ProduceBatch,
+    ProduceRequest,
+    Transport,
+)
 
 logger = logging.getLogger(__name__)
 
 
 _SAID_AGAIN_AFTER_MS = 10_000  # why batches of any partition are retried
 _PAUSE_MS = 100  # after an error in the sender itself; also the longest that `close` sleeps
-
-
-class ProduceBatch(NamedTuple):
-    """One finished batch of a request."""
-
-    topic: Topic
-    topic_partition: TopicPartition
-    data: memoryview  # does not change until the request is answered
-    records_count: int
-
-
-class ProduceRequest(NamedTuple):
-    """Finished batches for a transport, at most one of each partition.
-
-    A transport that takes runs may get several, one after the other: it writes them all, or none.
-    """
-
-    acks: int  # -1, 0, 1
-    timeout_ms: int
-    batches: Sequence[ProduceBatch]
-    node: Node | None = None  # that leads their partitions; None where one leads all
-
-
-Answer = Mapping[TopicPartition, AppendResult]  # for a run, of its first batch
-
-
-class Transport(Protocol):
-    """The destination of finished batches."""
-
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        """Take a request, and answer it once, now or later, from any thread.
-
-        An exception counts as the answer for every batch.
-        """
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class _Coming:
 class PartitionFetcher:
     """Fetcher of the record batches in one offset range of a partition, in order, over the network.
 
-    A `reading.Fetcher`. Not thread-safe.
+    A `Fetcher`. Not thread-safe.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class PartitionFetcher:
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Return batches of the range from the asked offset on, as `reading.Fetcher.fetch` does.
+        """Return batches of the range from the asked offset on, as `Fetcher.fetch` does.
 
         The size asked for is ignored.
 

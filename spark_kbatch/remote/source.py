@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spark_kbatch.consumer.planning import FoundTopic
 from spark_kbatch.errors import ClosedError, RetriableError, UnknownTopicOrPartitionError
 from spark_kbatch.model import (
     LogOffsets,
@@ -34,6 +33,7 @@ from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client, leased
 from spark_kbatch.remote.fetcher import PartitionFetcher
 from spark_kbatch.remote.metadata import TopicMetadata
+from spark_kbatch.store.source import FoundTopic
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class RemoteSource:
         found = self._look_up(lambda client: _topic(client, topic))
         return [TopicPartition(topic, one.partition) for one in found.partitions]
 
-    def found(self, names: Iterable[str]) -> dict[str, FoundTopic]:
+    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
         """Return the ids and partitions of those named topics that exist."""
         wanted = set(names)
         if not wanted:

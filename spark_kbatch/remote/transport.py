@@ -45,12 +45,11 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions
-from spark_kbatch.producer.nodes import NEVER_MS, LeaderOf
-from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.record.header import unpack
 from spark_kbatch.remote.client import bootstrap_nodes, leased
 from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
 from spark_kbatch.remote.producer_ids import passed_on_identity
+from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, ProduceBatch, ProduceRequest
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of

@@ -27,7 +27,7 @@ from spark_kbatch.model import AppendResult
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Answer, ProduceRequest
+from spark_kbatch.store.transport import Answer, ProduceRequest
 from tests.benchmarks.bench_codec import encode_all
 from tests.support.interleaved import Candidate, bulk_rows, interleave
 from tests.support.targets import Targets

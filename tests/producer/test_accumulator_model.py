@@ -26,7 +26,7 @@ from spark_kbatch.producer.accumulator import (
     Ready,
 )
 from spark_kbatch.producer.batch import ProducerBatch
-from spark_kbatch.producer.nodes import NEVER_MS
+from spark_kbatch.store.transport import NEVER_MS
 from tests.support.accumulators import (
     BACKOFF_MAX_MS,
     BACKOFF_MS,

@@ -19,8 +19,9 @@ from spark_kbatch.cluster.transports import LocalLog
 from spark_kbatch.errors import RequestTimedOutError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
-from spark_kbatch.producer.nodes import NEVER_MS, OneNode
+from spark_kbatch.producer.nodes import OneNode
 from spark_kbatch.producer.producer import Producer
+from spark_kbatch.store.transport import NEVER_MS
 from tests.support import builders
 from tests.support.accumulators import (
     BATCH,

@@ -22,8 +22,8 @@ from spark_kbatch.producer.accumulator import (
 )
 from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
 from spark_kbatch.producer.futures import ArrowFuture, RecordFuture
-from spark_kbatch.producer.nodes import NEVER_MS
 from spark_kbatch.record.columns import Array
+from spark_kbatch.store.transport import NEVER_MS
 from tests.support.accumulators import (
     BACKOFF_MAX_MS,
     BATCH,

@@ -19,9 +19,9 @@ from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.memory import BatchMemory
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Answer, ProduceRequest
 from spark_kbatch.record import codec
 from spark_kbatch.record.builder import RecordBatchBuilder
+from spark_kbatch.store.transport import Answer, ProduceRequest
 from tests.support import builders, reference
 from tests.support.accumulators import bytes_in_use
 from tests.support.builders import to_records

@@ -25,7 +25,7 @@ from spark_kbatch.model import CODECS, AppendOrigin, TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Answer, ProduceRequest
+from spark_kbatch.store.transport import Answer, ProduceRequest
 from tests.support import builders
 from tests.support.store import store_of
 

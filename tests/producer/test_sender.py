@@ -40,8 +40,8 @@ from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.futures import FailedFuture, RecordFuture
 from spark_kbatch.producer.memory import BufferPool
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.record import compression
+from spark_kbatch.store.transport import Answer, ProduceRequest, Transport
 from tests.support import builders, reference
 from tests.support.accumulators import bytes_in_use
 from tests.support.faults import run_child

@@ -18,8 +18,7 @@ from typing import Any
 
 from spark_kbatch.errors import DisconnectedError, NotLeaderOrFollowerError
 from spark_kbatch.model import AppendResult, TopicPartition
-from spark_kbatch.producer.nodes import NEVER_MS, LeaderOf
-from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
+from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, ProduceRequest, Transport
 
 OnAnswer = Callable[[Answer], None]
 

@@ -18,8 +18,8 @@ from enum import Enum
 
 from spark_kbatch.errors import InvalidRecordError, KafkaStorageError, RecordTooLargeError
 from spark_kbatch.model import AppendResult
-from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest, Transport
 from spark_kbatch.record import codec
+from spark_kbatch.store.transport import Answer, ProduceBatch, ProduceRequest, Transport
 
 OnAnswer = Callable[[Answer], None]
 

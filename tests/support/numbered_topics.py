@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_kbatch.consumer.planning import FoundTopic
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.store.source import FoundTopic
 
 
 @dataclass
@@ -61,7 +61,7 @@ class TopicsInMemory:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
         return found
 
-    def found(self, names: Iterable[str]) -> dict[str, FoundTopic]:
+    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
         """Return the topics that exist; they have no ids."""
         existing = {one.topic for one in self.logs}
         return {name: FoundTopic("", self.partitions(name)) for name in names if name in existing}
@@ -119,7 +119,7 @@ class FakeTopics:
     def partitions(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, n) for n in range(len(self.logs[self._known(topic)]))]
 
-    def found(self, names: Iterable[str]) -> dict[str, FoundTopic]:
+    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
         return {
             name: FoundTopic(self.ids[name], self.partitions(name))
             for name in names if name in self.logs

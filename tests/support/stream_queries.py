@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from spark_kbatch.consumer.planning import Topics
 from spark_kbatch.consumer.stream_planner import StreamPlanner
 from spark_kbatch.model import StreamPiece
 from spark_kbatch.options.read import parse_stream_read_options
+from spark_kbatch.store.source import Topics
 
 
 class Query:

@@ -1,23 +1,82 @@
-"""The interface to topics for readers: in a cluster's folder, a broker's log dir, or a real cluster."""
+"""Topics for readers: names, partitions, views of logs as of one moment, and whole batches."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NamedTuple, Protocol
 
-from spark_kbatch.consumer.planning import FoundTopic, LogView
-from spark_kbatch.consumer.reading import Fetcher
-from spark_kbatch.errors import ClosedError, UnknownTopicOrPartitionError
-from spark_kbatch.model import LogOffsets, OffsetRange, PartitionInfo, ReadRange, TopicPartition
+from spark_kbatch.model import (
+    LogOffsets,
+    OffsetAndTimestamp,
+    OffsetRange,
+    PartitionInfo,
+    ReadRange,
+    TopicPartition,
+)
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 
 
-class Source(Protocol):
+class LogView(Protocol):
+    """A view of one partition's log, as of a moment that all views requested together share."""
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """The log's start and end."""
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """Return the first record before `end_offset` with that time or a later one, or None."""
+
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
+
+
+class FoundTopic(NamedTuple):
+    """A topic that exists: its id, empty if it has none, and its partitions, in order."""
+
+    topic_id: str
+    partitions: Sequence[TopicPartition]
+
+
+class Fetcher(Protocol):
+    """A source that whole batches are fetched from: logs, or a real cluster."""
+
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Return whole batches from the first at or after an offset, and the log's offsets.
+
+        No batches only if that is certain: the log ends at or before the offset for this isolation level, or
+        compaction left none up to that end. For READ_COMMITTED, with the aborted transactions among the
+        batches.
+        """
+
+
+class Topics(Protocol):
+    """The interface to topics that planning needs: names, partitions and views of logs."""
+
+    def topic_names(self, *, internal: bool = False) -> Sequence[str]:
+        """Return the names of all topics, sorted."""
+
+    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+        """Return those of the named topics that exist."""
+
+    def partitions(self, topic: str) -> Sequence[TopicPartition]:
+        """Return a topic's partitions, in order; raises UnknownTopicOrPartitionError."""
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
+        """Return views of these partitions' logs, all as of one moment."""
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return why a log does not show an offset below its start; empty if that is not known."""
+
+
+class Source(Topics, Protocol):
     """A folder or a real cluster that topics are read from.
 
     It is thread-safe, and keeps no file open.
@@ -36,7 +95,7 @@ class Source(Protocol):
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order; raises as `topic`."""
 
-    def found(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
+    def existing_topics(self, names: Iterable[str]) -> Mapping[str, FoundTopic]:
         """Return those of the named topics that exist."""
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
@@ -55,7 +114,7 @@ class Source(Protocol):
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Fetch whole batches of a partition, as `reading.Fetcher.fetch` does."""
+        """Fetch whole batches of a partition, as `Fetcher.fetch` does."""
 
     def fetcher(
         self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
@@ -92,52 +151,3 @@ class SourceAtPath(Source, Protocol):
     @property
     def path(self) -> Path:
         """The absolute path of the folder."""
-
-
-class OneTopic:
-    """A fetcher for one topic that fails once the topic was deleted or recreated."""
-
-    def __init__(self, source: Source, topic_id: str) -> None:
-        self._source, self._topic_id = source, topic_id
-
-    @classmethod
-    def of(cls, source: Source, topic_id: str) -> AbstractContextManager[OneTopic]:
-        """Return a fetcher for one topic as a context manager that opens and closes nothing."""
-        return contextlib.nullcontext(cls(source, topic_id))
-
-    def fetch(
-        self, topic_partition: TopicPartition, asked: ReadRange
-    ) -> tuple[LogRead, LogOffsets]:
-        """Fetch whole batches; raises if the topic was deleted or recreated."""
-        try:
-            return self._source.fetch(topic_partition, asked)
-        finally:
-            # Checked after the read: if the id still matches, the batches are of this topic.
-            ensure_same(topic_partition.topic, self._topic_id, self._source)
-
-
-def found_singly(source: Source, names: Iterable[str]) -> dict[str, FoundTopic]:
-    """Return the named topics that exist, looked up one by one, as `Source.found` does."""
-    found = {}
-    for name in names:
-        with contextlib.suppress(UnknownTopicOrPartitionError):
-            found[name] = FoundTopic(source.topic(name).topic_id, source.partitions(name))
-    return found
-
-
-def ensure_same(topic: str, topic_id: str, source: Source) -> None:
-    """Check that a topic that is being read was not recreated; skipped if it has no id."""
-    if topic_id and source.topic(topic).topic_id != topic_id:
-        raise UnknownTopicOrPartitionError(
-            f"topic {topic!r} was deleted and created again while it was read: read it again"
-        )
-
-
-class Closed:
-    """A placeholder for a part of a closed source: any use raises ClosedError."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise ClosedError(self._path)

@@ -1,0 +1,8 @@
+"""The port to the places where topics are: a folder, a broker's logs, a real cluster.
+
+Protocols and values, no code:
+
+    source      topics for readers
+    transport   where a producer's batches go
+    job         the write of many tasks, committed as one
+"""

@@ -1,0 +1,30 @@
+"""A job of many tasks that writes: all of it becomes visible at once, where the place can do that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+
+class WriteJob(Protocol):
+    """Interface of a write shared by tasks and driver: `cluster.job.Job` or `remote.job.RemoteJob`."""
+
+    def stage(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        *,
+        application_id: str | None = None,
+        query_id: str | None = None,
+    ) -> Any:
+        """Write all rows of one Spark task, and return the result that the commit needs."""
+
+    def commit_batch(self, staged: Sequence[Any]) -> None:
+        """Commit a batch job, from the results of its tasks."""
+
+    def commit_micro_batch(self, staged: Sequence[Any], number: int) -> None:
+        """Commit a micro-batch of a stream, from the results of its tasks."""
+
+    def abort(self, staged: Sequence[Any]) -> None:
+        """Clean up after a failed job, from the results of its finished tasks."""
