@@ -79,7 +79,7 @@ DOORS = {
 
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.
 FACES = {
-    "spark": {"errors", "model", "opening.readers", "opening.writes", "options", "terminal"},
+    "spark": {"errors", "model", "opening.readers", "opening.writes", "options", "store.job", "terminal"},
     "cli": {
         ROOT, "errors", "model", "opening.readers", "opening.topics_at_path", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
