@@ -254,6 +254,17 @@ def test_no_module_is_a_drawer() -> None:
     assert not {"utils", "util", "base", "helpers", "common"} & {p.stem for p in PACKAGE.rglob("*")}
 
 
+def test_no_two_classes_have_the_same_name() -> None:
+    names = [
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
 WITHOUT_KERNELS = """
 import shutil
 import sys

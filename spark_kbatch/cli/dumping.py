@@ -22,7 +22,7 @@ from spark_kbatch.cli.output import (
 from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import Files
-from spark_kbatch.log.contents import Batch, Gap, batches, entries
+from spark_kbatch.log.contents import DumpedBatch, Gap, batches, entries
 from spark_kbatch.model import CODEC_NAMES
 from spark_kbatch.record.header import (
     LOG_APPEND_TIME_TYPE,
@@ -119,7 +119,7 @@ class _Json:
     def end(self) -> None:
         pass
 
-    def batch(self, found: Batch) -> None:
+    def batch(self, found: DumpedBatch) -> None:
         row: dict[str, Any] = {"file": self._path, "position": found.position}
         row |= {**_facts(found.header), "is_valid": found.fault is None, "fault": found.fault}
         row["marker"] = found.marker()
@@ -177,7 +177,7 @@ class _Tree:
             count = f"{self._batches:,} batch{'es' * (self._batches != 1)}, {counted(self._records, 'record')}"
             self._line(1, (count, "dim"), damaged)
 
-    def batch(self, found: Batch) -> None:
+    def batch(self, found: DumpedBatch) -> None:
         self._batches += 1
         header, fault = found.header, found.fault
         records = None

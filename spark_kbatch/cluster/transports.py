@@ -25,7 +25,7 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record.codec import down_convert
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.record.legacy import MessageSet
-from spark_kbatch.store.transport import Answer, ProduceBatch, ProduceRequest
+from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 
 # Smaller batches hold too few records to be worth a header.
 _BATCH_SIZE_MIN = 16 * 1024
@@ -52,7 +52,7 @@ class LocalLog:
         """
         self._append_records, self._flush, self._level = append_records, flush, level
 
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         """Append every batch of a produce request; each partition gets an answer of its own.
 
         A run of batches is appended as one.
@@ -84,7 +84,7 @@ class StagedFiles:
         """Set up to stage batches; `level` is the compression level for topics of an older format."""
         self._staging, self._level = staging, level
 
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         """Write every batch of a produce request to staging files."""
         answer: dict[TopicPartition, AppendResult] = {}
         for batch in request.batches:

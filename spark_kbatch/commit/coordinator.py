@@ -20,7 +20,7 @@ from typing import NamedTuple
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.history import UNKNOWN_AUTHOR, Author, Commit, History, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
-from spark_kbatch.commit.sequences import Sequences
+from spark_kbatch.commit.sequences import LastSequences
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
 from spark_kbatch.commit.staging import (
     Copies,
@@ -145,7 +145,7 @@ class Coordinator:
         self._id_expiration_ms = id_expiration_ms
         self._staging_retention_ms = staging_retention_ms
         self._commits_retention_bytes = commits_retention_bytes
-        self._sequences = Sequences(manager, flush=flush)
+        self._sequences = LastSequences(manager, flush=flush)
         self._history = History(manager)
 
     @functools.cached_property

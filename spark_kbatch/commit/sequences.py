@@ -46,7 +46,7 @@ class _Saved(NamedTuple):
     offset: int
 
 
-class Sequences:
+class LastSequences:
     """The last committed sequence of each transactional id of one cluster."""
 
     def __init__(self, manager: ReplicaManager, *, flush: bool) -> None:

@@ -47,14 +47,16 @@ from spark_kbatch.options.read import (
     SubscribePattern,
     Timestamps,
 )
-from spark_kbatch.store.source import LogView, Topics
+from spark_kbatch.store.source import LogView, TopicLookup
 
 logger = logging.getLogger(__name__)
 
 _NUMBERS = {"earliest": EARLIEST, "latest": LATEST}
 
 
-def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> list[TopicPartition]:
+def selected(
+    selection: Selection, topics: TopicLookup, *, strict: bool = True
+) -> list[TopicPartition]:
     """Return the partitions to read, ordered by topic and number.
 
     Args:
@@ -84,7 +86,7 @@ def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> li
 
 
 def _partitions(
-    option: str, names: Iterable[str], topics: Topics, *, strict: bool
+    option: str, names: Iterable[str], topics: TopicLookup, *, strict: bool
 ) -> list[TopicPartition]:
     wanted = sorted(set(names))
     there = topics.existing_topics(wanted)
@@ -98,7 +100,7 @@ def _partitions(
     return found
 
 
-def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
+def ranges(options: ReadOptions, topics: TopicLookup) -> list[OffsetRange]:
     """Return the offset ranges of a batch read, ordered by partition, without those known to be empty.
 
     Raises:
@@ -136,7 +138,7 @@ def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
     return found
 
 
-def initial_offsets(options: ReadOptions, topics: Topics) -> dict[TopicPartition, int]:
+def initial_offsets(options: ReadOptions, topics: TopicLookup) -> dict[TopicPartition, int]:
     """Return where a stream without a checkpoint starts: an offset per partition, as of one moment.
 
     Raises:
@@ -229,7 +231,7 @@ def _ensure_held(
     tp: TopicPartition,
     offset: int,
     edges: LogOffsets,
-    topics: Topics,
+    topics: TopicLookup,
     options: ReadOptions,
 ) -> None:
     log_start, log_end = edges.log_start_offset, edges.end_offset(options.isolation_level)
@@ -247,7 +249,7 @@ def _ensure_not_overwritten(
     ending: Bound,
     wanted: Mapping[TopicPartition, OffsetRange],
     views: Mapping[TopicPartition, LogView],
-    topics: Topics,
+    topics: TopicLookup,
     options: ReadOptions,
 ) -> None:
     if not isinstance(ending, Offsets):
@@ -282,7 +284,7 @@ def overwritten(
         from_start: those of the partitions for which no offset was given as start.
         views: of these partitions.
         isolation: decides where a log ends.
-        why_gone: as `Topics.why_gone`.
+        why_gone: as `TopicLookup.why_gone`.
     """
     by_topic: dict[str, list[tuple[TopicPartition, int, LogOffsets]]] = {}
     for tp, end in ends.items():
@@ -322,7 +324,7 @@ def resolve(
         latest: of the partition then, exclusive.
         loss: reports a range that starts after its end, or whose records a commit has overwritten;
             nothing of it is read.
-        why_gone: as `Topics.why_gone`.
+        why_gone: as `TopicLookup.why_gone`.
 
     Raises:
         DataLossError: data loss is not accepted.

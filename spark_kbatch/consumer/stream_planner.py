@@ -60,7 +60,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.read import ReadOptions, Subscribe
 from spark_kbatch.options.topic import ensure_valid_topic
-from spark_kbatch.store.source import FoundTopic, LogView, Topics
+from spark_kbatch.store.source import FoundTopic, LogView, TopicLookup
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class StreamPlanner:
     def __init__(
         self,
         options: ReadOptions,
-        open_topics: Callable[[], Topics],
+        open_topics: Callable[[], TopicLookup],
         monotonic_ms: Callable[[], int],
     ) -> None:
         """Plan for one query.
@@ -200,7 +200,7 @@ class StreamPlanner:
     def _selected(self) -> Seen:
         selection, strict = self._options.selection, self._options.fail_on_data_loss
 
-        def ask(topics: Topics) -> Mapping[TopicPartition, LogView]:
+        def ask(topics: TopicLookup) -> Mapping[TopicPartition, LogView]:
             return topics.views(planning.selected(selection, topics, strict=strict))
 
         return Seen(*self._look(ask))
@@ -209,13 +209,13 @@ class StreamPlanner:
         wanted = set(partitions)
         topics_of_all = Subscribe(tuple({tp.topic for tp in wanted}))
 
-        def ask(topics: Topics) -> Mapping[TopicPartition, LogView]:
+        def ask(topics: TopicLookup) -> Mapping[TopicPartition, LogView]:
             there = planning.selected(topics_of_all, topics, strict=False)
             return topics.views(tp for tp in there if tp in wanted)
 
         return Seen(*self._look(ask))
 
-    def _look(self, ask: Callable[[Topics], _T]) -> tuple[_T, Mapping[str, str]]:
+    def _look(self, ask: Callable[[TopicLookup], _T]) -> tuple[_T, Mapping[str, str]]:
         """Return the result of `ask`, and the topics' ids then; ask again if topics change meanwhile."""
         changed = ""
         for _ in range(_LOOKS_MAX):
@@ -367,7 +367,7 @@ class _ChangedError(Exception):
 class _WithIds:
     """A wrapper around topics that records their ids when their logs are looked at."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: TopicLookup) -> None:
         self._topics = topics
         self._ids: dict[str, str] = {}  # of topics whose partitions were found
         self.ids: Mapping[str, str] = {}

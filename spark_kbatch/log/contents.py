@@ -41,7 +41,7 @@ _TEXT_BYTES_MAX = 16 << 20
 _SLOTS = {0: "first", state.SLOT_DISTANCE: "second"}
 
 
-class Batch(NamedTuple):
+class DumpedBatch(NamedTuple):
     """One record batch of a .log file, or one message of V0 or V1, and what is wrong with it."""
 
     position: int
@@ -73,7 +73,7 @@ class Gap(NamedTuple):
     is_damage: bool  # False for the zeros of a preallocated file
 
 
-def batches(files: Files, path: Path) -> Iterator[Batch | Gap]:
+def batches(files: Files, path: Path) -> Iterator[DumpedBatch | Gap]:
     """Yield the batches of a .log file, and the gaps between them, from its start to its end."""
     with files.opened(path) as descriptor:
         size = files.descriptor_size(descriptor)
@@ -106,7 +106,7 @@ def batches(files: Files, path: Path) -> Iterator[Batch | Gap]:
                 ensure_valid(data, 0, header)
             except CorruptRecordError as error:
                 fault = _why(error)
-            yield Batch(position, header, data, fault)
+            yield DumpedBatch(position, header, data, fault)
             end = position + header.size_in_bytes
             if fault is not None:
                 found = after(position)
@@ -131,14 +131,14 @@ def _is_zero(read: Callable[[int, int], bytes], position: int, size: int) -> boo
     return True
 
 
-class Entry(NamedTuple):
+class DumpedEntry(NamedTuple):
     """An entry of a log file other than a .log, such as an index; or the fault found in its place."""
 
     values: Mapping[str, Any]
     fault: str | None = None
 
 
-def entries(files: Files, path: Path) -> Iterator[Entry]:
+def entries(files: Files, path: Path) -> Iterator[DumpedEntry]:
     """Yield the entries of a log file other than a .log, such as an index, snapshot or checkpoint."""
     data = files.read(path)
     base = int(path.stem) if path.stem.isdecimal() else 0
@@ -151,33 +151,33 @@ def entries(files: Files, path: Path) -> Iterator[Entry]:
     elif path.suffix == ".txnindex":
         found = transaction_index.unpack(data, base)
         if found is None:
-            yield Entry({}, "not a valid index of aborted transactions")
+            yield DumpedEntry({}, "not a valid index of aborted transactions")
         for one in found or []:
-            yield Entry(one._asdict())
+            yield DumpedEntry(one._asdict())
     elif path.suffix == ".snapshot":
         yield from _producers(snapshot.unpack(data), "not a valid snapshot of producers")
     elif path.name == saved.PRODUCERS_FILE:
         content = saved.unpack(data)
         if content is not None:
-            yield Entry({"offset": content.offset, "batch_position": content.batch_position})
+            yield DumpedEntry({"offset": content.offset, "batch_position": content.batch_position})
         yield from _producers(content and content.entries, "not a valid file of producers")
     elif path.name == state.STATE_FILE:
         for position, name in _SLOTS.items():
             slot = state.unpack(data[position : position + state.SLOT_SIZE])
             if slot is None:
-                yield Entry({"slot": name}, "not valid")
+                yield DumpedEntry({"slot": name}, "not valid")
             else:
-                yield Entry({"slot": name, **slot._asdict(), "boot_id": slot.boot_id.hex()})
+                yield DumpedEntry({"slot": name, **slot._asdict(), "boot_id": slot.boot_id.hex()})
     elif len(data) > _TEXT_BYTES_MAX or b"\0" in data:
-        yield Entry({"bytes": len(data)}, "not a file that is known here")
+        yield DumpedEntry({"bytes": len(data)}, "not a file that is known here")
     else:
         for line in data.decode(errors="surrogateescape").splitlines():
-            yield Entry({"line": line})
+            yield DumpedEntry({"line": line})
 
 
 def _fixed(
     data: bytes, entry: struct.Struct, named: Callable[[int, int], Mapping[str, Any]]
-) -> Iterator[Entry]:
+) -> Iterator[DumpedEntry]:
     whole = len(data) // entry.size * entry.size
     # A broker preallocates an index: zeros follow the last entry. The first entry may be zero itself.
     end = -(-len(data[:whole].rstrip(b"\0")) // entry.size) * entry.size
@@ -186,19 +186,19 @@ def _fixed(
         key, at = entry.unpack_from(data, position)
         grows = before is None or before < (key, at)
         before = key, at
-        yield Entry(named(key, at), None if grows else "does not grow")
+        yield DumpedEntry(named(key, at), None if grows else "does not grow")
     if entry.size < whole and end < whole:
-        yield Entry({"zero_entries": (whole - max(end, entry.size)) // entry.size})
+        yield DumpedEntry({"zero_entries": (whole - max(end, entry.size)) // entry.size})
     if whole < len(data):
-        yield Entry({"bytes": len(data) - whole}, "not a whole entry")
+        yield DumpedEntry({"bytes": len(data) - whole}, "not a whole entry")
 
 
-def _producers(found: Mapping[int, ProducerEntry] | None, fault: str) -> Iterator[Entry]:
+def _producers(found: Mapping[int, ProducerEntry] | None, fault: str) -> Iterator[DumpedEntry]:
     if found is None:
-        yield Entry({}, fault)
+        yield DumpedEntry({}, fault)
     for producer_id, one in (found or {}).items():
         last = one.batches[-1] if one.batches else None
-        yield Entry(
+        yield DumpedEntry(
             {
                 "producer_id": producer_id,
                 "producer_epoch": one.producer_epoch,

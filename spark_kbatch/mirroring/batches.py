@@ -53,7 +53,7 @@ from spark_kbatch.record.header import (
 _PIECE_BYTES = 4 * 1024 * 1024
 
 
-class Batch(NamedTuple):
+class MirroredBatch(NamedTuple):
     """A record batch for a mirror's target, with base offset 0 and no producer id until it is stamped."""
 
     data: bytearray
@@ -78,7 +78,7 @@ def batches(
     *,
     start_offset: int,
     max_bytes: int,
-) -> Iterator[Batch]:
+) -> Iterator[MirroredBatch]:
     """Yield the batches to write to a mirror's target for a fetched part of a source log, in order.
 
     Args:
@@ -116,7 +116,7 @@ def _means_the_same_anywhere(header: BatchHeader, max_bytes: int) -> bool:
     )
 
 
-def _kept(source: memoryview, position: int, header: BatchHeader) -> Batch:
+def _kept(source: memoryview, position: int, header: BatchHeader) -> MirroredBatch:
     """Return a copy of a source batch with base offset 0 and without its producer id."""
     ensure_valid(source, position, header)
     data = bytearray(source[position : position + header.size_in_bytes])
@@ -130,7 +130,7 @@ def _kept(source: memoryview, position: int, header: BatchHeader) -> Batch:
             base_sequence=NO_SEQUENCE,
             attributes=attributes,
         )
-    return Batch(data, attributes, header.records_count, is_kept=True)
+    return MirroredBatch(data, attributes, header.records_count, is_kept=True)
 
 
 def _encoded_again(
@@ -140,7 +140,7 @@ def _encoded_again(
     header: BatchHeader,
     start_offset: int,
     max_bytes: int,
-) -> Iterator[Batch]:
+) -> Iterator[MirroredBatch]:
     pieces = codec.decode_batches(
         source,
         [(position, header)],
@@ -154,7 +154,7 @@ def _encoded_again(
 
 def _encoded(
     topic_partition: TopicPartition, rows: pa.RecordBatch, codec_id: int, max_bytes: int
-) -> Iterator[Batch]:
+) -> Iterator[MirroredBatch]:
     """Yield records as one batch, or halve them until each batch fits the target's size limit."""
     if not rows.num_rows:
         return
@@ -173,7 +173,7 @@ def _encoded(
         )  # fmt: skip
 
 
-def _one_batch(rows: pa.RecordBatch, codec_id: int) -> Batch:
+def _one_batch(rows: pa.RecordBatch, codec_id: int) -> MirroredBatch:
     count = rows.num_rows
     columns = arrow.columns(
         count,
@@ -189,7 +189,7 @@ def _one_batch(rows: pa.RecordBatch, codec_id: int) -> Batch:
     builder.append(columns)
     builder.close()
     data = bytearray(builder.data)
-    return Batch(data, unpack(data).attributes, count, is_kept=False)
+    return MirroredBatch(data, unpack(data).attributes, count, is_kept=False)
 
 
 def _size(of: arrow.Spans) -> int:

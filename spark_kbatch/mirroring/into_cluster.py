@@ -30,7 +30,7 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
 )
 from spark_kbatch.mirroring import progress as mirror_progress
-from spark_kbatch.mirroring.batches import Batch
+from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Committed, Progress
 from spark_kbatch.mirroring.target import EndOffsets, TargetTopic, ensure_no_other_wrote
 from spark_kbatch.model import LATEST, OffsetRange, TopicPartition
@@ -40,7 +40,7 @@ from spark_kbatch.remote.client import Client
 from spark_kbatch.remote.offsets import list_edge
 from spark_kbatch.remote.pipeline import Pipeline
 from spark_kbatch.remote.source import RemoteSource
-from spark_kbatch.remote.transactions import CommittedOffset, Transactions, is_fenced
+from spark_kbatch.remote.transactions import OffsetToCommit, Transactions, is_fenced
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, DescribeConfigsRequest
 
@@ -170,7 +170,7 @@ class ClusterTarget:
             self._transactions.end(commit=True)
         self._all_committed_ms = monotonic_ms()
 
-    def send(self, topic_partition: TopicPartition, batches: Iterable[Batch]) -> None:
+    def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Produce a partition's batches in the mirror's current transaction."""
         transactions = self._transactions
         with self._fenced():
@@ -224,7 +224,7 @@ class ClusterTarget:
     def _commit_offsets(self, progress: Progress, offsets: Mapping[TopicPartition, int]) -> None:
         topics = self._client.metadata({tp.topic for tp in offsets}).topics
         found = {
-            tp: CommittedOffset(packed.offset, packed.metadata, packed.leader_epoch)
+            tp: OffsetToCommit(packed.offset, packed.metadata, packed.leader_epoch)
             for tp in offsets
             if tp.topic in topics  # of others the cluster keeps no offsets
             for packed in [mirror_progress.pack_partition(progress, tp)]

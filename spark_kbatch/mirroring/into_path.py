@@ -29,13 +29,13 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring import target
-from spark_kbatch.mirroring.batches import Batch
+from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.mirroring.target import EndOffsets, TargetTopic
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.store.transport import Answer, ProduceBatch, ProduceRequest
+from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 
 APPLICATION = "kbatch mirror"  # in the history of commits
 
@@ -107,7 +107,7 @@ class PathTarget:
     def start(self, progress: Progress) -> None:
         """Do nothing, as the first commit stores the mirror's progress."""
 
-    def send(self, topic_partition: TopicPartition, batches: Iterable[Batch]) -> None:
+    def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Write a partition's batches to staging files, for the next commit."""
         if self._staging is None:
             self._staging = new_staging(
@@ -121,7 +121,7 @@ class PathTarget:
             data = memoryview(batch.data)
             one = ProduceBatch(topic, topic_partition, data, batch.records_count)
             with self._fenced():
-                transport.send(ProduceRequest(-1, 0, [one]), _ensure_staged)
+                transport.send(SendRequest(-1, 0, [one]), _ensure_staged)
 
     def is_due(self) -> bool:
         """Return False, as progress stored in a commit's record does not expire."""

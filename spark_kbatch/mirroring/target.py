@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.mirroring.batches import Batch
+from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.model import TopicPartition
 
@@ -79,7 +79,7 @@ class Target(Protocol):
     def start(self, progress: Progress) -> None:
         """Store the mirror's initial progress, if it must be there before the first commit."""
 
-    def send(self, topic_partition: TopicPartition, batches: Iterable[Batch]) -> None:
+    def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Write a partition's batches, invisible until `commit`, after those already sent."""
 
     def is_due(self) -> bool:

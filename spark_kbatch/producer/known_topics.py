@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 REFRESH_MS = 100
 
 
-class _Known(NamedTuple):
+class _KnownTopic(NamedTuple):
     topic: Topic
     next_look_ms: int
 
@@ -48,7 +48,7 @@ class KnownTopics:
         """
         self._find_topic, self._ensure_accepted = find_topic, ensure_accepted
         self._monotonic_ms = monotonic_ms
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownTopic] = {}
 
     def __call__(self, name: str) -> Topic:
         """Return a topic as it was when last looked up; the same object as long as it has not changed.
@@ -75,7 +75,7 @@ class KnownTopics:
             topic = known.topic
         if known is None or topic is not known.topic:
             self._ensure_accepted(topic)
-        self._known[name] = _Known(topic, now_ms + REFRESH_MS)
+        self._known[name] = _KnownTopic(topic, now_ms + REFRESH_MS)
         return topic
 
     def look_again(self, name: str) -> None:

@@ -61,7 +61,7 @@ from spark_kbatch.store.transport import (
     Node,
     Nodes,
     ProduceBatch,
-    ProduceRequest,
+    SendRequest,
     Transport,
 )
 
@@ -337,7 +337,7 @@ class Sender:
                 self._accumulator.mute(batch.topic_partition)
         self._in_flight.append(request)
         self.metrics.sent(batches, now_ms)
-        sent = ProduceRequest(
+        sent = SendRequest(
             self._config.acks,
             self._config.request_timeout_ms,
             [

@@ -70,7 +70,7 @@ def is_fenced(error: KBatchError) -> bool:
     return isinstance(error, ApiError) and error.code in _FENCED
 
 
-class CommittedOffset(NamedTuple):
+class OffsetToCommit(NamedTuple):
     """An offset that a consumer group has committed, with metadata and the epoch of the record before it."""
 
     offset: int
@@ -121,7 +121,7 @@ class Transactions:
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
+    ) -> dict[TopicPartition, OffsetToCommit]:
         """Return the group's committed offsets, for the given partitions or all that have one.
 
         Raises:
@@ -151,7 +151,7 @@ class Transactions:
 
         answer = self._ask(_GROUP, ApiKey.OFFSET_FETCH, body, errors, _REQUIRE_STABLE_SINCE)
         return {
-            TopicPartition(topic.name, one.partition_index): CommittedOffset(
+            TopicPartition(topic.name, one.partition_index): OffsetToCommit(
                 one.committed_offset, one.metadata or "", one.committed_leader_epoch
             )
             for topic in answer.topics
@@ -185,7 +185,7 @@ class Transactions:
         self._partitions |= new
         self._ask(_TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, body, errors)
 
-    def add_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def add_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
         """Commit offsets of the group in the open transaction, or begin one with them."""
         body = AddOffsetsToTxnRequest(
             transactional_id=self.name,

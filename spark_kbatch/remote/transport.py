@@ -49,12 +49,16 @@ from spark_kbatch.record.header import unpack
 from spark_kbatch.remote.client import bootstrap_nodes, leased
 from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
 from spark_kbatch.remote.producer_ids import passed_on_identity
-from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, ProduceBatch, ProduceRequest
+from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, ProduceBatch, SendRequest
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
-from spark_kbatch.wire.produce import ProducePartition, ProducePartitionResponse, ProduceTopic
-from spark_kbatch.wire.produce import ProduceRequest as ProduceBody
+from spark_kbatch.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceTopic,
+)
 from spark_kbatch.wire.protocol import (
     PRODUCE_MIN_VERSION,
     SUPPORTED,
@@ -78,7 +82,7 @@ _OF_OLD_METADATA = {
 }  # fmt: skip
 
 
-class _Known(NamedTuple):
+class _KnownMetadata(NamedTuple):
     """A topic's metadata as last looked up, and when to look it up again."""
 
     topic: TopicMetadata
@@ -121,7 +125,7 @@ class BrokerTransport:
         self._leaders: dict[TopicPartition, _Leader] = {}
         self._unreachable: set[Node] = set()  # to which a connection failed or was lost
         self._topic_ids: dict[str, str] = {}
-        self._topics: dict[str, _Known] = {}
+        self._topics: dict[str, _KnownMetadata] = {}
         # Of other threads.
         self._told: deque[ClusterMetadata] = deque()
         self._asked_for: deque[str] = deque()
@@ -189,7 +193,7 @@ class BrokerTransport:
     def _note_topics(self, metadata: ClusterMetadata) -> None:
         asks_again_ms = monotonic_ms() + self._max_age_ms
         for name, topic in metadata.topics.items():
-            self._topics[name] = _Known(topic, asks_again_ms)
+            self._topics[name] = _KnownMetadata(topic, asks_again_ms)
 
     def _note_leaders(self, metadata: ClusterMetadata) -> None:
         for name, topic in metadata.topics.items():
@@ -277,17 +281,17 @@ class BrokerTransport:
 
     # Batches.
 
-    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+    def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
         """Send one Produce request to its broker, which must be ready."""
         topics: dict[str, ProduceTopic] = {}
         for batch in request.batches:
             name, partition = batch.topic_partition
             topic = topics.setdefault(name, ProduceTopic(name, []))
             topic.partitions.append(ProducePartition(partition, batch.data))
-        body = ProduceBody(request.acks, request.timeout_ms, list(topics.values()))
+        body = ProduceRequest(request.acks, request.timeout_ms, list(topics.values()))
         node: Any = request.node
 
-        def body_of(version: int) -> ProduceBody:
+        def body_of(version: int) -> ProduceRequest:
             _ensure_version(version, request.batches)
             return body
 
@@ -298,7 +302,7 @@ class BrokerTransport:
             node, ApiKey.PRODUCE, body_of, on_complete, timeout_ms=max(request.timeout_ms, 1)
         )
 
-    def _results(self, request: ProduceRequest, answer: Any, error: KBatchError | None) -> Answer:
+    def _results(self, request: SendRequest, answer: Any, error: KBatchError | None) -> Answer:
         batches = {batch.topic_partition: batch for batch in request.batches}
         if error is not None:
             self._look_up(batch.topic.name for batch in request.batches)

@@ -47,7 +47,7 @@ class PartitionState(NamedTuple):
         return sorted(nodes, key=lambda node: node != self.leader)
 
 
-class _Known(NamedTuple):
+class _KnownState(NamedTuple):
     """One partition as it was read, with the fingerprints of the files it was read from."""
 
     topic_id: str
@@ -70,9 +70,9 @@ class PartitionStates:
     def __init__(self, json_files: JsonFiles, paths: ClusterPaths, deleted: DeletedTopics) -> None:
         self._json_files, self.paths, self._deleted = json_files, paths, deleted
         self.files = json_files.files
-        self._known: dict[TopicPartition, _Known] = {}  # each replaced whole
+        self._known: dict[TopicPartition, _KnownState] = {}  # each replaced whole
         # What `spread` has tried last, each guarded by its partition's lock.
-        self._tried: dict[TopicPartition, _Known] = {}
+        self._tried: dict[TopicPartition, _KnownState] = {}
 
     def read(self, topic_partition: TopicPartition, topic_id: str) -> PartitionState | None:
         """Return a partition's stored leader and ISR; None if they have never changed.
@@ -86,17 +86,17 @@ class PartitionStates:
         """
         return self._read(topic_partition, topic_id).state
 
-    def _read(self, topic_partition: TopicPartition, topic_id: str) -> _Known:
+    def _read(self, topic_partition: TopicPartition, topic_id: str) -> _KnownState:
         mirrors, known = self._json_files.mirrors, self._known.get(topic_partition)
         if known is None or known.topic_id != topic_id or known.mirrors is not mirrors:
             path = self.paths.partition_file(topic_partition)
             name = path.relative_to(self.paths.path)
             copies = tuple(folder / name for folder in mirrors.folders)
-            known = _Known(topic_id, mirrors, (path, *copies))
+            known = _KnownState(topic_id, mirrors, (path, *copies))
         # The look comes before the read: a file that is replaced in between is read again next time.
         fingerprints = tuple(map(self._fingerprint, known.paths))
         if known.fingerprints != fingerprints:
-            known = _Known(topic_id, mirrors, known.paths, fingerprints)
+            known = _KnownState(topic_id, mirrors, known.paths, fingerprints)
             if any(fingerprints):
                 known = self._newest(topic_partition, known.paths[0], known)
             self._known[topic_partition] = known
@@ -108,7 +108,9 @@ class PartitionStates:
         except OSError:
             return None  # of a broken disk
 
-    def _newest(self, topic_partition: TopicPartition, path: Path, known: _Known) -> _Known:
+    def _newest(
+        self, topic_partition: TopicPartition, path: Path, known: _KnownState
+    ) -> _KnownState:
         """Read all copies of a partition's file; return what the newest says, and where it is missing."""
 
         def is_its(found: Mapping[str, Any]) -> bool:

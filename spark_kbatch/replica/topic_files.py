@@ -53,7 +53,7 @@ _LEAST = {
 }  # of settings that may be less than 1
 
 
-class _Known(NamedTuple):
+class _KnownFile(NamedTuple):
     """A cached topic, with the path and fingerprint of the file that it was read from."""
 
     path: Path
@@ -78,7 +78,7 @@ class TopicFiles:
     ) -> None:
         self._json_files, self._files, self._paths = json_files, json_files.files, paths
         self._cluster_file, self._deleted = cluster_file, deleted
-        self._known: dict[str, _Known] = {}  # by name; each replaced whole
+        self._known: dict[str, _KnownFile] = {}  # by name; each replaced whole
 
     def names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted, with the cluster's internal ones if `internal` is set."""
@@ -101,7 +101,7 @@ class TopicFiles:
             InvalidTopicError: Kafka would refuse the name.
             KafkaStorageError: the file is damaged; says how to recreate it. Or PATH is gone, or an old one.
         """
-        known = self._known.get(name) or _Known(self._paths.topic_file(name))
+        known = self._known.get(name) or _KnownFile(self._paths.topic_file(name))
         # The look comes before the read: a file that is replaced in between is read again next time.
         fingerprint = self._files.fingerprint(known.path)
         if fingerprint is not None and fingerprint == known.fingerprint:

@@ -48,7 +48,7 @@ class Append(NamedTuple):
     peer: Peer | None = None  # that sent it
 
 
-class _Queue:
+class _AppendQueue:
     """The appends that wait for one partition, in the order in which they arrived."""
 
     __slots__ = ("appends", "topic_partition", "waiting_since")
@@ -67,7 +67,7 @@ class Appends:
         self._backend, self._pool, self._call_later = backend, pool, call_later
         self._flush = flush
         self._mutex = threading.Lock()  # guards _queues and their contents; innermost
-        self._queues: dict[TopicPartition, _Queue] = {}  # only those that are not idle
+        self._queues: dict[TopicPartition, _AppendQueue] = {}  # only those that are not idle
 
     def append(self, topic_partition: TopicPartition, append: Append) -> None:
         """Queue a batch for its partition; any thread may call its `answer` later, with no lock held."""
@@ -76,14 +76,14 @@ class Appends:
             if queue is not None:
                 queue.appends.append(append)
                 return
-            queue = self._queues[topic_partition] = _Queue(topic_partition)
+            queue = self._queues[topic_partition] = _AppendQueue(topic_partition)
             queue.appends.append(append)
         self._make_ready(queue)
 
-    def _make_ready(self, queue: _Queue) -> None:
+    def _make_ready(self, queue: _AppendQueue) -> None:
         self._pool.submit(functools.partial(self._serve, queue), queue.appends[0].peer)
 
-    def _serve(self, queue: _Queue) -> None:
+    def _serve(self, queue: _AppendQueue) -> None:
         for _ in range(_IN_A_ROW_MAX):
             append = queue.appends[0]
             began_s = time.thread_time()
@@ -101,7 +101,7 @@ class Appends:
                     return
         self._make_ready(queue)
 
-    def _is_done(self, queue: _Queue, append: Append) -> bool:
+    def _is_done(self, queue: _AppendQueue, append: Append) -> bool:
         """Append and answer a queued batch; return False if it must still wait for the partition's lock."""
         if queue.waiting_since is not None and self._is_locked(queue.topic_partition):
             return self._timed_out(append)
@@ -160,7 +160,7 @@ class Appends:
         append.answer(AppendResult(error=error))
         return True
 
-    def _wait(self, queue: _Queue) -> None:
+    def _wait(self, queue: _AppendQueue) -> None:
         """Schedule the next check of a locked partition's queue, and answer its timed-out appends."""
         now_s = time.monotonic()
         if queue.waiting_since is None:

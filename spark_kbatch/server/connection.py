@@ -68,7 +68,7 @@ class Exchange:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         api_key: int,
         version: int,
         correlation_id: int,
@@ -117,7 +117,7 @@ class Exchange:
         self._connection.in_loop(self._connection.end, error)
 
 
-class Connection:
+class ClientConnection:
     """A client's connection to the server, with one request in progress at a time."""
 
     def __init__(
@@ -128,8 +128,8 @@ class Connection:
         request_max_bytes: int,
         memory: Memory,
         peers: Peers,
-        on_request: Callable[[Connection, memoryview], None],
-        on_closed: Callable[[Connection], None],
+        on_request: Callable[[ClientConnection, memoryview], None],
+        on_closed: Callable[[ClientConnection], None],
     ) -> None:
         """Serve a connected, non-blocking socket.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import KBatchError, ProtocolError, UnsupportedVersionError
 from spark_kbatch.server.api_versions import ApiVersionsHandler
-from spark_kbatch.server.connection import Connection, Exchange
+from spark_kbatch.server.connection import ClientConnection, Exchange
 from spark_kbatch.server.intercepts import Intercept, InterceptedRequest
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES
 from spark_kbatch.server.metrics import RequestMetrics
@@ -35,7 +35,7 @@ _HUGE_BYTES = 131_072
 _ELEMENTS_MAX = 32  # of all arrays, such as partitions
 
 
-class Entry(NamedTuple):
+class ApiHandler(NamedTuple):
     """An api key's entry in the dispatch table: its handler, and the threads that may call it."""
 
     handler: Handler
@@ -53,7 +53,7 @@ class Dispatch:
         """Start with ApiVersions alone; functions given to `intercept` run in the pool `intercepting`."""
         self._intercepting, self._call_later = intercepting, call_later
         self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, ApiHandler] = {}
         self.metrics: dict[int, RequestMetrics] = {}  # by api key
         self.register(ApiKey.API_VERSIONS, ApiVersionsHandler(self.supported).handle, None)
 
@@ -68,7 +68,7 @@ class Dispatch:
             pool: whose threads call the handler; None for the loop alone.
             by_loop: whether the loop calls it if the request is small.
         """
-        self._entries[api_key] = Entry(handler, pool, by_loop or pool is None)
+        self._entries[api_key] = ApiHandler(handler, pool, by_loop or pool is None)
         self.metrics[api_key] = RequestMetrics()
 
     def intercept(self, api_key: int, function: Intercept | None) -> None:
@@ -80,7 +80,7 @@ class Dispatch:
         """Return the supported versions, by api key."""
         return {key: protocol.SUPPORTED[key] for key in self._entries}
 
-    def request(self, connection: Connection, frame: memoryview) -> None:
+    def request(self, connection: ClientConnection, frame: memoryview) -> None:
         """Decode a request and have its handler answer it; called in the event loop's thread.
 
         Raises:
@@ -115,7 +115,7 @@ class Dispatch:
             )
 
     def _is_done_by_loop(
-        self, entry: Entry, connection: Connection, frame: memoryview, exchange: Exchange
+        self, entry: ApiHandler, connection: ClientConnection, frame: memoryview, exchange: Exchange
     ) -> bool:
         """Handle a request at once, if that takes little; return False if it is for the handler's threads."""
         if (
@@ -144,7 +144,7 @@ class Dispatch:
 
     def _decoded(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         frame: memoryview,
         max_elements: int = protocol.MAX_REQUEST_ELEMENTS,
     ) -> Received:
@@ -154,7 +154,7 @@ class Dispatch:
         )
 
     def _decode_and_begin(
-        self, entry: Entry, connection: Connection, frame: memoryview, exchange: Exchange
+        self, entry: ApiHandler, connection: ClientConnection, frame: memoryview, exchange: Exchange
     ) -> None:
         try:
             received = self._decoded(connection, frame)
@@ -163,7 +163,7 @@ class Dispatch:
             return
         self._begin(entry, received, exchange)
 
-    def _begin(self, entry: Entry, received: Received, exchange: Exchange) -> None:
+    def _begin(self, entry: ApiHandler, received: Received, exchange: Exchange) -> None:
         """Call the handler of a decoded request, after the function that intercepts it, if any."""
         go_on = functools.partial(self._run, entry.handler, received, exchange)
         intercept = self._intercepts.get(received.api_key)
@@ -214,7 +214,7 @@ def _refuse(received: Received, exchange: Exchange, error: ErrorCode) -> None:
 
 
 def _received(
-    connection: Connection, api_key: int, version: int, client_id: str, body: object
+    connection: ClientConnection, api_key: int, version: int, client_id: str, body: object
 ) -> Received:
     return Received(
         api_key,

@@ -50,7 +50,7 @@ class FetchHandler:
         self._backend, self._memory, self._max_bytes = backend, memory, max_bytes
         self._mutex = threading.Lock()  # guards the rest; innermost
         self._waiting: dict[
-            _Answer, Callable[[], None]
+            _FetchAnswer, Callable[[], None]
         ] = {}  # functions that answer with what there is
         self._partitions_waiting = 0  # of all these fetches
         self._is_ending = False
@@ -62,7 +62,7 @@ class FetchHandler:
         if error:
             respond(fetch_refusal(request, received.version, error))
             return
-        answer = _Answer(request, respond)
+        answer = _FetchAnswer(request, respond)
         fetch = functools.partial(self._fetch, request, answer)
         with self._mutex:
             waits = not self._is_ending and request.max_wait_ms > 0
@@ -85,12 +85,12 @@ class FetchHandler:
         for answer_now in waiting:
             answer_now()
 
-    def _forget(self, answer: _Answer) -> None:
+    def _forget(self, answer: _FetchAnswer) -> None:
         with self._mutex:
             if self._waiting.pop(answer, None) is not None:
                 self._partitions_waiting -= answer.partitions
 
-    def _fetch(self, request: FetchRequest, answer: _Answer, max_wait_ms: int) -> None:
+    def _fetch(self, request: FetchRequest, answer: _FetchAnswer, max_wait_ms: int) -> None:
         infos = {
             TopicPartition(topic.topic, one.partition): FetchInfo(
                 one.fetch_offset,
@@ -129,7 +129,7 @@ class FetchHandler:
         return 0 if topic is None else topic.partitions
 
 
-class _Answer:
+class _FetchAnswer:
     """The response to one Fetch request, sent once: when there are enough bytes, or when the server ends."""
 
     def __init__(self, request: FetchRequest, respond: Respond) -> None:
@@ -138,7 +138,7 @@ class _Answer:
         self._mutex = threading.Lock()  # guards _is_given
         self._is_given = False
         self.unknown: Collection[TopicPartition] = ()  # partitions that do not exist
-        self.on_given: Callable[[_Answer], object] = lambda _: None
+        self.on_given: Callable[[_FetchAnswer], object] = lambda _: None
         self.isolation = (
             IsolationLevel.READ_COMMITTED
             if request.isolation_level

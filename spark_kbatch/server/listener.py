@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import ServerConfig
-from spark_kbatch.server.connection import Connection, Memory
+from spark_kbatch.server.connection import ClientConnection, Memory
 from spark_kbatch.server.occasionally import occasionally
 from spark_kbatch.server.peers import Peers
 from spark_kbatch.wire.addresses import look_up
@@ -87,13 +87,13 @@ class Listener:
         self._memory, self._peers = memory, Peers(self.call_later)
         self._selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(self._selector)
-        self._connections: set[Connection] = set()  # used by the loop alone
+        self._connections: set[ClientConnection] = set()  # used by the loop alone
         self.connections_made = 0  # changed by the loop alone
         self._no_more = False  # connections
         self._all_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kbatch-server", daemon=True)
 
-    def start(self, on_request: Callable[[Connection, memoryview], None]) -> None:
+    def start(self, on_request: Callable[[ClientConnection, memoryview], None]) -> None:
         """Listen for connections, and start the event loop, which calls `on_request` with each request.
 
         Raises:
@@ -173,11 +173,11 @@ class Listener:
         if not self._no_more:
             self._loop.add_reader(self._socket, self._accept)
 
-    def _connected(self, sock: socket.socket) -> Connection:
+    def _connected(self, sock: socket.socket) -> ClientConnection:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return Connection(
+        return ClientConnection(
             self._loop,
             sock,
             request_max_bytes=self._config.socket_request_max_bytes,
@@ -187,7 +187,7 @@ class Listener:
             on_closed=self._closed,
         )
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
         if self._no_more and not self._connections:
             self._all_ended.set()

@@ -48,7 +48,7 @@ class ProduceHandler:
     def handle(self, received: Received, respond: Respond) -> None:
         """Queue the batches; answer once each is appended or refused."""
         request: ProduceRequest = received.body
-        answer = _Answer(received, respond)
+        answer = _ProduceAnswer(received, respond)
         refused = _refused(received)
         deadline_s = time.monotonic() + max(request.timeout_ms, 0) / 1000
         appends: dict[TopicPartition, Append] = {}
@@ -92,7 +92,7 @@ class ProduceHandler:
         answer.done_with_one()
 
 
-class _Answer:
+class _ProduceAnswer:
     """The response to one Produce request, sent when the last partition's result is known."""
 
     def __init__(self, received: Received, respond: Respond) -> None:

@@ -1,4 +1,4 @@
-"""Topics for readers: names, partitions, views of logs as of one moment, and whole batches."""
+"""TopicLookup for readers: names, partitions, views of logs as of one moment, and whole batches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Fetcher(Protocol):
         """
 
 
-class Topics(Protocol):
+class TopicLookup(Protocol):
     """The interface to topics that planning needs: names, partitions and views of logs."""
 
     def topic_names(self, *, internal: bool = False) -> Sequence[str]:
@@ -76,7 +76,7 @@ class Topics(Protocol):
         """Return why a log does not show an offset below its start; empty if that is not known."""
 
 
-class Source(Topics, Protocol):
+class Source(TopicLookup, Protocol):
     """A folder or a real cluster that topics are read from.
 
     It is thread-safe, and keeps no file open.

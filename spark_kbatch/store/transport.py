@@ -55,7 +55,7 @@ class ProduceBatch(NamedTuple):
     records_count: int
 
 
-class ProduceRequest(NamedTuple):
+class SendRequest(NamedTuple):
     """Finished batches for a transport, at most one of each partition.
 
     A transport that takes runs may get several, one after the other: it writes them all, or none.
@@ -73,7 +73,7 @@ Answer = Mapping[TopicPartition, AppendResult]  # for a run, of its first batch
 class Transport(Protocol):
     """The destination of finished batches."""
 
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         """Take a request, and answer it once, now or later, from any thread.
 
         An exception counts as the answer for every batch.

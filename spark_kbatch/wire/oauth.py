@@ -255,7 +255,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-class _Answer(http.client.HTTPResponse):
+class _TokenAnswer(http.client.HTTPResponse):
     """An answer of limited size that must be complete at a given time."""
 
     def __init__(self, sock: socket.socket, *args: Any, until_s: float, **kwargs: Any) -> None:
@@ -298,7 +298,7 @@ class _BoundedConnection(http.client.HTTPConnection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         until_s = time.monotonic() + (self.timeout or _TIMEOUT_S)
-        self.response_class = functools.partial(_Answer, until_s=until_s)  # type: ignore[assignment]
+        self.response_class = functools.partial(_TokenAnswer, until_s=until_s)  # type: ignore[assignment]
 
 
 class _BoundedHttpsConnection(_BoundedConnection, http.client.HTTPSConnection):

@@ -27,7 +27,7 @@ from spark_kbatch.model import AppendResult
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.store.transport import Answer, ProduceRequest
+from spark_kbatch.store.transport import Answer, SendRequest
 from tests.benchmarks.bench_codec import encode_all
 from tests.support.interleaved import Candidate, bulk_rows, interleave
 from tests.support.targets import Targets
@@ -48,7 +48,7 @@ class Nowhere:
     def __init__(self) -> None:
         self.records = self.bytes = 0
 
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         for batch in request.batches:
             self.records += batch.records_count
             self.bytes += len(batch.data)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError, RecordTooLargeError
-from spark_kbatch.mirroring.batches import Batch, batches
+from spark_kbatch.mirroring.batches import MirroredBatch, batches
 from spark_kbatch.model import AbortedTransaction, IsolationLevel, ReadRange, TopicPartition
 from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.record.header import LogRead, walk
@@ -49,11 +49,11 @@ def mirrored(
     start_offset: int = 0,
     max_bytes: int = NO_LIMIT,
     aborted: Sequence[AbortedTransaction] = (),
-) -> list[Batch]:
+) -> list[MirroredBatch]:
     return list(batches(TP, read_of(data, aborted), start_offset=start_offset, max_bytes=max_bytes))
 
 
-def contents(found: Sequence[Batch]) -> list[Record]:
+def contents(found: Sequence[MirroredBatch]) -> list[Record]:
     """Return the records of the batches as one log that starts at 0; each batch must be whole and dense."""
     result: list[Record] = []
     for one in found:
@@ -273,7 +273,7 @@ def test_logs_of_real_brokers_are_mirrored_record_for_record(shared_data: Path) 
         source = open_reader(str(path)).source
         tp = TopicPartition(topic, int(partition))
         offset = source.views([tp])[tp].offsets.log_start_offset
-        found: list[Batch] = []
+        found: list[MirroredBatch] = []
         while True:
             asked = ReadRange(offset, 1 << 20, IsolationLevel.READ_COMMITTED)
             read, _ = source.fetch(tp, asked)

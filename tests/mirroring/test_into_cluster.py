@@ -15,7 +15,7 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError, KBatchError, MirrorFencedError, RequestTimedOutError
 from spark_kbatch.mirroring import into_cluster
-from spark_kbatch.mirroring.batches import Batch
+from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.copying import MirrorProgress
 from spark_kbatch.mirroring.into_cluster import ClusterTarget
 from spark_kbatch.mirroring.progress import Progress
@@ -204,7 +204,7 @@ def test_an_open_transaction_counts_as_records_of_another(
     two.run()
     begun = target(brokers)
     begun.take_over()
-    batch = Batch(bytearray(builders.batch(n=1)), 0, 1, is_kept=True)
+    batch = MirroredBatch(bytearray(builders.batch(n=1)), 0, 1, is_kept=True)
     begun.send(TopicPartition("events", 0), [batch])
     begun._pipeline.drain()
 

@@ -14,7 +14,7 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
-from spark_kbatch.log.contents import Batch, batches
+from spark_kbatch.log.contents import DumpedBatch, batches
 from tests.support.small_disk import kbatch
 
 Damage = Callable[[bytearray, list[int]], None]
@@ -74,7 +74,7 @@ def a_damaged_cluster(path: Path, damage: Damage, *, index_interval_bytes: int =
                 producer.send("events", value=f"value {number}")
             producer.flush()
     log = path / "broker-0/events-0/00000000000000000000.log"
-    positions = [one.position for one in batches(Files(), log) if isinstance(one, Batch)]
+    positions = [one.position for one in batches(Files(), log) if isinstance(one, DumpedBatch)]
     assert len(positions) == BATCHES
     data = bytearray(log.read_bytes())
     damage(data, positions)

@@ -21,7 +21,7 @@ from spark_kbatch.producer.memory import BatchMemory
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record import codec
 from spark_kbatch.record.builder import RecordBatchBuilder
-from spark_kbatch.store.transport import Answer, ProduceRequest
+from spark_kbatch.store.transport import Answer, SendRequest
 from tests.support import builders, reference
 from tests.support.accumulators import bytes_in_use
 from tests.support.builders import to_records
@@ -37,7 +37,7 @@ class Kept:
     def __init__(self) -> None:
         self.batches: dict[int, list[bytes]] = defaultdict(list)
 
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         answer = {}
         for batch in request.batches:
             self.batches[batch.topic_partition.partition].append(bytes(batch.data))
@@ -143,7 +143,7 @@ class Limited(Kept):
         self._kept, self._limit = kept, limit
         self.refused = 0
 
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         fits = [batch for batch in request.batches if len(batch.data) <= self._limit]
         answer: dict[TopicPartition, AppendResult] = {}
         self._kept.send(request._replace(batches=fits), answer.update)

@@ -25,7 +25,7 @@ from spark_kbatch.model import CODECS, AppendOrigin, TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.store.transport import Answer, ProduceRequest
+from spark_kbatch.store.transport import Answer, SendRequest
 from tests.support import builders
 from tests.support.store import store_of
 
@@ -43,7 +43,7 @@ class Unreliable:
         self._fates = list(fates)
         self.runs: list[int] = []  # batches of each partition in each request
 
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         self.runs += Counter(one.topic_partition for one in request.batches).values()
         fate = self._fates.pop(0) if self._fates else "answered"
         if fate != "unsent":

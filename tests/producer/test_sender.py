@@ -41,7 +41,7 @@ from spark_kbatch.producer.futures import FailedFuture, RecordFuture
 from spark_kbatch.producer.memory import BufferPool
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record import compression
-from spark_kbatch.store.transport import Answer, ProduceRequest, Transport
+from spark_kbatch.store.transport import Answer, SendRequest, Transport
 from tests.support import builders, reference
 from tests.support.accumulators import bytes_in_use
 from tests.support.faults import run_child
@@ -562,7 +562,7 @@ class FailsOnce:
     def __init__(self, log: Transport) -> None:
         self._log, self._has_failed = log, False
 
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         if not self._has_failed and any(
             batch.topic_partition.partition == 0 for batch in request.batches
         ):
@@ -740,7 +740,7 @@ def test_a_transient_error_is_retried_until_the_timeout_which_has_it_as_its_caus
     cluster: spark_kbatch.Cluster, number: int
 ) -> None:
     class Failing:
-        def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+        def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
             raise KafkaStorageError.of(OSError(number, os.strerror(number)))
 
     with producing(cluster, Failing(), delivery_timeout_ms=150, request_timeout_ms=100) as producer:

@@ -18,7 +18,7 @@ from typing import Any
 
 from spark_kbatch.errors import DisconnectedError, NotLeaderOrFollowerError
 from spark_kbatch.model import AppendResult, TopicPartition
-from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, ProduceRequest, Transport
+from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, SendRequest, Transport
 
 OnAnswer = Callable[[Answer], None]
 
@@ -30,7 +30,7 @@ class _Broker:
         self.connection = 0  # a number that is new after each loss
         self.ready_s = 0.0  # when it may be connected to again
         self.busy_until_s = 0.0
-        self.in_flight: dict[int, tuple[ProduceRequest, OnAnswer]] = {}
+        self.in_flight: dict[int, tuple[SendRequest, OnAnswer]] = {}
 
 
 class FakeBrokers:
@@ -65,7 +65,7 @@ class FakeBrokers:
         self._numbers = itertools.count()
         self._wakes = threading.Event()
         self.silent: set[int] = set()  # brokers that answer nothing
-        self.requests: list[tuple[int, ProduceRequest]] = []
+        self.requests: list[tuple[int, SendRequest]] = []
         self.most_in_flight: Counter[int] = Counter()
         # How many of its requests the producer waits for; a connection breaks a moment after it gives one up.
         self.awaited: Callable[[int], int] = lambda node: len(self._brokers[node].in_flight)
@@ -99,7 +99,7 @@ class FakeBrokers:
         while self._events and self._events[0][0] <= time.monotonic():
             heapq.heappop(self._events)[2]()
 
-    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+    def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
         node: Any = request.node
         broker = self._brokers[node]
         if not self.is_ready(node):
@@ -122,7 +122,7 @@ class FakeBrokers:
         """Make another broker the leader; the client believes in the old one until it is refused."""
         self.leaders[topic_partition] = node
 
-    def _meet(self, node: int, number: int, request: ProduceRequest) -> None:
+    def _meet(self, node: int, number: int, request: SendRequest) -> None:
         broker, rng = self._brokers[node], self._random
         connection = broker.connection
         timeout_s = request.timeout_ms / 1000
@@ -154,7 +154,7 @@ class FakeBrokers:
 
         self._at(broker.busy_until_s, execute)
 
-    def _execute(self, node: int, request: ProduceRequest) -> Answer:
+    def _execute(self, node: int, request: SendRequest) -> Answer:
         led = [b for b in request.batches if self.leaders[b.topic_partition] == node]
         answers: list[Answer] = [{}]
         if led:

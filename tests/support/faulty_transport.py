@@ -19,7 +19,7 @@ from enum import Enum
 from spark_kbatch.errors import InvalidRecordError, KafkaStorageError, RecordTooLargeError
 from spark_kbatch.model import AppendResult
 from spark_kbatch.record import codec
-from spark_kbatch.store.transport import Answer, ProduceBatch, ProduceRequest, Transport
+from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest, Transport
 
 OnAnswer = Callable[[Answer], None]
 
@@ -55,7 +55,7 @@ def drawn_fates(seed: object, among: Sequence[Fate]) -> Iterator[Fate]:
 class SentRequest:
     """A request that a transport received, with its bytes at that time."""
 
-    def __init__(self, log: Transport, request: ProduceRequest, on_answer: OnAnswer) -> None:
+    def __init__(self, log: Transport, request: SendRequest, on_answer: OnAnswer) -> None:
         self._log, self._request, self._on_answer = log, request, on_answer
         self._bytes = [bytes(batch.data) for batch in request.batches]
         self._sent = time.monotonic()
@@ -78,7 +78,7 @@ class SentRequest:
         """Return True if there is time left to write, which takes the log a while."""
         return time.monotonic() - self._sent < 0.8 * self._request.timeout_ms / 1000
 
-    def write(self, request: ProduceRequest | None = None) -> Answer:
+    def write(self, request: SendRequest | None = None) -> Answer:
         """Append the request's memory, as it is now, to the log; return the log's answer."""
         answers: list[Answer] = []
         self._log.send(request or self._request, answers.append)
@@ -123,7 +123,7 @@ class FaultyTransport:
         self._written: set[bytes] = set()  # values of records that a log has, or is about to have
         self.overwritten: list[SentRequest] = []  # while they could be read
 
-    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+    def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
         sent = SentRequest(self._log, request, on_answer)
         fate = next(self._fates, Fate.DELIVERED)
         if fate is Fate.SPLIT and not self._written.isdisjoint(sent.values):
@@ -218,7 +218,7 @@ class HeldTransport:
         self._changed = threading.Condition()
         self._sent: list[SentRequest] = []
 
-    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+    def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
         with self._changed:
             self._sent.append(SentRequest(self._log, request, on_answer))
             self._changed.notify_all()
@@ -247,7 +247,7 @@ class Gate:
     def open(self) -> None:
         self._is_open.set()
 
-    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+    def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
         self.arrived.set()
         assert self._is_open.wait(20)
         self._log.send(request, on_answer)
@@ -256,5 +256,5 @@ class Gate:
 class Silent:
     """A transport whose answer names no partition."""
 
-    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+    def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
         on_answer({})

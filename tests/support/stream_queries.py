@@ -8,13 +8,13 @@ from typing import Any
 from spark_kbatch.consumer.stream_planner import StreamPlanner
 from spark_kbatch.model import StreamPiece
 from spark_kbatch.options.read import parse_stream_read_options
-from spark_kbatch.store.source import Topics
+from spark_kbatch.store.source import TopicLookup
 
 
 class Query:
     """A query as Spark runs it: the offsets that it logged survive a restart, its planner does not."""
 
-    def __init__(self, topics: Topics, **options: Any) -> None:
+    def __init__(self, topics: TopicLookup, **options: Any) -> None:
         self.topics = topics
         self.options = {"path": "/data", "subscribe": "a", "startingOffsets": "earliest"} | options
         self.committed: dict[str, Any] | None = None
@@ -30,7 +30,7 @@ class Query:
         self.planner = StreamPlanner(self.parsed, self.opened, lambda: self.now_ms)
         return self
 
-    def opened(self) -> Topics:
+    def opened(self) -> TopicLookup:
         """Return the source that the planner reads from."""
         return self.topics
 

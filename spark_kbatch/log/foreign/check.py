@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.contents import Batch, Gap, batches, entries
+from spark_kbatch.log.contents import DumpedBatch, Gap, batches, entries
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.log.segment import Segment, base_offset_of, segment_at
 from spark_kbatch.model import TopicPartition
@@ -58,7 +58,7 @@ def _check_segment(
     tail: list[str] = []  # after the last valid batch so far
     for found in batches(files, path):
         if isinstance(found, Gap) or found.fault is not None:
-            if isinstance(found, Batch) or found.is_damage:
+            if isinstance(found, DumpedBatch) or found.is_damage:
                 what = found.what if isinstance(found, Gap) else found.fault
                 tail.append(f"{path}: position {found.position}: {what}")
             continue

@@ -75,7 +75,7 @@ class BatchPosition(NamedTuple):
     position: int
 
 
-class ProducerBatch(NamedTuple):
+class ReplayedBatch(NamedTuple):
     """A producer's batch, with its end-of-transaction marker if it is a control batch."""
 
     position: BatchPosition
@@ -200,7 +200,7 @@ def replay(
 
 def producer_batches(
     files: Files, segments: Iterable[Segment], offset: int, start: BatchPosition | None = None
-) -> Iterator[ProducerBatch]:
+) -> Iterator[ReplayedBatch]:
     """Yield the batches with a producer id, from the one that holds `offset` on, in order.
 
     Args:
@@ -231,7 +231,7 @@ def producer_batches(
                         known = header.producer_id > NO_PRODUCER_ID or header.is_transactional
                         if known and next_offset > offset:
                             marker = _marker(window, position, header)
-                            yield ProducerBatch(
+                            yield ReplayedBatch(
                                 BatchPosition(segment.base_offset, position), header, marker
                             )
                 except CorruptRecordError as error:

@@ -34,7 +34,7 @@ from spark_kbatch.server.groups.records import (
     STRING_BYTES_MAX,
     CommittedOffset,
 )
-from spark_kbatch.server.groups.store import OffsetsStore, Topics
+from spark_kbatch.server.groups.store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.server.metadata import GROUP_OPERATIONS
 from spark_kbatch.server.requests import Received, Respond
@@ -497,7 +497,7 @@ class GroupCoordinator:
         return OffsetFetchResponse(topics=topics, error_code=error)
 
     def _committed(
-        self, group_id: str, numbers: Numbers | None, topics: Topics
+        self, group_id: str, numbers: Numbers | None, topics: TopicsOfRequest
     ) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedOffset]]:
         """Return a group's offsets of some partitions, or all, sorted; those of deleted topics are left out."""
         wanted = None

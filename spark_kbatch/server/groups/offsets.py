@@ -36,7 +36,7 @@ from spark_kbatch.server.groups.records import (
     GroupKey,
     OffsetKey,
 )
-from spark_kbatch.server.groups.store import Change, OffsetsStore, Topics, code_of_append
+from spark_kbatch.server.groups.store import Change, OffsetsStore, TopicsOfRequest, code_of_append
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,9 @@ class CommittedOffsets:
         self._store, self._groups, self._config = store, memberships.groups, config
         self._memberships, self._now_ms = memberships, now_ms
 
-    def commit(self, committing: Committing, topics: Topics) -> dict[TopicPartition, ErrorCode]:
+    def commit(
+        self, committing: Committing, topics: TopicsOfRequest
+    ) -> dict[TopicPartition, ErrorCode]:
         """Store offsets; return the error for each partition."""
         answers = dict.fromkeys(committing.offsets, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         topic_ids = {tp: _topic_id_of(topics, tp) for tp in committing.offsets}
@@ -179,7 +181,7 @@ class CommittedOffsets:
         return {tp: found for tp in topic_partitions if (found := of_group.get(tp)) is not None}
 
     def delete(
-        self, group_id: str, topic_partitions: Collection[TopicPartition], topics: Topics
+        self, group_id: str, topic_partitions: Collection[TopicPartition], topics: TopicsOfRequest
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
         """Drop a group's offsets of some partitions; return one error code for all, or one for each."""
         group = self._groups.get(group_id)
@@ -269,7 +271,7 @@ class CommittedOffsets:
         return self._now_ms() - since_ms >= self._config.offsets_retention_ms
 
 
-def _topic_id_of(topics: Topics, topic_partition: TopicPartition) -> str | None:
+def _topic_id_of(topics: TopicsOfRequest, topic_partition: TopicPartition) -> str | None:
     try:
         return topics.id_of(topic_partition)
     except KafkaStorageError as error:

@@ -124,7 +124,7 @@ class StoredGroups:
         yield from self.others.items()
 
 
-class Topics:
+class TopicsOfRequest:
     """The topics of a cluster as one request finds them: each is looked up once. Not thread-safe."""
 
     def __init__(self, backend: Backend) -> None:
@@ -229,9 +229,9 @@ class OffsetsStore:
         finally:
             self.waited_ms += self._monotonic_ms() - started_ms
 
-    def topics(self) -> Topics:
+    def topics(self) -> TopicsOfRequest:
         """Return the topics of the cluster, for one request."""
-        return Topics(self._backend)
+        return TopicsOfRequest(self._backend)
 
     def _make_topic(self) -> None:
         if self._is_made:
@@ -351,7 +351,7 @@ def read_groups(backend: Backend) -> list[StoredGroup]:
         KafkaStorageError, CorruptRecordError: the log cannot be read.
     """
     contents, _, _ = _load(backend)
-    topics = Topics(backend)
+    topics = TopicsOfRequest(backend)
     found = []
     for group_id in sorted({*contents.groups, *contents.offsets}):
         metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
