@@ -392,15 +392,15 @@ def describe_topic(
     for topic in found:
         table.add_row(topic.name, "num.partitions", str(topic.partitions), None)
         table.add_row(topic.name, "replication.factor", str(topic.replication_factor), None)
-        defaults = _settings(TopicConfig()) if isinstance(topic, Topic) else {}
+        defaults = _settings(TopicConfig()) if isinstance(topic.config, TopicConfig) else {}
         for key, value in _settings(topic.config).items():
             table.add_row(topic.name, key, _text(value), _text(defaults.get(key)))
     table.print()
 
 
-def _settings(config: TopicConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a topic's settings by Kafka's keys, such as retention.ms."""
-    settings = asdict(config) if isinstance(config, TopicConfig) else config
+def _settings(config: TopicConfig | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a topic's settings by Kafka's keys, such as retention.ms; none if they are not known."""
+    settings = asdict(config) if isinstance(config, TopicConfig) else config or {}
     return {topic_key(name): value for name, value in settings.items()}
 
 

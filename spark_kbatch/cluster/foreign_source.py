@@ -25,7 +25,7 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options.read import ReadOptions
-from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import parse_foreign_end
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.source import FoundTopic
@@ -68,7 +68,7 @@ class ForeignSource:
     def topic(self, name: str) -> Topic:
         """Return a topic's id, empty if the broker wrote none, and the count of partitions found here."""
         partitions = self.partitions(name)
-        return Topic(name, self._log_dir.topic_id(partitions[0]), len(partitions), TopicConfig())
+        return Topic(name, self._log_dir.topic_id(partitions[0]), len(partitions), config=None)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions in this log dir; the cluster's other brokers may have more.

@@ -18,7 +18,7 @@ from spark_kbatch.commit.staging import Extent, ReplicatedStaging
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import INT_MAX, AppendResult, TopicPartition
-from spark_kbatch.options.producer import ProducerConfig
+from spark_kbatch.options.producer import ProducerConfig, fair_batch_size
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
@@ -26,9 +26,6 @@ from spark_kbatch.record.codec import down_convert
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.record.legacy import MessageSet
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
-
-# Smaller batches hold too few records to be worth a header.
-_BATCH_SIZE_MIN = 16 * 1024
 
 # A batch whose partition is locked for this long lets those of other partitions go first.
 _LOCK_TIMEOUT_MS = 100
@@ -91,8 +88,8 @@ class StagedFiles:
             topic, topic_partition, _, records_count = batch
             data, largest = _in_format(batch, self._level)
             limit, option = min(
-                (topic.config.max_message_bytes, "max.message.bytes"),
-                (topic.config.segment_bytes, "segment.bytes"),
+                (topic.settings.max_message_bytes, "max.message.bytes"),
+                (topic.settings.segment_bytes, "segment.bytes"),
             )
             if largest > limit:
                 # A commit would refuse it; the producer splits it if it has several records.
@@ -109,7 +106,7 @@ class StagedFiles:
 
 def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:
     """Return a batch, down-converted if its topic's message format is V0 or V1."""
-    magic = batch.topic.config.message_magic
+    magic = batch.topic.message_magic
     if magic == MAGIC:
         return MessageSet(batch.data, len(batch.data))
     return down_convert(batch.data, magic, level=level)
@@ -129,10 +126,8 @@ class TaskProducer:
         find_topic = functools.cache(find_topic)  # its file is read once
         batch_size = options.batch_size
         if self._topic is not None:
-            # So that each partition can have an open batch: batches sent to make room for others would
-            # hold a record or two.
-            each = options.buffer_memory // (2 * find_topic(self._topic).partitions)
-            batch_size = min(batch_size, max(each, _BATCH_SIZE_MIN))
+            partitions = find_topic(self._topic).partitions
+            batch_size = fair_batch_size(batch_size, options.buffer_memory, partitions)
         self._producer = Producer(
             ProducerConfig(
                 batch_size=batch_size,

@@ -90,7 +90,7 @@ class PathTarget:
 
     def _known(self, topic: Topic) -> TargetTopic:
         self._topics[topic.name] = topic
-        largest = min(topic.config.max_message_bytes, topic.config.segment_bytes)
+        largest = topic.batch_bytes_max
         return TargetTopic(topic.topic_id, topic.partitions, largest)
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:

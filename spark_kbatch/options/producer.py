@@ -31,6 +31,8 @@ from spark_kbatch.options.write import (
 
 logger = logging.getLogger(__name__)
 
+_BATCH_SIZE_MIN = 16 * 1024  # smaller batches hold too few records to be worth a header
+
 
 @dataclass(frozen=True)
 class ProducerConfig:
@@ -151,6 +153,15 @@ def parse_producer_options(*options: Mapping[str, Any]) -> ProducerConfig:
     config = _with_time_to_deliver(config, given)
     _warn_of_a_constant_backoff(config)
     return _with_idempotence_where_possible(config, given)
+
+
+def fair_batch_size(batch_size: int, buffer_memory: int, partitions: int) -> int:
+    """Return a batch size with which each partition of a topic can have an open batch.
+
+    Else batches that are sent to make room for others would hold a record or two.
+    """
+    each = max(buffer_memory // (2 * partitions), _BATCH_SIZE_MIN)
+    return min(batch_size, each)
 
 
 def _parsed(option: Option, value: Any) -> Any:

@@ -34,6 +34,7 @@ NO_LIMIT = -1  # of retention.ms and retention.bytes
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
 _VERSION = re.compile(r"(\d)\.(\d{1,2})(\.\d{1,2}){0,2}(-IV\d)?")
+_NEWEST_MAGIC = 2
 _NO_CHANGES: Mapping[str, object] = {}
 _VERSIONS = "a version of Kafka, 0.8 or later, such as 0.9.0, 0.10.2 or 3.0"
 
@@ -245,13 +246,17 @@ class Topic:
     name: str
     topic_id: str
     partitions: int
-    config: TopicConfig
+    config: TopicConfig | None  #: None where the place does not tell it
     replicas: tuple[tuple[int, ...], ...] = ()  #: node ids by partition; the first is preferred
     given: frozenset[str] = frozenset()  #: keys of settings given, if only with the default
 
     def __repr__(self) -> str:
         copies = f", replication_factor={self.replication_factor}" if self.replicas else ""
         return f"Topic({self.name!r}, partitions={self.partitions}{copies})"
+
+    def __dir__(self) -> list[str]:
+        shown = {setting.name for setting in fields(self)} | {"replicas_of", "replication_factor"}
+        return [name for name in super().__dir__() if name in shown or name.startswith("_")]
 
     def replicas_of(self, partition: int) -> tuple[int, ...]:
         """Return the nodes that hold a partition, in order of preference."""
@@ -261,6 +266,45 @@ class Topic:
     def replication_factor(self) -> int:
         """The number of copies of each record."""
         return len(self.replicas_of(0))
+
+    @property
+    def settings(self) -> TopicConfig:
+        """The topic's settings, which a cluster in a folder always tells.
+
+        Raises:
+            ConfigError: the place does not tell them.
+        """
+        if self.config is None:
+            raise ConfigError(f"the settings of topic {self.name!r} are not known here")
+        return self.config
+
+    # What a writer has to know; where the settings are not known, those who store the records say no.
+
+    @property
+    def message_magic(self) -> int:
+        """Magic of the records that are written to the topic."""
+        return _NEWEST_MAGIC if self.config is None else self.config.message_magic
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """Size in bytes of the largest record batch that the topic takes."""
+        if self.config is None:
+            return INT_MAX
+        return min(self.config.max_message_bytes, self.config.segment_bytes)
+
+    @property
+    def limits_times(self) -> bool:
+        """Whether `ensure_time_accepted` may refuse a record's timestamp."""
+        return self.config is not None and self.config.limits_times
+
+    def ensure_time_accepted(self, timestamp_ms: int, now_ms: int) -> None:
+        """Check a record's time as `TopicConfig.ensure_time_accepted` does."""
+        if self.config is not None:
+            self.config.ensure_time_accepted(self.name, timestamp_ms, now_ms)
+
+    def stored_codec(self, sent_codec: int) -> int:
+        """Return the codec that a batch is stored with, given the one that its producer used."""
+        return sent_codec if self.config is None else self.config.stored_codec(sent_codec)
 
 
 def _timestamp_type(key: str, value: str) -> str:
@@ -387,11 +431,11 @@ def altered(
     settings = parse_topic_options(given)
     for key in Given(reset, CONFIG_OPTIONS):
         settings[topic_field(key)] = getattr(TopicConfig, topic_field(key))
-    config = replace(topic.config, **settings)
-    if config.message_magic != topic.config.message_magic:
+    config = replace(topic.settings, **settings)
+    if config.message_magic != topic.message_magic:
         raise ConfigError(
             f"option 'message.format.version' of topic {topic.name!r} is "
-            f"{topic.config.message_format_version!r} and cannot be changed: its records have that "
+            f"{topic.settings.message_format_version!r} and cannot be changed: its records have that "
             "format; create another topic"
         )
     keys = {topic_key(key) for key in given} | {key for key in fixed if fixed[key] is not None}

@@ -154,10 +154,10 @@ def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
     Raises:
         ConfigError: zstd, which is newer than the formats V0 and V1.
     """
-    if topic.config.message_magic < 2 and compression_type == "zstd":
+    if topic.message_magic < 2 and compression_type == "zstd":
         raise ConfigError(
             f"option 'compression.type' is 'zstd', but topic {topic.name!r} has "
-            f"message.format.version={topic.config.message_format_version}, a format without zstd; "
+            f"message.format.version={topic.settings.message_format_version}, a format without zstd; "
             f"accepted: {', '.join(name for name in CODECS if name != 'zstd')}"
         )
 

@@ -369,7 +369,7 @@ class RecordAccumulator:
             sequences.assign(first)
         taken, topic = [first], first.topic
         # Messages of an older format are not numbered through a run.
-        if not self._takes_runs or topic.config.message_magic < MAGIC:
+        if not self._takes_runs or topic.message_magic < MAGIC:
             return taken
         before = first.run
         if before is not None and before.is_dissolved:

@@ -390,7 +390,7 @@ class BatchMemory:
 
     def write_limit(self, topic: Topic) -> int:
         """Return the largest size in bytes that a batch of this topic should have when closed."""
-        limit = min(topic.config.max_message_bytes, topic.config.segment_bytes)
+        limit = topic.batch_bytes_max
         return max(min(self._batch_size, limit), RECORD_BATCH_OVERHEAD)
 
     def close(self, batch: ProducerBatch) -> None:
@@ -412,7 +412,7 @@ class BatchMemory:
 
     def _codec_of(self, topic: Topic) -> tuple[int, int | None]:
         """Return the compression codec of a topic's batches, and its level if it is the producer's codec."""
-        codec = topic.config.stored_codec(self._codec)
+        codec = topic.stored_codec(self._codec)
         return codec, self._level if codec == self._codec else None
 
     def _capacity(self, topic: Topic, write_limit: int) -> tuple[int, float]:

@@ -254,7 +254,7 @@ class Producer:
         size = len(key_bytes or b"") + len(value_bytes or b"")
         size += sum(HEADER_OVERHEAD_MAX + len(k) + len(v or b"") for k, v in header_bytes)
         found, partition = self._partitioner.partition_one(topic, key_bytes, size, partition)
-        found.config.ensure_time_accepted(topic, time_ms, now_ms)
+        found.ensure_time_accepted(time_ms, now_ms)
         if header_bytes:
             _ensure_headers_exist(found)
         size += RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX
@@ -510,10 +510,10 @@ class Producer:
 def _ensure_times_accepted(timestamps: Array, routing: Routing, now_ms: int) -> None:
     """Check every row's time against its topic's limits."""
     for topic in routing.topics:
-        if topic.config.limits_times:
+        if topic.limits_times:
             times = timestamps[_is_of(topic, routing) & (timestamps >= 0)]
             for timestamp in (times.min(), times.max()) if len(times) else ():
-                topic.config.ensure_time_accepted(topic.name, int(timestamp), now_ms)
+                topic.ensure_time_accepted(int(timestamp), now_ms)
 
 
 def _is_of(topic: Topic, routing: Routing) -> Array:
@@ -525,10 +525,10 @@ def _is_of(topic: Topic, routing: Routing) -> Array:
 
 
 def _ensure_headers_exist(topic: Topic) -> None:
-    if topic.config.message_magic < MAGIC:
+    if topic.message_magic < MAGIC:
         raise ConfigError(
             f"a record for topic {topic.name!r} has headers, which the topic's "
-            f"message.format.version={topic.config.message_format_version} does not support; leave them "
+            f"message.format.version={topic.settings.message_format_version} does not support; leave them "
             "out, or write to a topic with version 0.11.0 or later"
         )
 
@@ -536,7 +536,7 @@ def _ensure_headers_exist(topic: Topic) -> None:
 def _ensure_rows_fit(headers_bounds: Array, routing: Routing) -> None:
     """Check that no row with headers goes to a topic whose format has no headers."""
     for topic in routing.topics:
-        if topic.config.message_magic < MAGIC:
+        if topic.message_magic < MAGIC:
             # The headers of a row without any take one byte, their count.
             has_headers = np.diff(headers_bounds) > 1
             if has_headers[_is_of(topic, routing)].any():

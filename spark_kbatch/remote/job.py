@@ -47,7 +47,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition, ranges_shown
-from spark_kbatch.options.producer import ProducerConfig, parse_producer_options
+from spark_kbatch.options.producer import ProducerConfig, fair_batch_size, parse_producer_options
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.options.write import WriteOptions
@@ -61,8 +61,6 @@ from spark_kbatch.wire.protocol import ApiKey, DescribeConfigsRequest
 logger = logging.getLogger(__name__)
 
 _TOPIC_RESOURCE = 2  # of DescribeConfigs
-# Smaller batches hold too few records to be worth a header.
-_BATCH_SIZE_MIN = 16 * 1024
 
 
 class Sent(NamedTuple):
@@ -115,9 +113,8 @@ class RemoteJob:
                 find = find_topic if is_micro_batch else ensure_topic
                 topic = find(options, client, options.topic)
                 count = len(topic.partitions) if topic else options.num_partitions or 1
-                # So that each partition can have an open batch.
-                each = max(config.buffer_memory // (2 * count), _BATCH_SIZE_MIN)
-                config = replace(config, batch_size=min(config.batch_size, each))
+                size = fair_batch_size(config.batch_size, config.buffer_memory, count)
+                config = replace(config, batch_size=size)
         return cls(options, config, is_found=topic is not None)
 
     def stage(

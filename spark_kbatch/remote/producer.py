@@ -13,18 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.remote import ClusterOptions
-from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.remote.client import Client, leased
 from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.transport import BrokerTransport
-
-_UNKNOWN = TopicConfig(
-    message_timestamp_after_max_ms=LONG_MAX
-)  # settings: the broker knows its limits
 
 
 def open_producer(
@@ -81,7 +76,7 @@ class FoundTopics:
             UnknownTopicOrPartitionError: it does not exist; names those that do.
         """
         found = self._transport.topic(name) or self._ask(name)
-        topic = Topic(name, found.topic_id, len(found.partitions), _UNKNOWN)
+        topic = Topic(name, found.topic_id, len(found.partitions), config=None)
         if topic != self._found.get(name):
             self._found[name] = topic
         return self._found[name]

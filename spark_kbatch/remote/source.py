@@ -27,7 +27,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
 from spark_kbatch.options.remote import ClusterOptions
-from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client, leased
@@ -122,7 +122,7 @@ class RemoteSource:
         """
         found = self._look_up(lambda client: _topic(client, name))
         replicas = tuple(one.replicas for one in found.partitions)
-        return Topic(name, found.topic_id, len(found.partitions), TopicConfig(), replicas)
+        return Topic(name, found.topic_id, len(found.partitions), None, replicas)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order, or raise an error if it does not exist."""

@@ -245,7 +245,7 @@ class ReplicaManager:
                 directory = self.metadata.cluster_file.log_directory(topic_partition, node_id)
                 # One for all threads: it knows the partition's producers.
                 log = logs.setdefault(
-                    node_id, PartitionLog(self.files, directory, topic_partition, topic.config)
+                    node_id, PartitionLog(self.files, directory, topic_partition, topic.settings)
                 )
             return log
 

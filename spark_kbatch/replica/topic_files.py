@@ -190,7 +190,7 @@ class TopicFiles:
                 GENERATION: generation + 1,
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
-                "config": _stored_config(topic.config),
+                "config": _stored_config(topic.settings),
                 **({"given": sorted(topic.given)} if topic.given else {}),
                 **assignment,
             },

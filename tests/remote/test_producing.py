@@ -72,6 +72,20 @@ def headers(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[reference
     return [reference.read_header(batch) for batch in reference.split_batches(data)]
 
 
+def test_a_batch_may_be_larger_than_the_limit_of_a_new_topic(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    """What a real topic takes is known to its brokers alone."""
+    cluster.alter_topic("events", {"max.message.bytes": 8 << 20})
+    options = {"batch_size": 4 << 20, "max_request_size": 8 << 20, "linger_ms": 60_000}
+    with producing(server, **options) as producer:
+        for _ in range(30):
+            producer.send("events", os.urandom(100_000), partition=0)
+        producer.flush()
+
+    assert [one.records_count for one in headers(cluster)] == [30]
+
+
 def numbered(count: int) -> list[bytes]:
     return [b"%04d" % number for number in range(count)]
 
