@@ -71,7 +71,7 @@ DOORS = {
         "addresses", "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "produce", "protocol",
     },
     "server": {"groups.store", "intercepts", "ownership", "server"},
-    "cluster": {"export", "foreign_source", "groups", "job", "metrics", "parts", "transports"},
+    "cluster": {"export", "folder_store", "foreign_store", "groups", "job", "metrics", "transports"},
     "opening": {"broker_logs", "cluster", "readers", "topics_at_path", "writes"},
     "spark": {"demo", "source"},
     "cli": {"main"},

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.model import ConsumerGroup, GroupMember, GroupOffset, TopicPartition
 from spark_kbatch.server.groups.store import StoredGroup, read_groups
 from spark_kbatch.wire import assignment
 
 
-def groups_of(parts: ClusterParts) -> list[ConsumerGroup]:
+def groups_of(parts: FolderStore) -> list[ConsumerGroup]:
     """Return all consumer groups of the cluster, sorted by id.
 
     Raises the errors of `read_groups`.
@@ -53,7 +53,7 @@ def _members(group: StoredGroup) -> tuple[GroupMember, ...]:
 
 
 def _ends(
-    parts: ClusterParts, topic_partitions: Sequence[TopicPartition]
+    parts: FolderStore, topic_partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Return the high watermarks of these partitions, without those that are gone or cannot be read."""
     try:

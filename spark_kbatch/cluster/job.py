@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.commit.coordinator import NOTHING_VISIBLE, Coordinator, Overwrite
 from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import Extent, OpenFiles, Probe, ReplicatedStaging, Staging
@@ -107,7 +107,7 @@ class Job:
             raise ConfigError(
                 "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
             )
-        parts = ClusterParts(
+        parts = FolderStore(
             options.path,
             create=options.auto_create_topics_enable,
             log_dirs=options.log_dirs,
@@ -149,7 +149,7 @@ class Job:
         first = next(with_rows, None)
         if first is None:
             return Staged([], self._transaction, application_id, query_id)
-        parts = ClusterParts(self.options.path)
+        parts = FolderStore(self.options.path)
         topics = _TopicsOfTask(parts, self.options, self._topic_id, self._planned)
         producer = task_producer(parts, self._transaction, self.options, topics.find)
         done = False
@@ -184,7 +184,7 @@ class Job:
         Returns:
             False if it was skipped as a duplicate.
         """
-        parts = ClusterParts(self.options.path)
+        parts = FolderStore(self.options.path)
         coordinator = coordinator_for(parts, self.options)
         planned = [*(one for of_task in staged for one in of_task.planned)]
         ids = _create(parts, [self._planned, *planned] if self._planned else planned)
@@ -234,7 +234,7 @@ class Job:
 
     def abort(self, staged: Sequence[Staged]) -> None:
         """Remove the files that finished tasks of a failed job staged; others may still be writing."""
-        self._discard(coordinator_for(ClusterParts(self.options.path), self.options), staged)
+        self._discard(coordinator_for(FolderStore(self.options.path), self.options), staged)
 
     def _discard(self, coordinator: Coordinator, staged: Sequence[Staged]) -> None:
         extents = _extents(staged)
@@ -244,7 +244,7 @@ class Job:
             extents = []
 
 
-def find_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic | None:
+def find_topic(parts: FolderStore, name: str, options: WriteOptions) -> Topic | None:
     """Return the topic that a write goes to; None if it does not exist.
 
     Raises:
@@ -257,7 +257,7 @@ def find_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic |
     return topic
 
 
-def plan_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic:
+def plan_topic(parts: FolderStore, name: str, options: WriteOptions) -> Topic:
     """Return the topic that a write creates, with its options, when it commits.
 
     Raises:
@@ -284,7 +284,7 @@ class _TopicsOfTask:
     """The topics that the rows of one task go to: found, or planned if they do not exist."""
 
     def __init__(
-        self, parts: ClusterParts, options: WriteOptions, topic_id: str, planned: Topic | None
+        self, parts: FolderStore, options: WriteOptions, topic_id: str, planned: Topic | None
     ) -> None:
         """Start with what the job's begin knows of the topic that the options name."""
         self.planned: dict[str, Topic] = {}
@@ -324,7 +324,7 @@ class _TopicsOfTask:
         return topic
 
 
-def _create(parts: ClusterParts, planned: Iterable[Topic]) -> dict[str, str]:
+def _create(parts: FolderStore, planned: Iterable[Topic]) -> dict[str, str]:
     """Create the planned topics that do not exist yet; return the id that each planned one has now.
 
     Raises:
@@ -354,7 +354,7 @@ def _ensure_fits(topic: Topic, options: WriteOptions) -> None:
     ensure_codec_exists(topic, options.compression_type)
 
 
-def coordinator_for(parts: ClusterParts, options: WriteOptions) -> Coordinator:
+def coordinator_for(parts: FolderStore, options: WriteOptions) -> Coordinator:
     """Return the coordinator that commits a job's staged rows, with the options of the write."""
     return Coordinator(
         parts.manager,
@@ -370,7 +370,7 @@ def coordinator_for(parts: ClusterParts, options: WriteOptions) -> Coordinator:
 
 
 def task_producer(
-    parts: ClusterParts,
+    parts: FolderStore,
     transaction: str,
     options: WriteOptions,
     find: Callable[[str], Topic] | None = None,
@@ -394,7 +394,7 @@ def task_producer(
 
 
 def new_staging(
-    parts: ClusterParts, transaction: str, *, shared_bytes_max: int, flush: bool
+    parts: FolderStore, transaction: str, *, shared_bytes_max: int, flush: bool
 ) -> ReplicatedStaging:
     """Return the staging files of one task of a job.
 
@@ -417,7 +417,7 @@ def new_staging(
     return ReplicatedStaging(on_node)
 
 
-def _staging_dir(parts: ClusterParts) -> Path:
+def _staging_dir(parts: FolderStore) -> Path:
     """Return the first staging directory on an online log dir, for a file that all tasks must see.
 
     Raises:

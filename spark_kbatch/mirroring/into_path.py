@@ -15,8 +15,8 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
+from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.job import coordinator_for, new_staging, user_name
-from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.cluster.transports import StagedFiles
 from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import ReplicatedStaging
@@ -46,7 +46,7 @@ class PathTarget:
     A `target.Target`.
     """
 
-    def __init__(self, parts: ClusterParts, mirror: str) -> None:
+    def __init__(self, parts: FolderStore, mirror: str) -> None:
         """Set up for the mirror of this name, which is its transactional id in the target."""
         self._parts, self._mirror = parts, mirror
         # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.

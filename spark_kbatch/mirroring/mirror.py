@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spark_kbatch.cluster.foreign_source import ForeignSource
-from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.foreign_store import ForeignStore
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_meta_properties
@@ -125,10 +125,10 @@ def _open_source(
         return _OpenedSource(RemoteSource(options), str(options), cluster_id, is_live=True)
     source = open_reader(location, foreign_end=foreign_end).source
     path = absolute_path(location)
-    if isinstance(source, ClusterParts):
+    if isinstance(source, FolderStore):
         cluster_id = source.metadata.cluster_file.cluster_id()
         return _OpenedSource(source, str(path), cluster_id, is_live=True)
-    assert isinstance(source, ForeignSource)
+    assert isinstance(source, ForeignStore)
     return _OpenedSource(source, str(path), _cluster_id_of_logs(path), is_live=False)
 
 
@@ -146,7 +146,7 @@ def _opened_target(
     options = _cluster_options("target", location, config)
     target: Target
     if options is None:
-        target = PathTarget(ClusterParts(location, create=True, implied=True), mirror_name)
+        target = PathTarget(FolderStore(location, create=True, implied=True), mirror_name)
     else:
         from spark_kbatch.mirroring.into_cluster import ClusterTarget  # noqa: PLC0415  the network
 

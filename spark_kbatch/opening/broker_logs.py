@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from spark_kbatch.cluster.foreign_source import ForeignSource
+from spark_kbatch.cluster.foreign_store import ForeignStore
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.os_errors import raises_kbatch_errors
 from spark_kbatch.opening.topics_at_path import TopicsAtPath
@@ -35,7 +35,7 @@ class BrokerLogs(TopicsAtPath):
     They are only read; methods that would write raise ConfigError.
     """
 
-    def __init__(self, source: ForeignSource) -> None:
+    def __init__(self, source: ForeignStore) -> None:
         super().__init__(source)
         self._source = source
 

@@ -5,7 +5,7 @@
         for arrow_batch in cluster.read("events"):
             ...
 
-Checks arguments and delegates to `ClusterParts`.
+Checks arguments and delegates to `FolderStore`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.commit.staging import (
     AbandonedJob,
@@ -133,7 +133,7 @@ class Cluster(TopicsAtPath):
             ConfigError: there is no cluster at `path`, none can be created, or it was created with
                 other log dirs; says which.
         """
-        self._parts = ClusterParts(
+        self._parts = FolderStore(
             path, create=create, log_dirs=log_dirs, without_nodes=without_nodes, files=files
         )
         super().__init__(self._parts)

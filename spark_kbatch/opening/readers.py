@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.cluster.foreign_source import ForeignSource
-from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.foreign_store import ForeignStore
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
@@ -126,10 +126,10 @@ def _open_source(path: StrPath, foreign_end: str) -> SourceAtPath:
     if logs is not None:
         return logs
     with _told_what_is_looked_for(path):
-        return ClusterParts(path, files=files)
+        return FolderStore(path, files=files)
 
 
-def _broker_logs(path: StrPath, foreign_end: str, files: Files) -> ForeignSource | None:
+def _broker_logs(path: StrPath, foreign_end: str, files: Files) -> ForeignStore | None:
     """Return a Kafka broker's logs at a path; None if a cluster, or neither, is there.
 
     Raises:
@@ -145,7 +145,7 @@ def _broker_logs(path: StrPath, foreign_end: str, files: Files) -> ForeignSource
         raise ConfigError(f"{metadata.path} cannot be read: {error.strerror or error}") from error
     if log_dir is None:
         return None
-    return ForeignSource(metadata.path, log_dir, foreign_end=foreign_end)
+    return ForeignStore(metadata.path, log_dir, foreign_end=foreign_end)
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spark_kbatch.cluster import parts
+from spark_kbatch.cluster import folder_store
+from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.job import Job
-from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.write import WriteOptions
@@ -16,7 +16,7 @@ from spark_kbatch.store.job import WriteJob
 
 def cluster_to_write(path: StrPath) -> Cluster:
     """Open the cluster at `path` for a command that writes; if there is none, create it and log that."""
-    ClusterParts(path, create=True, implied=True)
+    FolderStore(path, create=True, implied=True)
     return Cluster(path)
 
 
@@ -36,7 +36,7 @@ def given_up_by_restore(
     Raises:
         ConfigError: the folders are of different clusters.
     """
-    return parts.given_up_by_restore(path, log_dirs, without_nodes)
+    return folder_store.given_up_by_restore(path, log_dirs, without_nodes)
 
 
 def begin_job(

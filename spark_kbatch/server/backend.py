@@ -1,4 +1,4 @@
-"""The part of the cluster's interface that the server uses; `cluster/parts.py` implements it."""
+"""The part of the cluster's interface that the server uses; `cluster/folder_store.py` implements it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Backend(Protocol):
         deadline: float | None = None,
         implied: bool = False,
     ) -> Topic:
-        """Create a topic, as `ClusterParts.make_topic` does."""
+        """Create a topic, as `FolderStore.make_topic` does."""
 
     def append_records(
         self,

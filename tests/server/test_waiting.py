@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.server import Server
@@ -167,7 +167,7 @@ def test_producer_ids_that_wait_for_a_lock_delay_no_other_requests(
     asked = InitProducerIdRequest(version=4, transactional_id=None, transaction_timeout_ms=1)
     clients = [RawClient(server) for _ in range(LOCKED)]
     with RawClient(server) as other:
-        with ClusterParts(cluster.path).manager.locks.metadata():
+        with FolderStore(cluster.path).manager.locks.metadata():
             for client in clients:
                 client.send(request(ApiKey.INIT_PRODUCER_ID, 4, asked))
             started = time.monotonic()

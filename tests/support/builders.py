@@ -197,7 +197,7 @@ def append_records(
     flush: bool = False,
     **named: Any,
 ) -> dict[TopicPartition, AppendResult]:
-    """Return what `ClusterParts.append_records` answers, and check that it answers once."""
+    """Return what `FolderStore.append_records` answers, and check that it answers once."""
     answers: list[Mapping[TopicPartition, AppendResult]] = []
     store_of(cluster).append_records(
         timeout_ms=1000,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from spark_kbatch import BrokerLogs, Cluster
-from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.consumer.topic_reader import TopicReader
 
 
-def store_of(cluster: Cluster) -> ClusterParts:
+def store_of(cluster: Cluster) -> FolderStore:
     """Return the logs, locks and metadata that a cluster works on."""
     return cluster._parts
 

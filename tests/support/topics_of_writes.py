@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from spark_kbatch.cluster import job
-from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.transports import TaskProducer
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 
 
-def find_or_create_topic(parts: ClusterParts, name: str, options: WriteOptions) -> Topic:
+def find_or_create_topic(parts: FolderStore, name: str, options: WriteOptions) -> Topic:
     """Return the topic that a write goes to, created with its options if it does not exist."""
     found = job.find_topic(parts, name, options)
     return found or parts.make_planned_topic(job.plan_topic(parts, name, options))
 
 
-def task_producer(parts: ClusterParts, transaction: str, options: WriteOptions) -> TaskProducer:
+def task_producer(parts: FolderStore, transaction: str, options: WriteOptions) -> TaskProducer:
     """Return the producer of a task, which creates the topics that it writes to."""
     return job.task_producer(
         parts, transaction, options, lambda name: find_or_create_topic(parts, name, options)

@@ -14,7 +14,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
 from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError
 from spark_kbatch.files import Files
@@ -155,7 +155,7 @@ def test_the_creation_of_the_topic_waits_for_its_lock_as_long_as_an_append_may_t
     cluster: Cluster,
 ) -> None:
     kept = OffsetsStore(store_of(cluster), timeout_ms=50)
-    with ClusterParts(cluster.path).manager.locks.metadata(), pytest.raises(LockTimeoutError):
+    with FolderStore(cluster.path).manager.locks.metadata(), pytest.raises(LockTimeoutError):
         kept.append([offset(1)])
     assert kept.contents == StoredGroups()
 
@@ -329,7 +329,7 @@ def crashes(recording: Recording, seeds: range) -> Iterator[Crash]:
 
 
 def opened(files: Files) -> OffsetsStore:
-    return OffsetsStore(ClusterParts(PATH, files=files), flush=True)
+    return OffsetsStore(FolderStore(PATH, files=files), flush=True)
 
 
 def contents_after(*changes: Change) -> StoredGroups:

@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 _ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
 
 
-class ClusterParts:
+class FolderStore:
     """An open cluster in a folder: its metadata, replica manager, history and commit coordinators.
 
     A `consumer.source.Source`. Thread-safe; keeps no file open.

@@ -40,7 +40,7 @@ _INTERNAL = {
 }  # fmt: skip
 
 
-class ForeignSource:
+class ForeignStore:
     """Read access to the logs in a broker's log dir, in a partition's directory, or in one .log file.
 
     A `consumer.source.Source`.
