@@ -56,7 +56,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from spark_kbatch import files as files  # first: on Windows it says what to do
 from spark_kbatch.commit.history import Commit
@@ -93,8 +93,8 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, TopicPartition
-from spark_kbatch.opening.broker_logs import BrokerLogs
 from spark_kbatch.opening.cluster import Cluster
+from spark_kbatch.opening.readers import connect as opened
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options import arguments
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
@@ -111,7 +111,6 @@ if TYPE_CHECKING:
     from spark_kbatch.mirroring.copying import MirrorProgress
     from spark_kbatch.producer.futures import ArrowFuture, RecordFuture, RecordMetadata
     from spark_kbatch.producer.producer import Producer
-    from spark_kbatch.remote.cluster import RemoteCluster
     from spark_kbatch.remote.topics import RemoteTopic
     from spark_kbatch.server.intercepts import InterceptedRequest
     from spark_kbatch.server.server import Server
@@ -125,7 +124,6 @@ __all__ = [
     "ApiError",
     "ArrowFuture",
     "AuthenticationError",
-    "BrokerLogs",
     "BufferExhaustedError",
     "ClosedError",
     "Cluster",
@@ -157,7 +155,6 @@ __all__ = [
     "RecordFuture",
     "RecordMetadata",
     "RecordTooLargeError",
-    "RemoteCluster",
     "RemoteTopic",
     "RequestTimedOutError",
     "RetriableError",
@@ -184,7 +181,6 @@ _MODULES = {
     "Producer": "producer.producer",
     "RecordFuture": "producer.futures",
     "RecordMetadata": "producer.futures",
-    "RemoteCluster": "remote.cluster",
     "RemoteTopic": "remote.topics",
     "Server": "server.server",
 }
@@ -205,16 +201,6 @@ def __dir__() -> list[str]:
     return sorted([*__all__, "errors", *(name for name in globals() if name.startswith("__"))])
 
 
-@overload
-def open(
-    path: StrPath,
-    *,
-    create: Literal[True],
-    log_dirs: str | Sequence[StrPath] = (),
-    without_nodes: Collection[int] | None = None,
-    foreign_end: str = "log",
-) -> Cluster: ...
-@overload
 def open(
     path: StrPath,
     *,
@@ -222,20 +208,13 @@ def open(
     log_dirs: str | Sequence[StrPath] = (),
     without_nodes: Collection[int] | None = None,
     foreign_end: str = "log",
-) -> Cluster | BrokerLogs: ...
-def open(
-    path: StrPath,
-    *,
-    create: bool = False,
-    log_dirs: str | Sequence[StrPath] = (),
-    without_nodes: Collection[int] | None = None,
-    foreign_end: str = "log",
-) -> Cluster | BrokerLogs:
-    """Open the cluster, or a real broker's logs, at `path`.
+) -> Cluster:
+    """Open the cluster, or a real broker's logs, at `path`; or connect to a real cluster.
 
     Args:
         path: a cluster's folder; or, opened read-only, a real broker's log dir, the directory of a
-            partition in one, or a .log file. `~` is the home folder.
+            partition in one, or a .log file. `~` is the home folder. Or HOST:PORT of a real cluster, for
+            which `connect` takes a client's options.
         create: whether to create a cluster if there is none.
         log_dirs: folders, usually on different disks, for the logs of a cluster that is created: a
             list, or text separated by commas. A record can have as many replicas as there are folders.
@@ -246,8 +225,8 @@ def open(
             "checkpoint", at the high watermark that the broker last wrote to its checkpoint.
 
     Returns:
-        A Cluster, or BrokerLogs. Both are read the same way; what only a cluster has, such as a
-        producer, BrokerLogs refuses.
+        A Cluster. Any place is read the same way; what it has not, such as a producer for a broker's logs,
+        raises ConfigError.
 
     Raises:
         ConfigError: neither is there; says what is there instead.
@@ -269,6 +248,8 @@ def open(
             f"log_dirs is {arguments.shown(log_dirs)}, which says where a new cluster keeps its logs; it "
             "goes with create=True"
         )
+    if isinstance(path, str) and is_address(path):
+        return connect(path)
     return open_for_reading(path, foreign_end=foreign_end)
 
 
@@ -345,7 +326,7 @@ def connect(
     bootstrap_servers: str | Sequence[str],
     config: Mapping[str, object] | None = None,
     **options: Any,
-) -> RemoteCluster:
+) -> Cluster:
     """Connect to a real Kafka cluster.
 
         with spark_kbatch.connect("host:9092", security_protocol="SSL") as cluster:
@@ -363,9 +344,7 @@ def connect(
         RequestTimedOutError: no server answered within default.api.timeout.ms; says why.
         AuthenticationError: a server, or this client, was refused by the other side.
     """
-    from spark_kbatch.remote.cluster import connect_to  # noqa: PLC0415  loads the network
-
-    return connect_to(bootstrap_servers, config, options)
+    return opened(bootstrap_servers, config, options)
 
 
 def register(spark: SparkSession) -> None:

@@ -52,27 +52,27 @@ DOORS = {
         "builder", "checksums", "codec", "columns", "control", "header", "inspection", "legacy", "lines", "scalar",
         "times",
     },
-    "store": {"job", "source", "transport"},
+    "store": {"job", "source", "store", "transport"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
         "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
     },
     "producer": {"futures", "idempotence", "metrics", "producer"},
-    "consumer": {"planning", "reading", "same_topic", "stream_planner", "topic_reader"},
+    "consumer": {"offset_bounds", "planning", "reading", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "creation", "delayed_fetch", "given_up", "lost_topics", "manager", "metadata", "partition", "view",
     },
     "commit": {
         "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
     },
-    "remote": {"client", "cluster", "job", "offsets", "pipeline", "source", "topics", "transactions"},
+    "remote": {"client", "job", "offsets", "pipeline", "source", "store", "topics", "transactions"},
     "mirroring": {"copying", "mirror"},
     "wire": {
         "addresses", "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "produce", "protocol",
     },
-    "server": {"groups.store", "intercepts", "ownership", "server"},
-    "cluster": {"export", "folder_store", "foreign_store", "groups", "job", "metrics", "transports"},
-    "opening": {"broker_logs", "cluster", "readers", "topics_at_path", "writes"},
+    "server": {"backend", "groups.store", "intercepts", "ownership", "server"},
+    "cluster": {"catalog", "export", "folder_store", "foreign_store", "job", "metrics", "os_errors", "transports"},
+    "opening": {"cluster", "listing", "readers", "writes"},
     "spark": {"demo", "source"},
     "cli": {"main"},
 }  # fmt: skip
@@ -81,7 +81,7 @@ DOORS = {
 FACES = {
     "spark": {"errors", "model", "opening.readers", "opening.writes", "options", "store.job", "terminal"},
     "cli": {
-        ROOT, "errors", "model", "opening.readers", "opening.topics_at_path", "opening.writes", "options", "terminal",
+        ROOT, "errors", "model", "opening.readers", "opening.listing", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "spark.demo",
@@ -286,7 +286,7 @@ cluster = builders.a_cluster(Path(path), topics={"events": 2})
 batch = bytes(scalar.encode([(b"key", b"value"), (None, b"value")], 0))
 builders.write(cluster, {("events", 0): [batch, batch], ("events", 1): [batch]})
 builders.append_records(cluster, {("events", 1): batch})
-coordinator_for(cluster._parts, parse_write_options({"path": path})).roll_forward()
+coordinator_for(cluster._store, parse_write_options({"path": path})).roll_forward()
 
 options = parse_read_options({"path": path, "subscribe": "events", "minPartitions": "3"})
 loss = DataLoss(fail=True)

@@ -64,7 +64,6 @@ def test_the_site_has_every_page_and_public_name_and_loads_nothing_from_elsewher
         f"spark_kbatch.{kind}.{method}"
         for kind in (
             "Cluster",
-            "RemoteCluster",
             "Producer",
             "RecordFuture",
             "ArrowFuture",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -30,9 +29,6 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import ensure_not_internal
 from spark_kbatch.terminal import visible
-
-if TYPE_CHECKING:
-    from spark_kbatch import RemoteCluster
 
 
 @click.command("delete-topic", epilog=examples("kbatch delete-topic my-cluster readings --dry-run"))
@@ -71,12 +67,12 @@ def delete_topic(
             print_line(visible(f"topic {name} {outcome}: {_summary(contents)}"))
 
 
-def _contents(cluster: Cluster | RemoteCluster, name: str) -> dict[str, int | None]:
+def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
     """Return a topic's numbers of partitions, records and bytes; None where its logs cannot be read.
 
     Internal topics are refused.
     """
-    if not isinstance(cluster, Cluster):
+    if cluster.is_remote:
         return _contents_remotely(cluster, name)
     ensure_not_internal(name)
     partitions = cluster.topic(name).partitions
@@ -91,7 +87,7 @@ def _contents(cluster: Cluster | RemoteCluster, name: str) -> dict[str, int | No
     return {"num_partitions": partitions, "records": records, "size_in_bytes": size}
 
 
-def _contents_remotely(cluster: RemoteCluster, name: str) -> dict[str, int | None]:
+def _contents_remotely(cluster: Cluster, name: str) -> dict[str, int | None]:
     topic = cluster.topic(name)
     _ensure_changeable(cluster, name)
     edges = led_offsets(cluster, [topic])
@@ -103,7 +99,7 @@ def _contents_remotely(cluster: RemoteCluster, name: str) -> dict[str, int | Non
     }
 
 
-def _ensure_changeable(cluster: RemoteCluster, name: str) -> None:
+def _ensure_changeable(cluster: Cluster, name: str) -> None:
     """Refuse a real cluster's own topic before the question, and in a dry run."""
     if name not in cluster.topic_names():
         raise ConfigError(f"topic {name!r} is the cluster's own, which alone changes it")
@@ -186,7 +182,7 @@ def delete_records(
 
 
 def _records_below(
-    cluster: Cluster | RemoteCluster, topic: str, offsets: Mapping[int, int]
+    cluster: Cluster, topic: str, offsets: Mapping[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return each partition's new log start offset, and how many of its offsets would be deleted.
 
@@ -195,7 +191,7 @@ def _records_below(
         UnknownTopicOrPartitionError: a partition does not exist.
         ConfigError: the topic is internal.
     """
-    if isinstance(cluster, Cluster):
+    if not cluster.is_remote:
         ensure_not_internal(topic)
     else:
         _ensure_changeable(cluster, cluster.topic(topic).name)

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
-from spark_kbatch import Cluster
 from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
 from spark_kbatch.cli.output import Table, print_json, print_line, text_or_base64
 from spark_kbatch.cli.parameters import (
@@ -275,7 +274,7 @@ def _to_broker(
     path: str, client: Mapping[str, str], topic: str, log_dir: str, *, as_json: bool
 ) -> None:
     cluster = open_cluster(path, client)
-    if not isinstance(cluster, Cluster):
+    if cluster.is_remote:
         raise click.UsageError(
             f"{path!r} is the address of a real cluster; `kbatch export` works on a folder where --log-dir is given"
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
-from spark_kbatch import BrokerLogs, Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cli.confirming import LOOK, confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import (
     Table,
@@ -30,9 +30,6 @@ from spark_kbatch.cli.paths import (
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
 from spark_kbatch.model import ConsumerGroup, GroupOffset, TopicPartition
 from spark_kbatch.terminal import visible
-
-if TYPE_CHECKING:
-    from spark_kbatch import RemoteCluster
 
 logger = logging.getLogger(__name__)
 
@@ -72,14 +69,14 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
     table.print(if_empty=f"{name_of(cluster)} has no consumer groups; it is {where}.")
 
 
-def _served_at(cluster: Cluster | RemoteCluster) -> str | None:
-    if not isinstance(cluster, Cluster):
+def _served_at(cluster: Cluster) -> str | None:
+    if cluster.is_remote:
         return cluster.bootstrap_servers
     running = cluster.running_server()
     return None if running is None else running.bootstrap_servers
 
 
-def find_group(cluster: Cluster | RemoteCluster, group_id: str) -> ConsumerGroup:
+def find_group(cluster: Cluster, group_id: str) -> ConsumerGroup:
     """Return the consumer group with this id, or raise an error that names the existing ones.
 
     Raises:
@@ -220,7 +217,7 @@ def delete(
             print_line(visible(f"group {name} {outcome}: {held[name]}"))
 
 
-def _ensure_idle(cluster: Cluster | RemoteCluster, group: ConsumerGroup) -> None:
+def _ensure_idle(cluster: Cluster, group: ConsumerGroup) -> None:
     """Refuse a group that has members.
 
     Raises:
@@ -231,7 +228,7 @@ def _ensure_idle(cluster: Cluster | RemoteCluster, group: ConsumerGroup) -> None
 
 
 def _offsets_of_idle_group(
-    cluster: Cluster | RemoteCluster, group_id: str, topics: Sequence[str]
+    cluster: Cluster, group_id: str, topics: Sequence[str]
 ) -> Mapping[TopicPartition, GroupOffset]:
     """Return the offsets of a group that may be moved; none of a new group, for which topics are named.
 
@@ -248,7 +245,7 @@ def _offsets_of_idle_group(
 
 
 def _new_offsets(
-    cluster: Cluster | RemoteCluster, partitions: Sequence[TopicPartition], to: str | int | _Time
+    cluster: Cluster, partitions: Sequence[TopicPartition], to: str | int | _Time
 ) -> dict[TopicPartition, int]:
     """Return where a group is to go on in each partition, which is inside of the log."""
 
@@ -322,11 +319,9 @@ def _print_group(group: ConsumerGroup, where: str) -> None:
         members.print()
 
 
-def print_offsets_of_group(
-    cluster: Cluster | BrokerLogs | RemoteCluster, topic: str, group_id: str, as_json: bool
-) -> None:
+def print_offsets_of_group(cluster: Cluster, topic: str, group_id: str, as_json: bool) -> None:
     """Print a line for each partition of a topic: committed offset, next offset and lag of a group."""
-    if isinstance(cluster, BrokerLogs):
+    if not cluster.has("groups"):
         raise ConfigError(f"{cluster.path} is not a cluster; --group is for a cluster's groups")
     partitions = cluster.partitions(topic)
     group = find_group(cluster, group_id)

@@ -13,23 +13,20 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 import spark_kbatch
-from spark_kbatch import BrokerLogs, Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.opening.writes import cluster_to_write
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible
-
-if TYPE_CHECKING:
-    from spark_kbatch import RemoteCluster
 
 PATH_VARIABLE = "KBATCH_PATH"
 
@@ -130,9 +127,7 @@ folder_argument = click.argument(
 topic_argument = click.argument("topic", shell_complete=complete_topic)
 
 
-def open_readable(
-    path: str, client: Mapping[str, str], foreign_end: str
-) -> Cluster | BrokerLogs | RemoteCluster:
+def open_readable(path: str, client: Mapping[str, str], foreign_end: str) -> Cluster:
     """Open the cluster, real cluster or broker's logs at PATH, for reading."""
     ensure_goes_with(path, client)
     if is_address(path):
@@ -140,9 +135,7 @@ def open_readable(
     return open_for_reading(path, foreign_end=foreign_end)
 
 
-def open_cluster(
-    path: str, client: Mapping[str, str], *, create: bool = False
-) -> Cluster | RemoteCluster:
+def open_cluster(path: str, client: Mapping[str, str], *, create: bool = False) -> Cluster:
     """Open the cluster that PATH names; with `create`, create one in a folder if there is none."""
     ensure_goes_with(path, client)
     if is_address(path):
@@ -156,14 +149,14 @@ def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) ->
     return open_reader(path, foreign_end=foreign_end, config=client)
 
 
-def is_remote(cluster: Cluster | BrokerLogs | RemoteCluster) -> bool:
+def is_remote(cluster: Cluster) -> bool:
     """Return True if a cluster is a real one over the network, and not a folder."""
-    return not isinstance(cluster, (Cluster, BrokerLogs))
+    return cluster.is_remote
 
 
-def name_of(cluster: Cluster | BrokerLogs | RemoteCluster) -> str:
+def name_of(cluster: Cluster) -> str:
     """Return a cluster's path or bootstrap servers, as output names it."""
-    if isinstance(cluster, (Cluster, BrokerLogs)):
+    if not cluster.is_remote:
         return str(cluster.path)
     return cluster.bootstrap_servers
 

@@ -41,7 +41,7 @@ from spark_kbatch.record.columns import HEADERS_TYPE
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch import Cluster, Producer, RemoteCluster
+    from spark_kbatch import Cluster, Producer
 
 _STDIN = "-"
 _COLUMN_TOPIC = "-"
@@ -211,7 +211,7 @@ def produce(
 
 
 def _with_creation(
-    error: UnknownTopicOrPartitionError, cluster: Cluster | RemoteCluster, topic: str
+    error: UnknownTopicOrPartitionError, cluster: Cluster, topic: str
 ) -> UnknownTopicOrPartitionError:
     """Return an error that says how the topic is created, if that is what is missing."""
     with contextlib.suppress(KBatchError, OSError):

@@ -7,11 +7,11 @@ import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
-from spark_kbatch import BrokerLogs, Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cli.output import Table, print_json, print_line, text_of
 from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, settings_given
 from spark_kbatch.cli.paths import (
@@ -31,7 +31,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import GroupOffset, LogOffsets, PartitionInfo, TopicPartition
-from spark_kbatch.opening.topics_at_path import damaged_topics, skipping_deleted
+from spark_kbatch.opening.listing import damaged_topics, skipping_deleted
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     REPLICATION_FACTOR_MAX,
@@ -43,7 +43,7 @@ from spark_kbatch.options.topic import (
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
-    from spark_kbatch import RemoteCluster, RemoteTopic
+    from spark_kbatch import RemoteTopic
     from spark_kbatch.replica.view import ReplicaInfo
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def topics(
     The exit code is 1 if a partition cannot be read.
     """
     cluster = open_readable(path, client, foreign_end)
-    if isinstance(cluster, (Cluster, BrokerLogs)):
+    if not cluster.is_remote:
         found = _listed_at_path(cluster, names, internal)
     else:
         found = _listed_remotely(cluster, names, internal)
@@ -151,9 +151,7 @@ class _Listing(NamedTuple):
     unreadable: Mapping[TopicPartition, str] = {}  # partitions without numbers; why
 
 
-def _listed_at_path(
-    cluster: Cluster | BrokerLogs, names: Sequence[str], internal: bool
-) -> _Listing:
+def _listed_at_path(cluster: Cluster, names: Sequence[str], internal: bool) -> _Listing:
     def look(
         names: Sequence[str],
     ) -> tuple[list[Topic], list[PartitionInfo], Mapping[TopicPartition, Sequence[ReplicaInfo]]]:
@@ -165,9 +163,9 @@ def _listed_at_path(
         chosen, partitions, replicas = look(names)
     else:
         every = cluster.topic_names(internal=internal)
-        damaged = damaged_topics(cluster, every)
+        damaged = damaged_topics(cluster.topic, every)
         sound = [name for name in every if name not in damaged]
-        chosen, partitions, replicas = skipping_deleted(cluster, sound, look)
+        chosen, partitions, replicas = skipping_deleted(cluster.topic, sound, look)
     groups = _groups_by_partition(cluster)
     rows = [
         _Row(
@@ -183,7 +181,7 @@ def _listed_at_path(
     return _Listing(chosen, rows, damaged, unreadable)
 
 
-def _listed_remotely(cluster: RemoteCluster, names: Sequence[str], internal: bool) -> _Listing:
+def _listed_remotely(cluster: Cluster, names: Sequence[str], internal: bool) -> _Listing:
     if names or internal:
         chosen = [cluster.topic(name) for name in names or cluster.topic_names(internal=True)]
     else:
@@ -201,22 +199,29 @@ def _listed_remotely(cluster: RemoteCluster, names: Sequence[str], internal: boo
             },
             {},
         )
-        for topic in chosen
+        for topic in map(_of_cluster, chosen)
         for n, tp in enumerate(partitions_of(topic))
     ]
     return _Listing(chosen, rows, {})
 
 
-def partitions_of(topic: RemoteTopic) -> list[TopicPartition]:
-    """Return the partitions of a topic of a real cluster."""
+def _of_cluster(topic: Topic) -> RemoteTopic:
+    return cast("RemoteTopic", topic)
+
+
+def partitions_of(topic: Topic) -> list[TopicPartition]:
+    """Return the partitions of a topic."""
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
-def led_offsets(
-    cluster: RemoteCluster, topics: Iterable[RemoteTopic]
-) -> dict[TopicPartition, LogOffsets]:
-    """Return the start and end offsets of those partitions that have a leader to ask."""
-    led = [tp for one in topics for tp in partitions_of(one) if one.leaders[tp.partition] >= 0]
+def led_offsets(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartition, LogOffsets]:
+    """Return the start and end offsets of those partitions of a real cluster that have a leader to ask."""
+    led = [
+        tp
+        for one in map(_of_cluster, topics)
+        for tp in partitions_of(one)
+        if one.leaders[tp.partition] >= 0
+    ]
 
     def found(edge: str, level: str) -> dict[TopicPartition, int]:
         asked = cluster.list_offsets(dict.fromkeys(led, edge), isolation_level=level)
@@ -311,11 +316,9 @@ def _raise_first(damaged: Mapping[str, KafkaStorageError]) -> None:
         raise error
 
 
-def _replicas(
-    cluster: Cluster | BrokerLogs, topics: Iterable[Topic]
-) -> dict[TopicPartition, list[ReplicaInfo]]:
+def _replicas(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartition, list[ReplicaInfo]]:
     """Return the replicas of each partition; of none where the cluster has one log dir."""
-    if isinstance(cluster, BrokerLogs):
+    if not cluster.has("disks"):
         return {}
     has_one = False
     with contextlib.suppress(KafkaStorageError, UnknownTopicOrPartitionError):
@@ -339,11 +342,11 @@ def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:
 
 
 def _groups_by_partition(
-    cluster: Cluster | BrokerLogs,
+    cluster: Cluster,
 ) -> dict[TopicPartition, dict[str, GroupOffset]]:
     """Return consumer groups' offsets, by partition and group id; errors are only logged."""
     found: dict[TopicPartition, dict[str, GroupOffset]] = {}
-    if isinstance(cluster, BrokerLogs):
+    if not cluster.has("groups"):
         return found
     try:
         groups = cluster.groups()
@@ -392,16 +395,21 @@ def describe_topic(
     for topic in found:
         table.add_row(topic.name, "num.partitions", str(topic.partitions), None)
         table.add_row(topic.name, "replication.factor", str(topic.replication_factor), None)
-        defaults = _settings(TopicConfig()) if isinstance(topic.config, TopicConfig) else {}
-        for key, value in _settings(topic.config).items():
+        defaults = _by_key(TopicConfig()) if topic.config is not None else {}
+        for key, value in _settings(topic).items():
             table.add_row(topic.name, key, _text(value), _text(defaults.get(key)))
     table.print()
 
 
-def _settings(config: TopicConfig | Mapping[str, Any] | None) -> dict[str, Any]:
+def _settings(topic: Topic) -> dict[str, Any]:
     """Return a topic's settings by Kafka's keys, such as retention.ms; none if they are not known."""
-    settings = asdict(config) if isinstance(config, TopicConfig) else config or {}
-    return {topic_key(name): value for name, value in settings.items()}
+    if topic.config is None:
+        return dict(getattr(topic, "settings", {}))  # as a real cluster tells them
+    return _by_key(topic.config)
+
+
+def _by_key(config: TopicConfig) -> dict[str, Any]:
+    return {topic_key(name): value for name, value in asdict(config).items()}
 
 
 def _text(value: Any) -> str | None:
@@ -414,7 +422,7 @@ def _topic_as_json(topic: Topic | RemoteTopic) -> dict[str, Any]:
         "topic_id": topic.topic_id,
         "num_partitions": topic.partitions,
         "replication_factor": topic.replication_factor,
-        "config": _settings(topic.config),
+        "config": _settings(topic),
     }
 
 
@@ -524,8 +532,7 @@ def alter_topic(
     if twice:
         raise click.UsageError(f"{twice[0]!r} is given to both --config and --reset")
     cluster, changes = open_cluster(path, client), given | dict.fromkeys(reset)
-    config = (cluster.alter_topic(topic, changes) if changes else cluster.topic(topic)).config
-    settings = _settings(config)
+    settings = _settings(cluster.alter_topic(topic, changes) if changes else cluster.topic(topic))
     if as_json:
         print_json({"topic": topic, "config": settings})
     else:

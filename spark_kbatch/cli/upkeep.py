@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_kbatch import BrokerLogs, Cluster, Commit
+from spark_kbatch import Cluster, Commit
 from spark_kbatch.cli.confirming import LOOK, confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import (
     Table,
@@ -272,7 +272,7 @@ def verify(path: str, names: Sequence[str], as_json: bool) -> None:
 def _with_progress(
     reports: Iterable[RepairReport],
     what: str,
-    cluster: Cluster | BrokerLogs,
+    cluster: Cluster,
     chosen: Sequence[TopicPartition],
     *,
     hidden: bool,
@@ -306,7 +306,7 @@ def _print_report(report: RepairReport, state: str, *, as_json: bool) -> None:
         print_line(visible(f"  {sentence}"))
 
 
-def _partitions_named(cluster: Cluster | BrokerLogs, name: str) -> list[TopicPartition]:
+def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
     """Return a topic's partitions for its name, or one partition for a name such as "events-0"."""
     topic, _, number = name.rpartition("-")
     if name not in cluster.topic_names(internal=True) and topic and number.isdecimal():

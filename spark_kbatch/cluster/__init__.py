@@ -1,11 +1,13 @@
-"""A cluster in a folder, and a broker's logs, wired from their parts.
+"""A cluster in a folder, and a broker's logs, each as a store of topics.
 
-parts            the parts of a cluster, wired together
+folder_store     a cluster in a folder, wired from its parts
+catalog          its topics, to create, change and delete
 job              one Spark job's data: begin, stage, commit, abort
 agreements       offsets on which the tasks of one read agreed
 groups           consumer groups: members, committed offsets and lag
 metrics          the state of topics, logs and disks, by the names of a broker's metrics
-foreign_store   logs that a real broker wrote, as a source of topics
+foreign_store    logs that a real broker wrote
 transports       where a producer's batches go: the logs, or staging
+os_errors        OSErrors, translated for callers of the Python API
 export           a topic, copied into a stopped broker's log dir
 """

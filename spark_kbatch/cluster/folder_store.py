@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.agreements import Agreements
+from spark_kbatch.cluster.catalog import FolderCatalog
+from spark_kbatch.cluster.os_errors import translating
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE
@@ -34,7 +36,9 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import (
     AppendOrigin,
+    IsolationLevel,
     LogOffsets,
+    OffsetAndTimestamp,
     OffsetRange,
     OnAppended,
     PartitionInfo,
@@ -55,15 +59,19 @@ from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replica, Replicas
 from spark_kbatch.store.source import FoundTopic
 
+if TYPE_CHECKING:
+    from spark_kbatch.cluster.groups import FolderGroups
+    from spark_kbatch.producer.producer import Producer
+
 logger = logging.getLogger(__name__)
 
 _ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
 
 
 class FolderStore:
-    """An open cluster in a folder: its metadata, replica manager, history and commit coordinators.
+    """A cluster in a folder: its metadata, replica manager, history and commit coordinators.
 
-    A `consumer.source.Source`. Thread-safe; keeps no file open.
+    A `store.Store`, and its own source. Thread-safe; keeps no file open.
     """
 
     def __init__(
@@ -139,6 +147,47 @@ class FolderStore:
                 f"option 'log.dirs' is {given!r}, but the cluster at {self.path} exists with {has!r}; "
                 "leave the option out, or write to a new cluster"
             )
+
+    # The parts of a `store.Store`.
+
+    @property
+    def address(self) -> str:
+        """The folder's absolute path."""
+        return str(self.path)
+
+    @property
+    def source(self) -> FolderStore:
+        """The store itself."""
+        return self
+
+    @property
+    def catalog(self) -> FolderCatalog:
+        """The topics, to change."""
+        return FolderCatalog(self.manager, lambda: self.coordinator(flush=True), self.make_topic)
+
+    @property
+    def groups(self) -> FolderGroups:
+        """The consumer groups."""
+        from spark_kbatch.cluster.groups import FolderGroups  # noqa: PLC0415  loads the server
+
+        return FolderGroups(self, self)
+
+    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
+        """Return a producer, which appends to the logs at once."""
+        from spark_kbatch.cluster.transports import LocalLog  # noqa: PLC0415  few processes append
+        from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415
+        from spark_kbatch.producer.producer import Producer  # noqa: PLC0415
+
+        self.metadata.cluster_file.ensure_exists()
+        chosen = parse_producer_options(config, options)
+        return Producer(
+            chosen,
+            LocalLog(self.append_records, flush=chosen.flush, level=chosen.compression_level),
+            translating(self.topics_to_write(create=chosen.auto_create_topics_enable), self.path),
+            now_ms,
+            new_producer_id=self.new_producer_id,
+            takes_runs=True,
+        )
 
     # Topics.
 
@@ -233,7 +282,7 @@ class FolderStore:
                 self.path,
             )
 
-    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+    def _described(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics, at one moment."""
         names = list(topics)
         partitions = [tp for topic in names for tp in self.manager.partitions(topic)]
@@ -249,17 +298,19 @@ class FolderStore:
                 raise
             rows = []
         # A topic may have been deleted before its files were looked at, and created again.
-        return rows if self.manager.all_of(partitions) == known else self.describe(names)
+        return rows if self.manager.all_of(partitions) == known else self._described(names)
 
-    def describe_each(self, topics: Iterable[str]) -> list[PartitionInfo]:
-        """Describe as `describe`; if some partitions cannot be read, each alone, with the errors of those.
+    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Return offsets and sizes of all partitions of these topics, at one moment.
+
+        If some cannot be read, each is looked at alone, and these have their errors.
 
         Raises:
             KafkaStorageError, CorruptRecordError: none of them can be read.
         """
         names = list(topics)
         try:
-            return self.describe(names)
+            return self._described(names)
         except (KafkaStorageError, CorruptRecordError):
             every = [tp for name in names for tp in self.manager.partitions(name)]
             rows = [self._described_alone(tp) for tp in every]
@@ -305,6 +356,12 @@ class FolderStore:
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return which commit has overwritten an offset; empty if none has."""
         return self.manager.why_gone(topic_partition, offset, replicas=self.snapshots.replicas)
+
+    def list_offsets(
+        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look up offsets by time, as of one moment."""
+        return planning.list_offsets(self.views(times), times, isolation)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

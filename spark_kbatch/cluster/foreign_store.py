@@ -9,16 +9,19 @@ rewrites every 5 seconds.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.same_topic import Closed, OneTopic, found_singly
-from spark_kbatch.errors import UnknownTopicOrPartitionError
+from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir, ForeignLogView
 from spark_kbatch.model import (
+    IsolationLevel,
     LogOffsets,
+    OffsetAndTimestamp,
     OffsetRange,
     PartitionInfo,
     ReadRange,
@@ -43,8 +46,11 @@ _INTERNAL = {
 class ForeignStore:
     """Read access to the logs in a broker's log dir, in a partition's directory, or in one .log file.
 
-    A `consumer.source.Source`.
+    A `store.Store`, and its own source.
     """
+
+    catalog = None
+    groups = None
 
     def __init__(self, path: Path, log_dir: ForeignLogDir, *, foreign_end: str = "log") -> None:
         """Set up to read the broker's log dir that `ForeignLogDir.find` found at `path`.
@@ -60,6 +66,20 @@ class ForeignStore:
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
         setattr(self, "_log_dir", Closed(self.path))  # noqa: B010  of another type
+
+    @property
+    def address(self) -> str:
+        """The absolute path that was opened."""
+        return str(self.path)
+
+    @property
+    def source(self) -> ForeignStore:
+        """The store itself."""
+        return self
+
+    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> NoReturn:
+        """Raise ConfigError: a broker's logs are only read."""
+        raise ConfigError(f"{self.path} is a broker's; write to a cluster of your own")
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the sorted names of all topics, with internal ones only if `internal` is true."""
@@ -115,6 +135,12 @@ class ForeignStore:
             PartitionInfo(tp, view.offsets, self._log_dir.log(tp).size_in_bytes())
             for tp, view in views.items()
         ]
+
+    def list_offsets(
+        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look up offsets by time."""
+        return planning.list_offsets(self.views(times), times, isolation)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

@@ -6,25 +6,72 @@ knows is missing: a rebalance that goes on, and members that have gone without a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from spark_kbatch.cluster.folder_store import FolderStore
-from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    KafkaStorageError,
+    ServerRunningError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.model import ConsumerGroup, GroupMember, GroupOffset, TopicPartition
+from spark_kbatch.options.remote import parse_client_options
+from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.groups import store
 from spark_kbatch.server.groups.store import StoredGroup, read_groups
+from spark_kbatch.store.source import Source
+from spark_kbatch.store.store import Groups
 from spark_kbatch.wire import assignment
 
 
-def groups_of(parts: FolderStore) -> list[ConsumerGroup]:
-    """Return all consumer groups of the cluster, sorted by id.
+class FolderGroups:
+    """The consumer groups of one cluster in a folder; `store.Groups`.
 
-    Raises the errors of `read_groups`.
+    If a server runs, here or in another process, changes are asked of it: it has the groups in memory.
     """
-    stored = read_groups(parts)
+
+    def __init__(self, backend: Backend, source: Source) -> None:
+        self._backend, self._source = backend, source
+
+    def groups(self) -> list[ConsumerGroup]:
+        """Return all groups, sorted by id; a rebalance that goes on is not in it.
+
+        Raises the errors of `read_groups`.
+        """
+        return _groups_of(self._backend, self._source)
+
+    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the offsets at which a group without members continues."""
+        self._changed(
+            lambda: store.alter_offsets(self._backend, group_id, offsets),
+            lambda served: served.alter_offsets(group_id, offsets),
+        )
+
+    def delete(self, group_id: str) -> None:
+        """Delete a group without members."""
+        self._changed(
+            lambda: store.delete_group(self._backend, group_id),
+            lambda served: served.delete(group_id),
+        )
+
+    def _changed(self, change: Callable[[], object], ask: Callable[[Groups], object]) -> None:
+        from spark_kbatch.remote.store import RemoteStore  # noqa: PLC0415  loads the network
+
+        try:
+            change()
+        except ServerRunningError as error:
+            if not error.address:
+                raise
+            server = RemoteStore(parse_client_options(error.address, {}))
+            ask(server.groups)
+            server.close()
+
+
+def _groups_of(backend: Backend, source: Source) -> list[ConsumerGroup]:
+    stored = read_groups(backend)
     members = {one.group_id: _members(one) for one in stored}
     wanted = {tp for one in stored for tp in one.offsets}
     wanted |= {tp for found in members.values() for one in found for tp in one.partitions}
-    ends = _ends(parts, sorted(wanted))
+    ends = _ends(source, sorted(wanted))
     return [
         ConsumerGroup(
             one.group_id,
@@ -52,20 +99,18 @@ def _members(group: StoredGroup) -> tuple[GroupMember, ...]:
     )
 
 
-def _ends(
-    parts: FolderStore, topic_partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, int]:
+def _ends(source: Source, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the high watermarks of these partitions, without those that are gone or cannot be read."""
     try:
         return {
-            tp: view.offsets.high_watermark for tp, view in parts.views(topic_partitions).items()
+            tp: view.offsets.high_watermark for tp, view in source.views(topic_partitions).items()
         }
     except (UnknownTopicOrPartitionError, KafkaStorageError):
         if len(topic_partitions) == 1:
             return {}
     found: dict[TopicPartition, int] = {}
     for one in topic_partitions:
-        found |= _ends(parts, [one])
+        found |= _ends(source, [one])
     return found
 
 

@@ -88,8 +88,8 @@ class StagedFiles:
             topic, topic_partition, _, records_count = batch
             data, largest = _in_format(batch, self._level)
             limit, option = min(
-                (topic.settings.max_message_bytes, "max.message.bytes"),
-                (topic.settings.segment_bytes, "segment.bytes"),
+                (topic.known_config.max_message_bytes, "max.message.bytes"),
+                (topic.known_config.segment_bytes, "segment.bytes"),
             )
             if largest > limit:
                 # A commit would refuse it; the producer splits it if it has several records.

@@ -418,7 +418,7 @@ class Coordinator:
                 tp
                 for tp in topic_partitions
                 if (topic := find(tp.topic)) is not None
-                and (overwrite is not None or topic.settings.has_retention)
+                and (overwrite is not None or topic.known_config.has_retention)
             ]
             if limited:
                 self._manager.delete_old_segments(limited, self, skip_deleted=True)

@@ -296,7 +296,7 @@ class Staging:
                 self._shared = self._create("shared")
             return self._shared
         own = self._own.get(topic_partition)
-        if own is None or own.size_in_bytes + size > topic.settings.segment_bytes:
+        if own is None or own.size_in_bytes + size > topic.known_config.segment_bytes:
             if own is not None:
                 self._close(own, flush=self._flush)
             number = self._files_made.get(topic_partition, 0)

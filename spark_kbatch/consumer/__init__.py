@@ -5,7 +5,7 @@
 
 Module by module:
 
-    source          what a reader asks of topics, in a folder or in a real cluster
+    same_topic      reads that fail once their topic is another one, and what is closed
     topic_reader    plans and reads over a source; topics as users read them in Python
     planning        which partitions to read, from where to where; times become offsets
     splits          large ranges, divided among tasks

@@ -33,6 +33,7 @@ from spark_kbatch.model import (
     LATEST,
     IsolationLevel,
     LogOffsets,
+    OffsetAndTimestamp,
     OffsetRange,
     TopicPartition,
 )
@@ -47,6 +48,7 @@ from spark_kbatch.options.read import (
     SubscribePattern,
     Timestamps,
 )
+from spark_kbatch.record.header import NO_TIMESTAMP
 from spark_kbatch.store.source import LogView, TopicLookup
 
 logger = logging.getLogger(__name__)
@@ -343,3 +345,20 @@ def resolve(
     start = first if wanted.start < 0 else min(max(wanted.start, first), last)
     end = last if wanted.end < 0 else max(min(wanted.end, last), start)
     return OffsetRange(wanted.topic_partition, start, end)
+
+
+def list_offsets(
+    views: Mapping[TopicPartition, LogView],
+    times: Mapping[TopicPartition, int],
+    isolation: IsolationLevel,
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Look up offsets by time in views of logs, as `Source.list_offsets` does."""
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    for tp, view in views.items():
+        if times[tp] in (EARLIEST, LATEST):
+            edge = number(times[tp], view.offsets, isolation)
+            found[tp] = OffsetAndTimestamp(edge, NO_TIMESTAMP)
+        else:
+            end_offset = view.offsets.end_offset(isolation)
+            found[tp] = view.offset_for_timestamp(times[tp], end_offset=end_offset)
+    return found

@@ -8,8 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -18,10 +17,8 @@ from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
 from spark_kbatch.consumer.reading import ROW_SCHEMA, Rows, Text, ensure_columns
 from spark_kbatch.errors import (
-    ClosedError,
     ConfigError,
     CorruptRecordError,
-    NotPicklableError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -34,7 +31,6 @@ from spark_kbatch.model import (
     LogOffsets,
     OffsetAndTimestamp,
     OffsetRange,
-    PartitionInfo,
     PartitionKey,
     Piece,
     ReadRange,
@@ -44,7 +40,6 @@ from spark_kbatch.model import (
 from spark_kbatch.options import arguments
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
-from spark_kbatch.record.header import NO_TIMESTAMP
 from spark_kbatch.store.source import FoundTopic, LogView, Source
 
 # A name, several, or a pattern that is searched for in names.
@@ -292,6 +287,72 @@ class TopicReader:
             end, left, step = start, left - len(found), 2 * step
         return wanted
 
+    def read(
+        self,
+        topics: TopicChoice,
+        *,
+        partitions: Iterable[int] | None = None,
+        start: OffsetBound = "earliest",
+        end: OffsetBound = "latest",
+        last: int | None = None,
+        columns: Iterable[str] = tuple(ROW_SCHEMA.names),
+        text: bool | Literal["replace"] = False,
+        isolation_level: str = "read_committed",
+        max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+        taken: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter,
+    ) -> pa.RecordBatchReader:
+        """Read records as Arrow; arguments and errors are those of `Cluster.read`.
+
+        `taken` is applied to the batches, for errors as callers get them.
+        """
+        rows = Rows(ensure_columns(columns), _parse_text(text))
+        if last is not None:
+            arguments.whole_number("last", last, 1)
+            if not isinstance(start, str) or start != "earliest":
+                raise ConfigError(
+                    "start and last are both given; both say where to start: give one"
+                )
+        isolation = parse_isolation_level("isolation_level", isolation_level)
+        most = arguments.whole_number(
+            "max_decompressed_batch_bytes", max_decompressed_batch_bytes, 1, INT_MAX
+        )
+        chosen = self.chosen(topics, partitions)
+        views = self.source.views(chosen)
+        ranges = self.ranges(views, start, end, isolation)
+
+        def read(wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            return self.read_range(
+                wanted,
+                columns,
+                isolation,
+                topic_id=chosen[wanted.topic_partition],
+                max_decompressed_batch_bytes=most,
+            )
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            is_empty = True
+            for wanted in ranges:
+                if last is not None:
+                    wanted = self.last_records(wanted, last, lambda some: read(some, ["offset"]))
+                for batch in rows.of(read(wanted, rows.decoded), wanted.topic_partition):
+                    is_empty = False
+                    yield batch
+            if is_empty:  # from which a caller that takes batches learns the columns
+                yield pa.RecordBatch.from_pylist([], rows.schema)
+
+        return pa.RecordBatchReader.from_batches(rows.schema, taken(batches()))
+
+    def list_offsets(
+        self,
+        wanted: Mapping[PartitionKey, int | str | datetime.datetime],
+        *,
+        isolation_level: str = "read_committed",
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look up offsets by time; arguments and errors are those of `Cluster.list_offsets`."""
+        times = _parse_times(wanted)
+        isolation = parse_isolation_level("isolation_level", isolation_level)
+        return self.source.list_offsets(times, isolation)
+
 
 class _TopicsPlanned:
     """`Topics` that remembers the ids of topics whose partitions were looked up."""
@@ -317,198 +378,6 @@ class _TopicsPlanned:
 
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         return self._source.why_gone(topic_partition, offset)
-
-
-class ReadableTopics:
-    """The topics of a folder or a real cluster, for users in Python to read.
-
-    It is thread-safe.
-    """
-
-    _opened_by = "spark_kbatch.open"
-
-    def __init__(self, source: Source, name: str) -> None:
-        """Read from `source`; errors call it `name`."""
-        self._reader = TopicReader(source)
-        self._name = name
-        self.is_closed = False
-
-    def __enter__(self) -> Self:
-        if self.is_closed:
-            raise ClosedError(self._name)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name!r}{', closed' if self.is_closed else ''})"
-
-    def __reduce__(self) -> NoReturn:
-        raise NotPicklableError(
-            type(self).__name__,
-            f"open it in the function, in each task: {self._opened_by}({self._name!r})",
-        )
-
-    def close(self) -> None:
-        """Close: every later call raises ClosedError, and so do reads in progress."""
-        if not self.is_closed:
-            self.is_closed = True
-            self._reader.source.close()
-
-    def topic_names(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted.
-
-        Args:
-            internal: whether to include internal topics, Kafka's own or the cluster's.
-        """
-        return self._reader.source.topic_names(internal=arguments.boolean("internal", internal))
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all of a topic's partitions that are here, in order; raises as `topic`."""
-        return self._reader.source.partitions(arguments.text("topic", topic))
-
-    def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
-        """Return offsets and sizes of all partitions of these topics; of a cluster, at one moment."""
-        return self._reader.source.describe(arguments.topic_names("topics", topics))
-
-    def list_offsets(
-        self,
-        wanted: Mapping[PartitionKey, int | str | datetime.datetime],
-        *,
-        isolation_level: str = "read_committed",
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look up offsets by time.
-
-        Args:
-            wanted: for each partition, as (topic, number), a time in ms or a `datetime` with a time zone,
-                to find the first record with that time or a later one; or "earliest" (-2), the first
-                offset held, "latest" (-1), the end, or "max_timestamp" (-3), the first record with the
-                largest time.
-            isolation_level: "read_committed" ends before the first open transaction.
-
-        Returns:
-            For each partition the offset and its time, or None if there is no such record before the
-            end. For "earliest" and "latest" the time is -1.
-
-        Raises:
-            ConfigError: another word or number.
-        Source: Kafka core/.../cluster/Partition.scala fetchOffsetForTimestamp; ListOffsetsRequest.
-        """
-        times = _parse_times(wanted)
-        isolation = parse_isolation_level("isolation_level", isolation_level)
-        return self._find_offsets(times, isolation)
-
-    def _find_offsets(
-        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for tp, view in self._reader.source.views(times).items():
-            if times[tp] in (EARLIEST, LATEST):
-                edge = planning.number(times[tp], view.offsets, isolation)
-                found[tp] = OffsetAndTimestamp(edge, NO_TIMESTAMP)
-            else:
-                end_offset = view.offsets.end_offset(isolation)
-                found[tp] = view.offset_for_timestamp(times[tp], end_offset=end_offset)
-        return found
-
-    def read(
-        self,
-        topics: TopicChoice,
-        *,
-        partitions: Iterable[int] | None = None,
-        start: OffsetBound = "earliest",
-        end: OffsetBound = "latest",
-        last: int | None = None,
-        columns: Iterable[str] = tuple(ROW_SCHEMA.names),
-        text: bool | Literal["replace"] = False,
-        isolation_level: str = "read_committed",
-        max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
-    ) -> pa.RecordBatchReader:
-        """Read the records of topics, partition by partition, in offset order within each.
-
-        Arguments are checked at once; records are read as you take batches. All partitions of a cluster
-        in a folder are read as of one moment.
-
-        Args:
-            topics: a name, several, or a pattern, `re.compile("^orders-")`, which may match anywhere
-                in a name; internal topics never match.
-            partitions: which to read of each topic, by number; all by default.
-            start: first offset to read, or "earliest", or a `datetime` with a time zone: the first
-                record with that time or a later one, and none if there is no such record. Or one for
-                each partition: `{0: 5, 1: "earliest"}`, of several topics `{("events", 0): 5}`.
-            end: offset to stop before, or "latest", or a time, before whose first record to stop; or
-                one for each partition.
-            last: of each partition, read only the last so many records before `end`.
-            columns: which columns, in which order, of key, value, topic, partition, offset,
-                timestamp, timestampType and headers. Types are those of Spark. Only these columns
-                are decoded.
-            text: whether key and value are strings; "replace" puts U+FFFD for bytes that are not UTF-8.
-            isolation_level: "read_committed" leaves out records of aborted transactions and ends
-                before the first open one; "read_uncommitted" does neither.
-            max_decompressed_batch_bytes: limit of one compressed batch when decompressed; a larger
-                one raises CorruptRecordError when its rows are taken.
-
-        Returns:
-            An iterator of `pyarrow.RecordBatch`, of at least one. Its `read_all()` returns one table,
-            which has the columns even if there are no records. DuckDB, Polars and everything else that
-            takes Arrow streams accepts it as it is.
-
-        Raises:
-            UnknownTopicOrPartitionError: no such topic or partition.
-            ConfigError: another argument is not accepted.
-            OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
-            RecordDeserializationError: as rows are taken, with `text=True`: bytes are not UTF-8.
-            CorruptRecordError: as rows are taken, after those before the damage: names the damaged offsets.
-        """
-        rows = Rows(ensure_columns(columns), _parse_text(text))
-        if last is not None:
-            arguments.whole_number("last", last, 1)
-            if not isinstance(start, str) or start != "earliest":
-                raise ConfigError(
-                    "start and last are both given; both say where to start: give one"
-                )
-        isolation = parse_isolation_level("isolation_level", isolation_level)
-        most = arguments.whole_number(
-            "max_decompressed_batch_bytes", max_decompressed_batch_bytes, 1, INT_MAX
-        )
-        chosen = self._reader.chosen(topics, partitions)
-        views = self._reader.source.views(chosen)
-        ranges = self._reader.ranges(views, start, end, isolation)
-
-        def read(wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            return self._reader.read_range(
-                wanted,
-                columns,
-                isolation,
-                topic_id=chosen[wanted.topic_partition],
-                max_decompressed_batch_bytes=most,
-            )
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            is_empty = True
-            for wanted in ranges:
-                if last is not None:
-                    wanted = self._reader.last_records(
-                        wanted, last, lambda some: read(some, ["offset"])
-                    )
-                for batch in rows.of(read(wanted, rows.decoded), wanted.topic_partition):
-                    is_empty = False
-                    yield batch
-            if is_empty:  # from which a caller that takes batches learns the columns
-                yield pa.RecordBatch.from_pylist([], rows.schema)
-
-        return pa.RecordBatchReader.from_batches(rows.schema, self._taken(batches()))
-
-    def _taken(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return the batches of a read, with errors as callers of the Python API get them."""
-        return batches
 
 
 def _parse_text(text: Any) -> Text | None:

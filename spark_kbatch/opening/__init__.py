@@ -3,6 +3,5 @@
 readers          a path or an address, opened for reading
 writes           a Spark job's write; imports no pyspark
 cluster          the public class `Cluster`
-broker_logs      the public class `BrokerLogs`
-topics_at_path   what both classes share: topics are listed, described and read
+listing          lists of topics while some are damaged, or are deleted meanwhile
 """

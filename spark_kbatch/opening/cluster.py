@@ -1,22 +1,29 @@
-"""`Cluster`, the Python API of a cluster in a folder.
+"""`Cluster`, the Python API of topics in any place: a folder, a real Kafka cluster, a broker's logs.
 
     with spark_kbatch.open("PATH", create=True) as cluster:
         cluster.create_topic("events", partitions=4)
         for arrow_batch in cluster.read("events"):
             ...
 
-Checks arguments and delegates to `FolderStore`.
+Checks arguments and delegates to the place's store.
 """
 
 from __future__ import annotations
 
+import datetime
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
+
+import pyarrow as pa
 
 from spark_kbatch.clock import now_ms
+from spark_kbatch.cluster.catalog import existing
 from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.foreign_store import ForeignStore
+from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated_each
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.commit.staging import (
     AbandonedJob,
@@ -25,26 +32,29 @@ from spark_kbatch.commit.staging import (
     remove_abandoned_jobs,
     waiting_jobs,
 )
+from spark_kbatch.consumer.offset_bounds import OffsetBound
+from spark_kbatch.consumer.reading import ROW_SCHEMA
+from spark_kbatch.consumer.topic_reader import TopicChoice, TopicReader
 from spark_kbatch.errors import (
+    ClosedError,
+    ConfigError,
     KafkaStorageError,
     KBatchError,
-    ServerRunningError,
-    TopicAlreadyExistsError,
+    NotPicklableError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files
 from spark_kbatch.model import (
-    LONG_MAX,
     ConsumerGroup,
     DeletedTopic,
     Deletion,
+    OffsetAndTimestamp,
     PartitionInfo,
     PartitionKey,
     TopicPartition,
     Waiting,
 )
-from spark_kbatch.opening.os_errors import raises_kbatch_errors, translating
-from spark_kbatch.opening.topics_at_path import TopicsAtPath, damaged_topics, skipping_deleted
+from spark_kbatch.opening.listing import damaged_topics, skipping_deleted
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.topic import (
@@ -54,14 +64,14 @@ from spark_kbatch.options.topic import (
     TopicConfig,
     ensure_not_internal,
     numbers_of_a_new_topic,
-    parse_topic_options,
-    topic_key,
 )
-from spark_kbatch.options.write import STAGING_RETENTION_MS
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.administration import LogDirInfo
 from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.view import ReplicaInfo
+from spark_kbatch.store.source import Source
+from spark_kbatch.store.store import Catalog, Groups, Store
 
 # Every Spark read starts two processes that only plan: what they do not need is imported by the
 # methods that do.
@@ -73,6 +83,8 @@ if TYPE_CHECKING:
     from spark_kbatch.server.server import Server
 
 _Result = TypeVar("_Result")
+
+ALL_RECORDS = -1  # in place of an offset to delete below
 
 
 class Garbage(NamedTuple):
@@ -87,9 +99,21 @@ class Garbage(NamedTuple):
     skipped: Mapping[TopicPartition, str] = {}  # partitions that cannot be used; why
 
 
+# What a place may not have, and how an error says so.
+_WITHOUT = {
+    "catalog": "topics and their records cannot be changed",
+    "producer": "nothing can be written",
+    "groups": "no consumer groups are kept",
+    "commits": "there are no commits of Spark jobs",
+    "disks": "there are no log dirs or replicas to look after",
+    "upkeep": "nothing can be checked, repaired, exported or cleaned up",
+    "server": "there is nothing to serve",
+}
+
+
 @raises_kbatch_errors
-class Cluster(TopicsAtPath):
-    """A cluster in a folder, without a broker: topics with all their records.
+class Cluster:
+    """Topics with all their records: of a cluster in a folder, of a real Kafka cluster, or of a broker's logs.
 
     Thread-safe; keeps no file open.
 
@@ -99,12 +123,19 @@ class Cluster(TopicsAtPath):
                 producer.send("events", key="k", value="v")
             table = cluster.read("events").read_all()
 
+    Any place is read in the same way. What it has not raises ConfigError; a broker's logs are only read.
+
     - Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
       partitions, describe.
-    - Records: producer, read, list_offsets, delete_records, collect_garbage, export.
+    - Records: producer, read, list_offsets, delete_records.
+    - Consumer groups: groups, alter_group_offsets, delete_group.
+
+    Of a folder alone, where no broker sees to it:
+
+    - Records: collect_garbage, export.
     - Jobs of Spark: history, find_commit, first_commit.
     - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, verify, repair.
-    - Kafka clients: serve, running_server, groups, alter_group_offsets, delete_group.
+    - Kafka clients: serve, running_server.
     """
 
     def __init__(
@@ -116,7 +147,7 @@ class Cluster(TopicsAtPath):
         without_nodes: Collection[int] | None = None,
         files: Files | None = None,
     ) -> None:
-        """Open the cluster at `path`.
+        """Open the cluster in the folder at `path`; `connect` and `open` have the other places.
 
         Args:
             path: its folder; `~` is the home folder.
@@ -133,12 +164,29 @@ class Cluster(TopicsAtPath):
             ConfigError: there is no cluster at `path`, none can be created, or it was created with
                 other log dirs; says which.
         """
-        self._parts = FolderStore(
+        self._store: Store = FolderStore(
             path, create=create, log_dirs=log_dirs, without_nodes=without_nodes, files=files
         )
-        super().__init__(self._parts)
+        self._open()
+
+    @classmethod
+    def over(cls, store: Store) -> Cluster:
+        """Return the cluster over any store (`spark_kbatch.store`); `open` and `connect` find one by an address."""
+        self = cls.__new__(cls)
+        self._store = store
+        self._open()
+        return self
+
+    def _open(self) -> None:
+        self._reader = TopicReader(self._store.source)
+        self._is_closed = False
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._servers: weakref.WeakSet[Server] = weakref.WeakSet()
+
+    def __enter__(self) -> Self:
+        if self.is_closed:
+            raise ClosedError(self._store.address)
+        return self
 
     def __exit__(
         self,
@@ -150,6 +198,16 @@ class Cluster(TopicsAtPath):
         self._close_producers(timeout=None if error is None else 0)
         self.close()
 
+    def __repr__(self) -> str:
+        return f"Cluster({self._store.address!r}{', closed' if self.is_closed else ''})"
+
+    def __reduce__(self) -> NoReturn:
+        opened_by = "open" if hasattr(self._store, "path") else "connect"
+        raise NotPicklableError(
+            "Cluster",
+            f"open it in the function, in each task: spark_kbatch.{opened_by}({self._store.address!r})",
+        )
+
     def close(self) -> None:
         """Close the cluster with its servers, and its producers once they have sent all their records.
 
@@ -158,13 +216,144 @@ class Cluster(TopicsAtPath):
         self._close_producers(timeout=None)
         for server in list(self._servers):
             server.close()
-        super().close()
+        if not self.is_closed:
+            self._is_closed = True
+            self._store.close()
 
     def _close_producers(self, timeout: float | None) -> None:
         for producer in list(self._producers):
             producer.close(timeout)
 
+    # The place.
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    @property
+    def path(self) -> Path:
+        """The absolute path of a folder or a broker's logs."""
+        found = getattr(self._store, "path", None)
+        if not isinstance(found, Path):
+            raise ConfigError(f"{self._store.address} is a real cluster, which has no path here")
+        return found
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The bootstrap servers of a real cluster, separated by commas."""
+        if hasattr(self._store, "path"):
+            raise ConfigError(
+                f"{self._store.address} is a folder; `serve` gives a server's address"
+            )
+        return self._store.address
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of a folder's or a real cluster."""
+        if isinstance(self._store, FolderStore):
+            return self._store.metadata.cluster_file.cluster_id()
+        if isinstance(self._store, ForeignStore):
+            raise ConfigError(
+                f"{self._store.address} is of one broker, and does not tell its cluster"
+            )
+        found: str = self._store.cluster_id  # type: ignore[attr-defined]
+        return found
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether this is a real cluster, reached over the network."""
+        return not hasattr(self._store, "path")
+
+    def has(self, part: str) -> bool:
+        """Return True if the place has what is named; what it has not raises ConfigError.
+
+        Args:
+            part: "catalog" (its topics can be changed), "producer", "groups"; and of a folder alone "commits",
+                "disks", "upkeep" and "server".
+        """
+        if self.is_closed:
+            raise ClosedError(self._store.address)
+        if arguments.text("part", part) not in _WITHOUT:
+            arguments.refuse("part", part, ", ".join(_WITHOUT))
+        if part in ("catalog", "groups"):
+            return getattr(self._store, part) is not None
+        if part == "producer":
+            return self._store.catalog is not None
+        return isinstance(self._store, FolderStore)
+
+    @property
+    def _source(self) -> Source:
+        return self._reader.source
+
+    def _folder(self, part: str) -> FolderStore:
+        if not isinstance(self._store, FolderStore):
+            raise self._refused(part)
+        return self._store
+
+    def _catalog(self) -> Catalog:
+        if self._store.catalog is None:
+            raise self._refused("catalog")
+        return self._store.catalog
+
+    def _groups(self) -> Groups:
+        if self._store.groups is None:
+            raise self._refused("groups")
+        return self._store.groups
+
+    def _refused(self, part: str) -> ConfigError:
+        why = (
+            "it is a real Kafka cluster, whose brokers see to that"
+            if self.is_remote
+            else "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of "
+            "your own, and export its topics with `kbatch export`"
+        )
+        return ConfigError(f"{_WITHOUT[part]} in {self._store.address}: {why}")
+
     # Topics.
+
+    def topics(self, *, internal: bool = False) -> list[Topic]:
+        """Return all topics, sorted by name; internal ones, Kafka's own or the cluster's, only if asked."""
+        arguments.boolean("internal", internal)
+        if self._store.catalog is None:
+            return existing(self._source.topic, self.topic_names(internal=internal))
+        return [*self._store.catalog.topics(internal=internal)]
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted.
+
+        Args:
+            internal: whether to include internal topics, Kafka's own or the cluster's.
+        """
+        return self._source.topic_names(internal=arguments.boolean("internal", internal))
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic: its id, partition count, replicas and settings.
+
+        Of a real cluster it is a RemoteTopic, with leaders and all settings that the cluster tells. In a
+        broker's log dir the count is of the partitions that are there, the id is empty if the broker
+        wrote none, and settings are not known.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic; names the nearest.
+        """
+        arguments.text("topic", name)
+        return (self._store.catalog or self._source).topic(name)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return all of a topic's partitions that are here, in order; raises as `topic`."""
+        return self._source.partitions(arguments.text("topic", topic))
+
+    def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
+        """Return offsets and sizes of all partitions of these topics.
+
+        Of a folder all are as of one moment; if some cannot be read, these have an `error`, and -1 in place
+        of numbers. A real cluster's leaders are asked one after another, and tell no sizes (-1).
+
+        Raises:
+            KafkaStorageError, CorruptRecordError: none of them can be read.
+        """
+        return self._source.describe(arguments.topic_names("topics", topics))
 
     def create_topic(
         self,
@@ -176,69 +365,48 @@ class Cluster(TopicsAtPath):
         exist_ok: bool = False,
         num_partitions: int | None = None,
     ) -> Topic:
-        """Create a topic.
+        """Create a topic, and return it once it can be used.
 
         Args:
             name: its name.
-            partitions: how many; 1 by default.
-            replication_factor: how many log dirs hold each record; 1 by default. If the cluster was
-                created without `log_dirs`, missing log dirs are created in its folder; they protect
-                records from the loss of a folder, not of the disk.
+            partitions: how many; by default 1, in a real cluster its `num.partitions`.
+            replication_factor: how many log dirs or brokers hold each record; by default 1, in a real
+                cluster its `default.replication.factor`. If a folder was created without `log_dirs`,
+                missing log dirs are created in it; they protect records from the loss of a folder, not
+                of the disk.
             config: its settings, by Kafka's keys: `{"retention.ms": 86_400_000}`, or `retention_ms`.
-            exist_ok: whether to return the topic if it exists already with these settings.
+                What a real cluster accepts is for it to say.
+            exist_ok: whether to return the topic if it exists already with all that is given here.
             num_partitions: another name for `partitions`.
 
         Raises:
-            TopicAlreadyExistsError: it exists; with `exist_ok`, it exists with other settings.
+            TopicAlreadyExistsError: it exists; with `exist_ok`, it differs from what is given here.
             ConfigError: the topic is internal, or an argument or setting is not accepted.
             InvalidTopicError: Kafka would refuse the name.
         """
-        ensure_not_internal(name)
         arguments.boolean("exist_ok", exist_ok)
         given = numbers_of_a_new_topic(partitions, num_partitions, replication_factor)
-        settings = (
-            vars(config)
-            if isinstance(config, TopicConfig)
-            else parse_topic_options({} if config is None else config)
+        return self._catalog().create_topic(
+            name,
+            partitions=given.get("partitions"),
+            replication_factor=given.get("replication_factor"),
+            config={} if config is None else config,
+            exist_ok=exist_ok,
         )
-        found = self._parts.metadata.topics.find(name)
-        if found is None:
-            return self._parts.make_topic(
-                name,
-                TopicConfig(**settings),
-                given=() if isinstance(config, TopicConfig) else map(topic_key, settings),
-                partitions=given.get("partitions", 1),
-                replication_factor=given.get("replication_factor", 1),
-                exist_ok=exist_ok,
-            )
-        if not exist_ok:
-            raise TopicAlreadyExistsError(name)
-        differs = [f"{key}={has}" for key in given if (has := getattr(found, key)) != given[key]]
-        differs += [
-            f"{topic_key(field)}={has}"
-            for field, value in settings.items()
-            if (has := getattr(found.config, field)) != value
-        ]
-        if differs:
-            raise TopicAlreadyExistsError(name, ", ".join(differs))
-        return found
 
     def delete_topic(self, name: str) -> Topic:
         """Delete a topic with all its records, and return the topic as it was before.
 
-        From then on, reading from it or writing to it raises UnknownTopicOrPartitionError. Its files
-        are removed by the first commit or `collect_garbage` after file.delete.delay.ms.
+        From then on, reading from it or writing to it raises UnknownTopicOrPartitionError. In a folder its
+        files are removed by the first commit or `collect_garbage` after file.delete.delay.ms. Brokers of a
+        real cluster learn of it one after another: for a moment some may still answer for it.
 
         Raises:
             ConfigError: the topic is internal.
             UnknownTopicOrPartitionError: no such topic.
         """
-        ensure_not_internal(name)
-        return administration.delete_topic(
-            self._parts.manager,
-            self._parts.coordinator(flush=True),
-            name,
-        )
+        arguments.text("topic", name)
+        return self._catalog().delete_topic(name)
 
     def create_partitions(self, name: str, total_count: int) -> Topic:
         """Add partitions to a topic, up to `total_count` in all, and return the topic.
@@ -250,14 +418,9 @@ class Cluster(TopicsAtPath):
             ConfigError: it has that many already, or is internal.
             UnknownTopicOrPartitionError: no such topic.
         """
-        ensure_not_internal(name)
+        arguments.text("topic", name)
         total_count = arguments.whole_number("total_count", total_count, 1, PARTITIONS_MAX)
-        return administration.create_partitions(
-            self._parts.manager,
-            self._parts.coordinator(flush=True),
-            name,
-            total_count,
-        )
+        return self._catalog().create_partitions(name, total_count)
 
     def alter_topic(self, name: str, config: Mapping[str, object]) -> Topic:
         """Change settings of a topic for everything written from now on, and return the topic.
@@ -272,23 +435,97 @@ class Cluster(TopicsAtPath):
                 internal.
             UnknownTopicOrPartitionError: no such topic.
         """
-        ensure_not_internal(name)
-        return administration.alter_topic(
-            self._parts.manager,
-            self._parts.coordinator(flush=True),
-            name,
-            config,
-        )
+        arguments.text("topic", name)
+        return self._catalog().alter_topic(name, config)
 
-    def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
-        """Return offsets and sizes of all partitions of these topics, at one moment.
+    # Records.
 
-        If some of them cannot be read, these have an `error`, and -1 in place of numbers.
+    def list_offsets(
+        self,
+        wanted: Mapping[PartitionKey, int | str | datetime.datetime],
+        *,
+        isolation_level: str = "read_committed",
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look up offsets by time.
+
+        Args:
+            wanted: for each partition, as (topic, number), a time in ms or a `datetime` with a time zone,
+                to find the first record with that time or a later one; or "earliest" (-2), the first
+                offset held, "latest" (-1), the end, or "max_timestamp" (-3), the first record with the
+                largest time.
+            isolation_level: "read_committed" ends before the first open transaction.
+
+        Returns:
+            For each partition the offset and its time, or None if there is no such record before the
+            end. For "earliest" and "latest" the time is -1.
 
         Raises:
-            KafkaStorageError, CorruptRecordError: none of them can be read.
+            ConfigError: another word or number.
+        Source: Kafka core/.../cluster/Partition.scala fetchOffsetForTimestamp; ListOffsetsRequest.
         """
-        return self._parts.describe_each(arguments.topic_names("topics", topics))
+        return self._reader.list_offsets(wanted, isolation_level=isolation_level)
+
+    def read(
+        self,
+        topics: TopicChoice,
+        *,
+        partitions: Iterable[int] | None = None,
+        start: OffsetBound = "earliest",
+        end: OffsetBound = "latest",
+        last: int | None = None,
+        columns: Iterable[str] = tuple(ROW_SCHEMA.names),
+        text: bool | Literal["replace"] = False,
+        isolation_level: str = "read_committed",
+        max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+    ) -> pa.RecordBatchReader:
+        """Read the records of topics, partition by partition, in offset order within each.
+
+        Arguments are checked at once; records are read as you take batches. All partitions of a cluster
+        in a folder are read as of one moment.
+
+        Args:
+            topics: a name, several, or a pattern, `re.compile("^orders-")`, which may match anywhere
+                in a name; internal topics never match.
+            partitions: which to read of each topic, by number; all by default.
+            start: first offset to read, or "earliest", or a `datetime` with a time zone: the first
+                record with that time or a later one, and none if there is no such record. Or one for
+                each partition: `{0: 5, 1: "earliest"}`, of several topics `{("events", 0): 5}`.
+            end: offset to stop before, or "latest", or a time, before whose first record to stop; or
+                one for each partition.
+            last: of each partition, read only the last so many records before `end`.
+            columns: which columns, in which order, of key, value, topic, partition, offset,
+                timestamp, timestampType and headers. Types are those of Spark. Only these columns
+                are decoded.
+            text: whether key and value are strings; "replace" puts U+FFFD for bytes that are not UTF-8.
+            isolation_level: "read_committed" leaves out records of aborted transactions and ends
+                before the first open one; "read_uncommitted" does neither.
+            max_decompressed_batch_bytes: limit of one compressed batch when decompressed; a larger
+                one raises CorruptRecordError when its rows are taken.
+
+        Returns:
+            An iterator of `pyarrow.RecordBatch`, of at least one. Its `read_all()` returns one table,
+            which has the columns even if there are no records. DuckDB, Polars and everything else that
+            takes Arrow streams accepts it as it is.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic or partition.
+            ConfigError: another argument is not accepted.
+            OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
+            RecordDeserializationError: as rows are taken, with `text=True`: bytes are not UTF-8.
+            CorruptRecordError: as rows are taken, after those before the damage: names the damaged offsets.
+        """
+        return self._reader.read(
+            topics,
+            partitions=partitions,
+            start=start,
+            end=end,
+            last=last,
+            columns=columns,
+            text=text,
+            isolation_level=isolation_level,
+            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            taken=lambda batches: translated_each(batches, self._store.address),
+        )
 
     # Commits.
 
@@ -296,11 +533,15 @@ class Cluster(TopicsAtPath):
         """Yield the commits of Spark jobs, newest first, or only those that touched `topic`."""
         if topic is not None:
             arguments.text("topic", topic)
-        return self._parts.history.read(self._parts.snapshots.replicas, topic)
+        return self._folder("commits").history.read(
+            self._folder("commits").snapshots.replicas, topic
+        )
 
     def first_commit(self) -> int:
         """Return the number of the oldest commit that `history` still has."""
-        return self._parts.history.first_number(self._parts.snapshots.replicas)
+        return self._folder("commits").history.first_number(
+            self._folder("commits").snapshots.replicas
+        )
 
     def find_commit(self, number: int) -> Commit:
         """Return the commit of a Spark job that has this number in `history`.
@@ -309,22 +550,24 @@ class Cluster(TopicsAtPath):
             ConfigError: there is no such commit, or the history does not have it any more.
         """
         number = arguments.whole_number("number", number, 0)
-        return self._parts.history.find(self._parts.snapshots.replicas, number)
+        return self._folder("commits").history.find(
+            self._folder("commits").snapshots.replicas, number
+        )
 
     # Replicas.
 
     def replicas(self, topics: str | Iterable[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
         """Return the replicas of all partitions of these topics: which leads, which lag."""
         return administration.replicas_of(
-            self._parts.manager, arguments.topic_names("topics", topics)
+            self._folder("disks").manager, arguments.topic_names("topics", topics)
         )
 
     def log_dirs(self) -> list[LogDirInfo]:
         """Return the log dirs: what each holds, and why it is offline if it is."""
         return skipping_deleted(
-            self,
+            self._source.topic,
             self.topic_names(internal=True),
-            lambda names: administration.log_dirs_of(self._parts.manager, names),
+            lambda names: administration.log_dirs_of(self._folder("disks").manager, names),
         )
 
     def metrics(self) -> dict[str, Any]:
@@ -338,7 +581,9 @@ class Cluster(TopicsAtPath):
         from spark_kbatch.cluster.metrics import metrics_of  # noqa: PLC0415  above
 
         return skipping_deleted(
-            self, self.topic_names(internal=True), lambda names: metrics_of(self._parts, names)
+            self._source.topic,
+            self.topic_names(internal=True),
+            lambda names: metrics_of(self._folder("disks"), names),
         )
 
     def replicate(self, topics: str | Iterable[str] | None = None) -> list[TopicPartition]:
@@ -353,14 +598,14 @@ class Cluster(TopicsAtPath):
             Partitions whose replicas are still not all in sync, because log dirs are offline.
         """
         names = (
-            self._parts.metadata.topics.names(internal=True)
+            self._folder("disks").metadata.topics.names(internal=True)
             if topics is None
             else arguments.topic_names("topics", topics)
         )
         return administration.replicate_all(
-            self._parts.manager,
+            self._folder("disks").manager,
             names,
-            self._parts.coordinator(flush=True),
+            self._folder("disks").coordinator(flush=True),
             skip_deleted=topics is None,
         )
 
@@ -384,9 +629,9 @@ class Cluster(TopicsAtPath):
                 it may have had the only copy of some records.
         """
         return administration.replace_log_dir(
-            self._parts.manager,
+            self._folder("disks").manager,
             arguments.whole_number("node_id", node_id, 0),
-            self._parts.coordinator(flush=True),
+            self._folder("disks").coordinator(flush=True),
             unclean=arguments.boolean("unclean", unclean),
             dry_run=arguments.boolean("dry_run", dry_run),
         )
@@ -411,8 +656,8 @@ class Cluster(TopicsAtPath):
         arguments.text("topic", topic)
         arguments.boolean("dry_run", dry_run)
         if topic == TRANSACTION_STATE_TOPIC:
-            return self._parts.coordinator(flush=True).elect_unclean(dry_run=dry_run)
-        return administration.elect_unclean(self._parts.manager, topic, dry_run=dry_run)
+            return self._folder("disks").coordinator(flush=True).elect_unclean(dry_run=dry_run)
+        return administration.elect_unclean(self._folder("disks").manager, topic, dry_run=dry_run)
 
     def export(self, topic: str, *, to: StrPath) -> list[ExportedPartition]:
         """Copy a topic's committed records into the log dir of a stopped Kafka broker.
@@ -438,7 +683,10 @@ class Cluster(TopicsAtPath):
 
         ensure_not_internal(topic)
         return export_topic(
-            self._parts.manager, self._parts.snapshots.replicas, topic, absolute_path(to, "to")
+            self._folder("upkeep").manager,
+            self._folder("upkeep").snapshots.replicas,
+            topic,
+            absolute_path(to, "to"),
         )
 
     # Deleting.
@@ -457,16 +705,14 @@ class Cluster(TopicsAtPath):
             OffsetOutOfRangeError: an offset is above the high watermark; nothing is deleted.
             ConfigError: a topic is internal.
             UnknownTopicOrPartitionError: a partition does not exist.
+            KBatchError: a real cluster refuses it, as for a compacted topic.
         """
         accepts = 'an offset for each partition, such as {("topic", 0): 1500}'
         wanted = {
-            tp: arguments.whole_number(f"the offset of {tp}", offset, -LONG_MAX)
+            tp: arguments.whole_number(f"the offset of {tp}", offset, ALL_RECORDS)
             for tp, offset in arguments.by_partition("offsets", offsets, accepts).items()
         }
-        for topic_partition in wanted:
-            ensure_not_internal(topic_partition.topic)
-        done = self._parts.manager.delete_records(wanted, self._parts.coordinator(flush=True))
-        return {tp: deletion.log_start_offset for tp, deletion in done.items()}
+        return self._catalog().delete_records(wanted)
 
     def collect_garbage(
         self,
@@ -491,15 +737,19 @@ class Cluster(TopicsAtPath):
         names = self.topic_names() if topics is None else arguments.topic_names("topics", topics)
         arguments.whole_number("staging_retention_ms", staging_retention_ms, 0)
         arguments.boolean("dry_run", dry_run)
-        manager = self._parts.manager
-        damaged = damaged_topics(self, names) if topics is None else {}
+        manager = self._folder("upkeep").manager
+        damaged = damaged_topics(self._source.topic, names) if topics is None else {}
         names = [name for name in names if name not in damaged]
 
         def partitions(names: Iterable[str]) -> list[TopicPartition]:
             return [tp for name in names for tp in manager.partitions(name)]
 
         def of_each(work: Callable[[list[str]], _Result]) -> _Result:
-            return work(names) if topics is not None else skipping_deleted(self, names, work)
+            return (
+                work(names)
+                if topics is not None
+                else skipping_deleted(self._source.topic, names, work)
+            )
 
         of_each(partitions)  # Before anything is deleted, it fails for a topic that does not exist.
         look = abandoned_jobs if dry_run else remove_abandoned_jobs
@@ -509,7 +759,7 @@ class Cluster(TopicsAtPath):
         for log_dir in manager.dirs.all:
             if manager.dirs.is_online(log_dir.node_id):  # so it is ours
                 gone, kept = look(
-                    self._parts.files,
+                    self._folder("upkeep").files,
                     log_dir.staging,
                     retention_ms=staging_retention_ms,
                     now_ms=now_ms(),
@@ -517,17 +767,17 @@ class Cluster(TopicsAtPath):
                 found += gone
                 not_removed += kept
                 waiting += waiting_jobs(
-                    self._parts.files,
+                    self._folder("upkeep").files,
                     log_dir.staging,
                     retention_ms=staging_retention_ms,
                     now_ms=now_ms(),
                 )
         skipped: dict[TopicPartition, str] = {}
-        replicas = self._parts.snapshots.replicas
+        replicas = self._folder("upkeep").snapshots.replicas
 
         def usable(names: Iterable[str]) -> list[TopicPartition]:
             every = partitions(names)
-            skipped.update(self._parts.unreadable(every))
+            skipped.update(self._folder("upkeep").unreadable(every))
             return [tp for tp in every if tp not in skipped]
 
         if dry_run:
@@ -535,7 +785,7 @@ class Cluster(TopicsAtPath):
             deleted = manager.planned_removals()
         else:
             deleted = manager.remove_deleted_topics()
-            commits = self._parts.coordinator(flush=True)
+            commits = self._folder("upkeep").coordinator(flush=True)
             deletions = of_each(
                 lambda some: manager.delete_old_segments(
                     usable(some), commits, skip_deleted=topics is None, skipped=skipped
@@ -564,15 +814,19 @@ class Cluster(TopicsAtPath):
 
         arguments.boolean("dry_run", dry_run)
         repair = ClusterRepair(
-            self._parts.manager, self._parts.coordinator(flush=True), dry_run=dry_run
+            self._folder("upkeep").manager,
+            self._folder("upkeep").coordinator(flush=True),
+            dry_run=dry_run,
         )
         if partitions is not None:
             return repair.run(arguments.topic_partitions("partitions", partitions))
-        restored = lost_topics.restore(self._parts.manager, INTERNAL_TOPICS, dry_run=dry_run)
+        restored = lost_topics.restore(
+            self._folder("upkeep").manager, INTERNAL_TOPICS, dry_run=dry_run
+        )
         every: list[TopicPartition] = []
-        for name in self._parts.metadata.topics.names(internal=True):
+        for name in self._folder("upkeep").metadata.topics.names(internal=True):
             try:
-                every += self._parts.manager.partitions(name)
+                every += self._folder("upkeep").manager.partitions(name)
             except UnknownTopicOrPartitionError:
                 continue  # deleted since the names were listed
             except KafkaStorageError as error:  # the others are repaired all the same
@@ -582,6 +836,8 @@ class Cluster(TopicsAtPath):
     def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
         """Check everything that is stored, and write nothing; see `commit/cluster_repair.py`.
 
+        Of a broker's logs it is the partitions' files; see `log/foreign/check.py`.
+
         Args:
             partitions: which, as (topic, number); by default all, including those of internal topics, and
                 the records of commits and consumer groups.
@@ -590,11 +846,23 @@ class Cluster(TopicsAtPath):
             A report for each partition, as it is done: what `repair` would repair, batches that are
             damaged beyond repair, and replicas that were not looked at, because their disks are away.
         """
+        if isinstance(self._store, ForeignStore):
+            if partitions is None:
+                names = self.topic_names(internal=True)
+                chosen = [tp for name in names for tp in self.partitions(name)]
+            else:
+                chosen = arguments.topic_partitions("partitions", partitions)
+            return map(self._store.check, chosen)
+        return self._verified(self._folder("upkeep"), partitions)
+
+    def _verified(
+        self, folder: FolderStore, partitions: Iterable[tuple[str, int]] | None
+    ) -> Iterator[RepairReport]:
         from spark_kbatch.commit import cluster_repair  # noqa: PLC0415
         from spark_kbatch.commit.internal_topics import COMMITS, CONSUMER_OFFSETS  # noqa: PLC0415
 
         for report in self.repair(partitions, dry_run=True):
-            yield cluster_repair.with_followers(self._parts.manager, report)
+            yield cluster_repair.with_followers(folder.manager, report)
         if partitions is not None:
             return
         records: tuple[tuple[TopicPartition, str, Callable[[], object]], ...] = (
@@ -605,43 +873,26 @@ class Cluster(TopicsAtPath):
             try:
                 read()
             except (OSError, KBatchError) as error:
-                yield from cluster_repair.unreadable(
-                    self._parts.manager, topic_partition, what, error
-                )
+                yield from cluster_repair.unreadable(folder.manager, topic_partition, what, error)
 
     def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
 
-        A topic that does not exist is created by the first record for it, unless
+        In a folder, a topic that does not exist is created by the first record for it, unless
         `auto_create_topics_enable` is False.
 
         Args:
             config: options of Kafka's producer by Kafka's keys: `{"linger.ms": 5, "acks": "all"}`; see
-                `PRODUCER_OPTIONS`.
+                `PRODUCER_OPTIONS`. Those of the connection to a real cluster are `connect`'s.
             options: the same, as keyword arguments: `linger_ms=5`, `compression_type="zstd"`.
 
         Raises:
             ConfigError: an option is unknown, has no meaning here, or has a bad value.
         """
-        from spark_kbatch.cluster.transports import LocalLog  # noqa: PLC0415
-        from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415
-        from spark_kbatch.producer.producer import Producer  # noqa: PLC0415  above
-
-        self._parts.metadata.cluster_file.ensure_exists()
+        if not self.has("producer"):
+            raise self._refused("producer")
         given = arguments.options("config", config, '{"linger.ms": 5}')
-        chosen = parse_producer_options(given, options)
-        producer = Producer(
-            chosen,
-            LocalLog(
-                self._parts.append_records, flush=chosen.flush, level=chosen.compression_level
-            ),
-            translating(
-                self._parts.topics_to_write(create=chosen.auto_create_topics_enable), self.path
-            ),
-            now_ms,
-            new_producer_id=self._parts.new_producer_id,
-            takes_runs=True,
-        )
+        producer: Producer = self._store.producer(given, options)
         self._producers.add(producer)
         return producer
 
@@ -690,7 +941,7 @@ class Cluster(TopicsAtPath):
         )
         from spark_kbatch.server.server import Server  # noqa: PLC0415  above
 
-        self._parts.metadata.cluster_file.ensure_exists()
+        self._folder("server").metadata.cluster_file.ensure_exists()
         arguments.text("host", host)
         arguments.whole_number("port", port, 0, PORT_MAX)
         named = {
@@ -705,7 +956,7 @@ class Cluster(TopicsAtPath):
             options,
         )
         advertised = None if advertise is None else parse_address("advertise", advertise)
-        server = Server(self._parts, parsed, host=host, port=port, advertised=advertised)
+        server = Server(self._folder("server"), parsed, host=host, port=port, advertised=advertised)
         self._servers.add(server)
         return server
 
@@ -713,24 +964,22 @@ class Cluster(TopicsAtPath):
         """Return the address at which some process serves this cluster now; None if no one does."""
         from spark_kbatch.server.ownership import running_server  # noqa: PLC0415  above
 
-        return running_server(self._parts.metadata)
+        return running_server(self._folder("server").metadata)
 
     def groups(self) -> list[ConsumerGroup]:
         """Return the consumer groups that Kafka clients made, with members, offsets and lag.
 
-        A server need not run: they are read from the log. A rebalance that goes on is not in it.
+        Of a folder they are read from the log, so a server need not run; a rebalance that goes on is not in
+        it. A real cluster shows those that this client may see, without generations and times of commits
+        (-1), and without members of the newer protocol (`group.protocol=consumer`).
 
         Raises:
             KafkaStorageError, CorruptRecordError: `__consumer_offsets` cannot be read.
         """
-        from spark_kbatch.cluster.groups import groups_of  # noqa: PLC0415  above
-
-        return groups_of(self._parts)
+        return self._groups().groups()
 
     def alter_group_offsets(self, group_id: str, offsets: Mapping[PartitionKey, int]) -> None:
         """Set the offsets at which a consumer group continues; it may not have members, nor need it exist.
-
-        If a server runs, here or in another process, it is asked to.
 
         Args:
             group_id: the group.
@@ -740,33 +989,14 @@ class Cluster(TopicsAtPath):
             GroupNotEmptyError: the group has members.
             UnknownTopicOrPartitionError: a partition does not exist.
         """
-        from spark_kbatch.remote.cluster import connect_to  # noqa: PLC0415  above
-        from spark_kbatch.server.groups.store import alter_offsets  # noqa: PLC0415  above
-
         group_id, wanted = arguments.group_offsets(group_id, offsets)
-        try:
-            alter_offsets(self._parts, group_id, wanted)
-        except ServerRunningError as error:
-            if not error.address:
-                raise
-            connect_to(error.address, None, {}).alter_group_offsets(group_id, wanted)
+        self._groups().alter_offsets(group_id, wanted)
 
     def delete_group(self, group_id: str) -> None:
         """Delete a consumer group without members, with its offsets.
-
-        If a server runs, here or in another process, it is asked to.
 
         Raises:
             GroupNotEmptyError: the group has members.
             GroupIdNotFoundError: there is no such group.
         """
-        from spark_kbatch.remote.cluster import connect_to  # noqa: PLC0415  above
-        from spark_kbatch.server.groups import store  # noqa: PLC0415  above
-
-        group_id = arguments.group(group_id)
-        try:
-            store.delete_group(self._parts, group_id)
-        except ServerRunningError as error:
-            if not error.address:
-                raise
-            connect_to(error.address, None, {}).delete_group(group_id)
+        self._groups().delete(arguments.group(group_id))

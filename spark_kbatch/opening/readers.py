@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.foreign_store import ForeignStore
+from spark_kbatch.cluster.os_errors import translating
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
-from spark_kbatch.opening.broker_logs import BrokerLogs
 from spark_kbatch.opening.cluster import Cluster
-from spark_kbatch.opening.os_errors import translating
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 @translating
 def open_for_reading(
     path: StrPath, *, foreign_end: str = "log", files: Files | None = None
-) -> Cluster | BrokerLogs:
+) -> Cluster:
     """Open the cluster or the Kafka broker's logs at a path, as the object that users get.
 
     Args:
@@ -46,9 +45,19 @@ def open_for_reading(
     files = files or Files()
     logs = _broker_logs(path, foreign_end, files)
     if logs is not None:
-        return BrokerLogs(logs)
+        return Cluster.over(logs)
     with _told_what_is_looked_for(path):
         return Cluster(path, files=files)
+
+
+def connect(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> Cluster:
+    """Connect to a real Kafka cluster, with the arguments and errors of `spark_kbatch.connect`."""
+    # The network's modules are loaded only for a real cluster.
+    from spark_kbatch.remote.store import RemoteStore, parse_connection  # noqa: PLC0415
+
+    store = RemoteStore(parse_connection(bootstrap_servers, config, options))
+    assert store.cluster_id is not None  # it answers
+    return Cluster.over(store)
 
 
 def open_reader(

@@ -268,7 +268,7 @@ class Topic:
         return len(self.replicas_of(0))
 
     @property
-    def settings(self) -> TopicConfig:
+    def known_config(self) -> TopicConfig:
         """The topic's settings, which a cluster in a folder always tells.
 
         Raises:
@@ -431,11 +431,11 @@ def altered(
     settings = parse_topic_options(given)
     for key in Given(reset, CONFIG_OPTIONS):
         settings[topic_field(key)] = getattr(TopicConfig, topic_field(key))
-    config = replace(topic.settings, **settings)
+    config = replace(topic.known_config, **settings)
     if config.message_magic != topic.message_magic:
         raise ConfigError(
             f"option 'message.format.version' of topic {topic.name!r} is "
-            f"{topic.settings.message_format_version!r} and cannot be changed: its records have that "
+            f"{topic.known_config.message_format_version!r} and cannot be changed: its records have that "
             "format; create another topic"
         )
     keys = {topic_key(key) for key in given} | {key for key in fixed if fixed[key] is not None}

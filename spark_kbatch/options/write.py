@@ -157,7 +157,7 @@ def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
     if topic.message_magic < 2 and compression_type == "zstd":
         raise ConfigError(
             f"option 'compression.type' is 'zstd', but topic {topic.name!r} has "
-            f"message.format.version={topic.settings.message_format_version}, a format without zstd; "
+            f"message.format.version={topic.known_config.message_format_version}, a format without zstd; "
             f"accepted: {', '.join(name for name in CODECS if name != 'zstd')}"
         )
 

@@ -528,7 +528,7 @@ def _ensure_headers_exist(topic: Topic) -> None:
     if topic.message_magic < MAGIC:
         raise ConfigError(
             f"a record for topic {topic.name!r} has headers, which the topic's "
-            f"message.format.version={topic.settings.message_format_version} does not support; leave them "
+            f"message.format.version={topic.known_config.message_format_version} does not support; leave them "
             "out, or write to a topic with version 0.11.0 or later"
         )
 

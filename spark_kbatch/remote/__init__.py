@@ -18,7 +18,7 @@ named, so that an embedded one pays nothing for it.
     pipeline    its finished batches, in order, to the leaders of their partitions
     topics      topics and their settings: look them up, create, change, delete
     groups      consumer groups, their members, offsets and lag
-    cluster     a cluster as users have it in Python
+    store       a cluster as a store of topics, for the public `Cluster`
 
 A client is leased: it and its connections are used by one thread at a time, and go back to a pool of the
 process. So a Spark worker connects once, whatever number of tasks it runs.

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from spark_kbatch.errors import ClosedError, RetriableError, UnknownTopicOrPartitionError
 from spark_kbatch.model import (
+    IsolationLevel,
     LogOffsets,
     OffsetAndTimestamp,
     OffsetRange,
@@ -186,6 +187,16 @@ class RemoteSource:
         return found.log_start_offset, found.end_offset(options.isolation_level)
 
     # Records.
+
+    def list_offsets(
+        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look up offsets by time, of which leaders are asked."""
+        return (
+            self._look_up(lambda client: offsets.list_offsets(client, times, isolation))
+            if times
+            else {}
+        )
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

@@ -24,6 +24,7 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
 )
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
 from spark_kbatch.remote.metadata import TopicMetadata
@@ -48,21 +49,24 @@ _HIDES_SETTINGS = {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHO
 
 
 @dataclass(frozen=True)
-class RemoteTopic:
-    """A topic of a real cluster: its name, id, partitions, replicas and settings."""
+class RemoteTopic(Topic):
+    """A topic of a real cluster: its name, id, partitions, replicas and settings.
 
-    name: str
-    topic_id: str  #: empty if the cluster tells none
-    partitions: int
+    The id is empty if the cluster tells none. `config` is None: what settings there are, and what they mean,
+    is for the cluster to say.
+    """
+
     leaders: tuple[int, ...] = ()  #: node ids by partition; -1 for a partition without a leader
-    replicas: tuple[tuple[int, ...], ...] = ()  #: node ids by partition; the first is preferred
-    isr: tuple[tuple[int, ...], ...] = ()  #: those of them that are in sync
+    isr: tuple[tuple[int, ...], ...] = ()  #: replicas that are in sync, by partition
     #: By Kafka's keys, as the cluster tells them; empty if this client may not see them.
-    config: Mapping[str, str | None] = field(default_factory=dict, hash=False)
+    settings: Mapping[str, str | None] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         copies = f", replication_factor={self.replication_factor}"
         return f"RemoteTopic({self.name!r}, partitions={self.partitions}{copies})"
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), "leaders", "isr", "settings"]
 
     @property
     def replication_factor(self) -> int:
@@ -118,15 +122,16 @@ def _with_settings(client: Client, topics: list[TopicMetadata]) -> list[RemoteTo
     return [_topic(one, settings[one.name]) for one in topics if one.name in settings]
 
 
-def _topic(found: TopicMetadata, config: Mapping[str, str | None]) -> RemoteTopic:
+def _topic(found: TopicMetadata, settings: Mapping[str, str | None]) -> RemoteTopic:
     return RemoteTopic(
         found.name,
         found.topic_id,
         len(found.partitions),
-        tuple(one.leader for one in found.partitions),
-        tuple(one.replicas for one in found.partitions),
-        tuple(one.isr for one in found.partitions),
-        config,
+        None,
+        replicas=tuple(one.replicas for one in found.partitions),
+        leaders=tuple(one.leader for one in found.partitions),
+        isr=tuple(one.isr for one in found.partitions),
+        settings=settings,
     )
 
 
@@ -205,9 +210,9 @@ def create_topic(
         if value is not None and getattr(found, key) != value
     ]
     differs += [
-        f"{key}={found.config.get(key)}"
+        f"{key}={found.settings.get(key)}"
         for key, value in settings.items()
-        if found.config and _plain(found.config.get(key)) != _plain(value)
+        if found.settings and _plain(found.settings.get(key)) != _plain(value)
     ]
     if differs and not is_ours:
         raise TopicAlreadyExistsError(name, ", ".join(differs))

@@ -270,8 +270,8 @@ def alter_topic(
         after = altered(topic, changes, fixed or {})
         if after == topic:
             return topic
-        config = after.settings
-        if config.min_insync_replicas > topic.settings.min_insync_replicas:
+        config = after.known_config
+        if config.min_insync_replicas > topic.known_config.min_insync_replicas:
             for topic_partition in manager.partitions(name):
                 partition = manager.partition(topic_partition)
                 partition.ready_locked(flush=True)
@@ -374,7 +374,7 @@ def _make_logs(manager: ReplicaManager, topic: Topic, partitions: range) -> None
         topic_partition = TopicPartition(topic.name, number)
         for node_id in topic.replicas_of(number):
             directory = cluster_file.log_directory(topic_partition, node_id)
-            log = PartitionLog(manager.files, directory, topic_partition, topic.settings)
+            log = PartitionLog(manager.files, directory, topic_partition, topic.known_config)
             unflushed += log.create_unflushed(topic.topic_id)
             nodes.add(node_id)
     _flush(manager, unflushed)

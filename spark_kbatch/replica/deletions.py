@@ -245,7 +245,7 @@ class Deletions:
             OSError: whether the topic is deleted is seen when it is next looked up.
         """
         nodes = tuple(one.node_id for one in self._cluster_file.log_dirs(again=True))
-        delete_ms = min(now_ms + topic.settings.file_delete_delay_ms, LONG_MAX)
+        delete_ms = min(now_ms + topic.known_config.file_delete_delay_ms, LONG_MAX)
         deleted = DeletedTopic(topic.name, topic.topic_id, delete_ms, nodes, nodes)
         with self._deleted.changing():
             self._deleted.decide(deleted)

@@ -245,7 +245,8 @@ class ReplicaManager:
                 directory = self.metadata.cluster_file.log_directory(topic_partition, node_id)
                 # One for all threads: it knows the partition's producers.
                 log = logs.setdefault(
-                    node_id, PartitionLog(self.files, directory, topic_partition, topic.settings)
+                    node_id,
+                    PartitionLog(self.files, directory, topic_partition, topic.known_config),
                 )
             return log
 

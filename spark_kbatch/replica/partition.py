@@ -136,7 +136,7 @@ class Partition:
         uses_threads: bool = True,
     ) -> None:
         """Set up a partition; `log_of` returns the log of a node's replica."""
-        self.topic_partition, self.config = topic_partition, topic.settings
+        self.topic_partition, self.config = topic_partition, topic.known_config
         self.topic = topic  # as it was read last; this partition is the same in both
         self.view = PartitionView(topic_partition, topic, states, dirs, log_of)
         self.replicas, self.min_isr = self.view.replicas, self.view.min_isr

@@ -190,7 +190,7 @@ class TopicFiles:
                 GENERATION: generation + 1,
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
-                "config": _stored_config(topic.settings),
+                "config": _stored_config(topic.known_config),
                 **({"given": sorted(topic.given)} if topic.given else {}),
                 **assignment,
             },

@@ -127,7 +127,7 @@ class PartitionView:
         self.replicas = topic.replicas_of(topic_partition.partition)
         # With one replica there is nothing to agree on.
         self.only_log = log_of(self.replicas[0]) if len(self.replicas) == 1 else None
-        self.min_isr = min(topic.settings.min_insync_replicas, len(self.replicas))
+        self.min_isr = min(topic.known_config.min_insync_replicas, len(self.replicas))
         self._topic_id, self._states, self._dirs = topic.topic_id, states, dirs
         self._reported: set[int] = set()  # nodes whose failure was logged
         self._known: dict[int, LogState] = {}  # states of logs that are the topic's own, by node

@@ -88,7 +88,7 @@ class ConfigsHandler:
         found: Iterable[Setting]
         if resource.resource_type == ResourceType.TOPIC:
             topic = self._topic(resource.resource_name)
-            found = settings.topic_settings(topic.settings, topic.given)
+            found = settings.topic_settings(topic.known_config, topic.given)
         elif resource.resource_type == ResourceType.BROKER:
             # The empty name stands for the defaults of all brokers, of which there are none.
             is_node = _ensure_node(resource.resource_name)
@@ -205,7 +205,7 @@ def _value_after(topic: Topic, change: Any) -> str | None:
             f"option {key!r} is not a list, so nothing can be {verb}ed; set it",
         )
     words = [word.strip() for word in value.split(",")]
-    now = getattr(topic.settings, topic_field(key)).split(",")
+    now = getattr(topic.known_config, topic_field(key)).split(",")
     if operation == _Operation.APPEND:
         return ",".join([*now, *(word for word in words if word not in now)])
     return ",".join(word for word in now if word not in words)

@@ -68,7 +68,7 @@ class Housekeeping:
 
     def _delete_old_segments(self) -> None:
         manager, replicas = self._backend.manager, self._backend.snapshots.replicas
-        for topic in self._topics(lambda topic: topic.settings.has_retention):
+        for topic in self._topics(lambda topic: topic.known_config.has_retention):
             planned = manager.planned_deletions(manager.partitions(topic.name), replicas)
             due = [tp for tp, deletion in planned.items() if deletion.segments or deletion.files]
             if due and not self._ended.is_set():

@@ -2,6 +2,7 @@
 
 Protocols and values, no code:
 
+    store       a place: its source, its topics to change, its consumer groups, producers
     source      topics for readers
     transport   where a producer's batches go
     job         the write of many tasks, committed as one

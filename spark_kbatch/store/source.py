@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from spark_kbatch.model import (
+    IsolationLevel,
     LogOffsets,
     OffsetAndTimestamp,
     OffsetRange,
@@ -110,6 +111,16 @@ class Source(TopicLookup, Protocol):
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Return offsets and sizes of all partitions of these topics."""
+
+    def list_offsets(
+        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look up the first record at or after a time in each partition; None where there is none.
+
+        Args:
+            times: in ms; or EARLIEST, LATEST or MAX_TIMESTAMP.
+            isolation: decides where logs end.
+        """
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 import pytest
 
-from spark_kbatch import Cluster, RemoteCluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.testing.servers import KafkaServer
 
-AnyCluster: TypeAlias = Cluster | RemoteCluster
-ServerOrCluster: TypeAlias = KafkaServer | Cluster | RemoteCluster
+AnyCluster: TypeAlias = Cluster
+ServerOrCluster: TypeAlias = KafkaServer | Cluster
 
 _OF_TESTS = ("kbatch_server", "kbatch_noserver", "kbatch_cluster")
 
@@ -40,7 +40,7 @@ class Clusters:
         if on is None:
             on = self._default()
         found = on.cluster if isinstance(on, KafkaServer) else on
-        if not isinstance(found, Cluster | RemoteCluster):
+        if not isinstance(found, Cluster):
             raise ConfigError(
                 f"on is a {type(on).__name__}; accepted: kbatch_cluster, kbatch_server, kbatch_noserver, or a "
                 "cluster that spark_kbatch.open or spark_kbatch.connect has returned"

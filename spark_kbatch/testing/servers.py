@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch import Cluster, InterceptedRequest, RemoteCluster, Server
+from spark_kbatch import Cluster, InterceptedRequest, Server
 from spark_kbatch.server.intercepts import Intercept
 from spark_kbatch.testing.tracebacks import ends_at_caller
 
@@ -18,16 +18,16 @@ class KafkaServer:
     """A Kafka server that an application under test connects to.
 
     Attributes:
-        cluster: its topics, to prepare and to look at: a Cluster, or a RemoteCluster of a real broker.
+        cluster: its topics, to prepare and to look at: a Cluster, of a real broker too.
         bootstrap_servers: its address, as HOST:PORT.
     """
 
-    def __init__(self, cluster: Cluster | RemoteCluster, server: Server | None = None) -> None:
+    def __init__(self, cluster: Cluster, server: Server | None = None) -> None:
         """Take a cluster with the server that serves it, or a real cluster alone."""
         self.cluster = cluster
         if server is not None:
             self.bootstrap_servers = server.bootstrap_servers
-        elif isinstance(cluster, RemoteCluster):
+        elif cluster.is_remote:
             self.bootstrap_servers = cluster.bootstrap_servers
         else:
             raise TypeError("a Cluster needs the server that serves it: KafkaServer(cluster, cluster.serve())")  # fmt: skip

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from spark_kbatch import Cluster, RemoteCluster
+from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath
@@ -24,7 +24,7 @@ class Topics:
 
     def __init__(self, clusters: Clusters, *, partitions: int) -> None:
         self._clusters, self._partitions = clusters, partitions
-        self._remote: list[tuple[RemoteCluster, str]] = []
+        self._remote: list[tuple[Cluster, str]] = []
 
     @ends_at_caller
     def __call__(
@@ -64,7 +64,7 @@ class Topics:
             partitions = max(self._partitions, 0 if seed is None else seeds.partitions_count(seed))
         cluster = self._clusters.cluster(on, name)
         cluster.create_topic(name, partitions=partitions, config=config)
-        if isinstance(cluster, RemoteCluster):
+        if cluster.is_remote:
             self._remote.append((cluster, name))
         if seed is not None:
             _send(cluster, name, seed)
@@ -116,7 +116,7 @@ class Topics:
                 cluster.delete_topic(name)
 
 
-def _send(cluster: Cluster | RemoteCluster, topic: str, seed: Any) -> None:
-    options = {"flush": False} if isinstance(cluster, Cluster) else {}
+def _send(cluster: Cluster, topic: str, seed: Any) -> None:
+    options = {"flush": False} if not cluster.is_remote else {}
     with cluster.producer(**options) as producer:
         producer.send_arrow(topic, seed).result()

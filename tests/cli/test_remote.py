@@ -145,7 +145,7 @@ def test_client_options_come_from_a_file_and_from_single_ones_over_it(
 ) -> None:
     given: list[Any] = []
     monkeypatch.setattr(
-        "spark_kbatch.remote.cluster.RemoteCluster.__init__",
+        "spark_kbatch.remote.store.RemoteStore.__init__",
         lambda self, options: given.append(options) or (_ for _ in ()).throw(KBatchError()),
     )
     file = tmp_path / "client.properties"

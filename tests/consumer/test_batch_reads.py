@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kbatch import BrokerLogs, Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.consumer.reading import ROW_SCHEMA
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
@@ -28,7 +28,7 @@ from tests.support.store import reader_of, store_of
 class Load:
     """A stand-in for `spark.read.load()`: a plan, and actions that read it."""
 
-    def __init__(self, topics: Cluster | BrokerLogs, **options: Any) -> None:
+    def __init__(self, topics: Cluster, **options: Any) -> None:
         texts = {key.replace("_", "."): str(value) for key, value in options.items()}
         self._options = parse_read_options({"path": str(topics.path), **texts})
         self._reader = reader_of(topics)

@@ -52,7 +52,7 @@ def test_topics_are_created_changed_emptied_and_deleted(shared_broker: Broker, t
         made = cluster.create_topic(topic, partitions=2, config=config)
         assert (made.partitions, made.replication_factor, len(made.topic_id)) == (2, 1, 22)
         assert dict(made.config) == settings_of(servers, topic)
-        assert made.config["cleanup.policy"] == "compact,delete"
+        assert made.settings["cleanup.policy"] == "compact,delete"
         assert cluster.create_topic(topic, exist_ok=True, config=config) == made
         with pytest.raises(TopicAlreadyExistsError, match=r"retention\.ms=86400000"):
             cluster.create_topic(topic, exist_ok=True, config={"retention.ms": 5})
@@ -61,7 +61,7 @@ def test_topics_are_created_changed_emptied_and_deleted(shared_broker: Broker, t
             topic, {"retention.ms": None, "cleanup.policy": "delete", "segment_bytes": 2**21}
         )
         assert dict(changed.config) == settings_of(servers, topic)
-        assert (changed.config["cleanup.policy"], changed.config["segment.bytes"]) == ("delete", str(2**21))  # fmt: skip
+        assert (changed.settings["cleanup.policy"], changed.settings["segment.bytes"]) == ("delete", str(2**21))  # fmt: skip
         with pytest.raises(ConfigError, match=r"retention\.ms"):
             cluster.alter_topic(topic, {"retention.ms": "soon"})
         with pytest.raises(ConfigError, match=r"nothing\.at\.all"):

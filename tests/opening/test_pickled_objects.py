@@ -32,16 +32,16 @@ def test_clusters_producers_futures_and_servers_say_what_to_do_instead(tmp_path:
             producer.send("events", "v"),
             producer.send_arrow("events", {"value": ["v"]}),
         )
-        in_the_function = {
-            "Cluster": (cluster, f"open it in the function, in each task: spark_kbatch.open('{cluster.path}')"),
-            "BrokerLogs": (logs, f"in each task: spark_kbatch.open('{tmp_path / 'broker'}')"),
-            "RemoteCluster": (remote, f"in each task: spark_kbatch.connect('{server.bootstrap_servers}')"),
-            "Producer": (producer, "open the cluster and its producer in the function, in each task"),
-            "RecordFuture": (future, "wait for its result, and pass that on"),
-            "ArrowFuture": (table, "wait for its result, and pass that on"),
-            "Server": (server, f"use its address, '{server.bootstrap_servers}'"),
-        }  # fmt: skip
-        for kind, (one, instead) in in_the_function.items():
+        in_the_function: list[tuple[str, Any, str]] = [
+            ("Cluster", cluster, f"open it in the function, in each task: spark_kbatch.open('{cluster.path}')"),
+            ("Cluster", logs, f"in each task: spark_kbatch.open('{tmp_path / 'broker'}')"),
+            ("Cluster", remote, f"in each task: spark_kbatch.connect('{server.bootstrap_servers}')"),
+            ("Producer", producer, "open the cluster and its producer in the function, in each task"),
+            ("RecordFuture", future, "wait for its result, and pass that on"),
+            ("ArrowFuture", table, "wait for its result, and pass that on"),
+            ("Server", server, f"use its address, '{server.bootstrap_servers}'"),
+        ]  # fmt: skip
+        for kind, one, instead in in_the_function:
             for pickled in (pickle.dumps, cloudpickle.dumps):
                 with pytest.raises(NotPicklableError) as raised:
                     pickled(uses(one))

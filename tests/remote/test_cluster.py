@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spark_kbatch
-from spark_kbatch import Cluster, RemoteCluster, TopicPartition
+from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
@@ -28,6 +28,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import GroupMember, GroupOffset, LogOffsets
 from spark_kbatch.remote import client as clients
 from tests.opening.test_odd_arguments import (
+    INTERNAL_OF_CLUSTERS,
     ODD,
     SOON,
     ensure_named,
@@ -62,7 +63,7 @@ def servers(embedded: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def cluster(servers: str) -> Iterator[RemoteCluster]:
+def cluster(servers: str) -> Iterator[Cluster]:
     with spark_kbatch.connect(servers) as cluster:
         yield cluster
 
@@ -81,7 +82,7 @@ def cluster(servers: str) -> Iterator[RemoteCluster]:
 )
 def test_options_are_kafkas_with_dots_or_underscores(servers: str, given: dict[str, Any]) -> None:
     with spark_kbatch.connect([servers], **given) as cluster:
-        assert (cluster._options.client_id, cluster._options.client_rack) == ("a", "r")
+        assert (cluster._store.options.client_id, cluster._store.options.client_rack) == ("a", "r")
         assert cluster.bootstrap_servers == servers
 
 
@@ -113,17 +114,20 @@ def test_a_cluster_that_cannot_be_reached_is_an_error_at_once() -> None:
         spark_kbatch.connect(f"127.0.0.1:{port}", default_api_timeout_ms=200)
 
 
-def test_open_names_connect_for_an_address() -> None:
+def test_open_takes_an_address(servers: str) -> None:
+    with spark_kbatch.open(servers) as cluster:
+        assert cluster.is_remote
+        assert cluster.topic_names() == ["events"]
     with pytest.raises(ConfigError, match=r"spark_kbatch\.connect"):
-        spark_kbatch.open("localhost:9092")
+        spark_kbatch.open(servers, create=True)
 
 
 def test_no_secret_is_shown(servers: str) -> None:
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="s3cret";'
     with spark_kbatch.connect(servers, sasl_jaas_config=login) as cluster:
-        shown = f"{cluster!r} {cluster} {cluster._options!r}"
+        shown = f"{cluster!r} {cluster} {cluster._store.options!r}"
     assert "s3cret" not in shown
-    assert shown.startswith(f"RemoteCluster({servers!r})")
+    assert shown.startswith(f"Cluster({servers!r})")
     with pytest.raises(ConfigError) as caught:
         spark_kbatch.connect(servers, sasl_jaas_config=login + "s3cret")
     assert "s3cret" not in str(caught.value)
@@ -131,24 +135,24 @@ def test_no_secret_is_shown(servers: str) -> None:
 
 # The words are an embedded cluster's.
 
-ONLY_IN_FOLDERS = {
-    "collect_garbage", "elect_unclean", "export", "find_commit", "first_commit", "history", "log_dirs", "metrics", "repair",
-    "replace_log_dir", "replicas", "replicate", "running_server", "serve",
-    "verify",
+ONLY_IN_FOLDERS: dict[str, dict[str, Any]] = {
+    "collect_garbage": {}, "elect_unclean": {"topic": "events"}, "export": {"topic": "events", "to": "x"},
+    "find_commit": {"number": 0}, "first_commit": {}, "history": {}, "log_dirs": {}, "metrics": {},
+    "repair": {}, "replace_log_dir": {"node_id": 0}, "replicas": {"topics": "events"}, "replicate": {},
+    "running_server": {}, "serve": {}, "verify": {},
 }  # fmt: skip
 
 
-def test_methods_and_arguments_are_those_of_an_embedded_cluster() -> None:
-    assert public_methods(RemoteCluster) == public_methods(Cluster) - ONLY_IN_FOLDERS
-    for name in public_methods(RemoteCluster):
-        here, there = (inspect.signature(getattr(kind, name)) for kind in (RemoteCluster, Cluster))
-        assert list(here.parameters) == list(there.parameters), name
+@pytest.mark.parametrize("method", ONLY_IN_FOLDERS)
+def test_what_only_a_folder_has_is_refused(cluster: Cluster, method: str) -> None:
+    with pytest.raises(ConfigError, match="it is a real Kafka cluster, whose brokers see to that"):
+        getattr(cluster, method)(**ONLY_IN_FOLDERS[method])
 
 
 # Records.
 
 
-def test_reads_are_those_of_the_folder(cluster: RemoteCluster, embedded: Cluster) -> None:
+def test_reads_are_those_of_the_folder(cluster: Cluster, embedded: Cluster) -> None:
     assert cluster.read("events").read_all() == embedded.read("events").read_all()
     for asked in (
         {"partitions": [0], "start": 1, "columns": ["offset", "value"]},
@@ -173,9 +177,7 @@ def test_reads_are_those_of_the_folder(cluster: RemoteCluster, embedded: Cluster
         cluster.read("nothing")
 
 
-def test_offsets_are_found_by_time_as_in_the_folder(
-    cluster: RemoteCluster, embedded: Cluster
-) -> None:
+def test_offsets_are_found_by_time_as_in_the_folder(cluster: Cluster, embedded: Cluster) -> None:
     first = builders.FIRST_TIMESTAMP_MS
     for time in ("earliest", "latest", "max_timestamp", -3, 0, first, first + 1, 2**62):
         wanted = {E0: time, E1: time}
@@ -188,7 +190,7 @@ def test_offsets_are_found_by_time_as_in_the_folder(
     ]
 
 
-def test_a_producer_sends_records_and_tables(cluster: RemoteCluster, embedded: Cluster) -> None:
+def test_a_producer_sends_records_and_tables(cluster: Cluster, embedded: Cluster) -> None:
     cluster.create_topic("sent", 2)
     with cluster.producer({"linger.ms": "5"}, compression_type="zstd") as producer:
         assert producer._config.linger_ms == 5
@@ -216,7 +218,7 @@ def test_a_producer_sends_records_and_tables(cluster: RemoteCluster, embedded: C
     ids=["flush", "client id", "security", "a typing error"],
 )
 def test_options_of_the_connection_are_not_a_producers(
-    cluster: RemoteCluster, options: dict[str, Any], words: str
+    cluster: Cluster, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         cluster.producer(**options)
@@ -247,7 +249,7 @@ def test_closing_sends_what_producers_were_given_and_closes_connections(
     assert future.result(0).offset == 0
     with pytest.raises(ProducerClosedError):
         producer.send("last", value="v")
-    assert cluster._options not in clients._idle
+    assert cluster._store.options not in clients._idle
     with pytest.raises(ClosedError, match=servers):
         cluster.__enter__()
     embedded.delete_topic("last")
@@ -264,19 +266,22 @@ def test_reads_in_progress_end_when_the_cluster_is_closed(servers: str) -> None:
 # Topics.
 
 
-def test_topics_are_created_changed_and_deleted(cluster: RemoteCluster, embedded: Cluster) -> None:
+def test_topics_are_created_changed_and_deleted(cluster: Cluster, embedded: Cluster) -> None:
     made = cluster.create_topic(
         "t", partitions=2, config={"retention_ms": 5, "segment.bytes": "1048576"}
     )
     assert (made.name, made.partitions, made.replication_factor) == ("t", 2, 1)
-    assert (made.config["retention.ms"], made.config["segment.bytes"]) == ("5", "1048576")
+    assert (made.settings["retention.ms"], made.settings["segment.bytes"]) == ("5", "1048576")
     assert (made.leaders, made.replicas, made.isr) == ((1, 1), ((1,), (1,)), ((1,), (1,)))
     assert made.topic_id == embedded.topic("t").topic_id
     assert embedded.topic("t").config.retention_ms == 5
 
     assert cluster.create_partitions("t", 4).partitions == 4
     changed = cluster.alter_topic("t", {"retention.ms": None, "segment_bytes": 2**21})
-    assert (changed.config["retention.ms"], changed.config["segment.bytes"]) == ("-1", "2097152")
+    assert (changed.settings["retention.ms"], changed.settings["segment.bytes"]) == (
+        "-1",
+        "2097152",
+    )
     assert cluster.topic("t") == changed == cluster.alter_topic("t", {})
     assert cluster.topics() == [cluster.topic("events"), changed]
     assert cluster.topic_names() == ["events", "t"]
@@ -289,7 +294,7 @@ def test_topics_are_created_changed_and_deleted(cluster: RemoteCluster, embedded
         cluster.delete_topic("t")
 
 
-def test_exist_ok_accepts_a_topic_that_has_all_that_is_asked_for(cluster: RemoteCluster) -> None:
+def test_exist_ok_accepts_a_topic_that_has_all_that_is_asked_for(cluster: Cluster) -> None:
     config = {"retention.ms": 5}
     made = cluster.create_topic("kept", partitions=2, config=config)
     for asked in (
@@ -306,7 +311,7 @@ def test_exist_ok_accepts_a_topic_that_has_all_that_is_asked_for(cluster: Remote
     cluster.delete_topic("kept")
 
 
-def test_what_the_cluster_refuses_is_an_error_with_its_words(cluster: RemoteCluster) -> None:
+def test_what_the_cluster_refuses_is_an_error_with_its_words(cluster: Cluster) -> None:
     for call, kind, words in (
         (lambda: cluster.create_topic("a/b"), InvalidTopicError, "a/b"),
         (lambda: cluster.create_topic("x", config={"nothing": 1}), ConfigError, "nothing"),
@@ -323,7 +328,7 @@ def test_what_the_cluster_refuses_is_an_error_with_its_words(cluster: RemoteClus
     assert cluster.topic_names() == ["events"]
 
 
-def test_records_are_deleted_below_an_offset(cluster: RemoteCluster) -> None:
+def test_records_are_deleted_below_an_offset(cluster: Cluster) -> None:
     cluster.create_topic("old", partitions=2)
     with cluster.producer() as producer:
         producer.send_arrow("old", {"value": list("abcd"), "partition": [0, 0, 1, 1]})
@@ -338,7 +343,7 @@ def test_records_are_deleted_below_an_offset(cluster: RemoteCluster) -> None:
 
 
 def test_groups_are_those_of_the_folder_but_for_what_no_broker_tells(
-    cluster: RemoteCluster, embedded: Cluster
+    cluster: Cluster, embedded: Cluster
 ) -> None:
     untold = {"generation": -1}
     expected = [
@@ -375,6 +380,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "delete_topic": {"name": "nothing"},
     "describe": {"topics": ["events"]},
     "groups": {},
+    "has": {"part": "groups"},
     "list_offsets": {"wanted": {E0: "latest"}, "isolation_level": "read_committed"},
     "partitions": {"topic": "events"},
     "producer": {},
@@ -385,15 +391,15 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "topic": {"name": "events"},
     "topic_names": {"internal": False},
-    "topics": {},
+    "topics": {"internal": False},
 }  # fmt: skip
 ARGUMENTS = [(method, name) for method, call in CALLS.items() for name in call]
 
 
 def test_every_public_method_is_called() -> None:
-    assert public_methods(RemoteCluster) == CALLS.keys()
+    assert public_methods(Cluster) - INTERNAL_OF_CLUSTERS == CALLS.keys() | ONLY_IN_FOLDERS.keys()
     for name, call in CALLS.items():
-        parameters = inspect.signature(getattr(RemoteCluster, name)).parameters.values()
+        parameters = inspect.signature(getattr(Cluster, name)).parameters.values()
         named = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.POSITIONAL_ONLY)} - {
             "self"
         }

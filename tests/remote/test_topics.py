@@ -152,7 +152,7 @@ def test_changed_settings_are_returned_once_a_broker_shows_them(broker: Broker) 
         wanted = {"retention.ms": " 7", "cleanup.policy": "compact, delete"}
         found = topics.alter_topic(client, "t", wanted)
 
-    assert found.config == {"retention.ms": "7", "cleanup.policy": "compact,delete"}
+    assert found.settings == {"retention.ms": "7", "cleanup.policy": "compact,delete"}
 
 
 def test_reset_settings_are_returned_once_a_broker_shows_them(broker: Broker) -> None:
@@ -162,7 +162,9 @@ def test_reset_settings_are_returned_once_a_broker_shows_them(broker: Broker) ->
 
     broker.answers[ApiKey.DESCRIBE_CONFIGS] = shown
     with asking(broker) as client:
-        assert topics.alter_topic(client, "t", {"retention.ms": None}).config["retention.ms"] == "3"
+        assert (
+            topics.alter_topic(client, "t", {"retention.ms": None}).settings["retention.ms"] == "3"
+        )
 
 
 def test_settings_that_no_broker_shows_are_an_error_that_says_so(broker: Broker) -> None:
@@ -178,7 +180,7 @@ def test_settings_that_this_client_may_not_see_are_not_waited_for(broker: Broker
     broker.answers[ApiKey.DESCRIBE_CONFIGS] = lambda _number: hidden
 
     with asking(broker) as client:
-        assert topics.alter_topic(client, "t", {"retention.ms": "7"}).config == {}
+        assert topics.alter_topic(client, "t", {"retention.ms": "7"}).settings == {}
 
 
 def test_a_topic_that_one_broker_does_not_know_yet_is_asked_for_again(broker: Broker) -> None:
@@ -186,7 +188,7 @@ def test_a_topic_that_one_broker_does_not_know_yet_is_asked_for_again(broker: Br
     broker.answers[ApiKey.DESCRIBE_CONFIGS] = first(unknown)
 
     with asking(broker) as client:
-        assert topics.find_topic(client, "t").config["retention.ms"] == "1000"
+        assert topics.find_topic(client, "t").settings["retention.ms"] == "1000"
 
 
 def test_a_topic_that_goes_while_it_is_looked_at_does_not_exist(broker: Broker) -> None:

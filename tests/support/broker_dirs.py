@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_kbatch import BrokerLogs, Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.files import Files
 from spark_kbatch.model import LogOffsets, ReadRange, TopicPartition
 from spark_kbatch.opening.readers import open_for_reading
@@ -128,6 +128,6 @@ def end_of(path: Path, *, foreign_end: str = "log") -> int:
     )
 
 
-def fetch(logs: Cluster | BrokerLogs, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
+def fetch(logs: Cluster, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
     """Fetch from t-0."""
     return reader_of(logs).source.fetch(TP, ReadRange(offset, max_bytes))

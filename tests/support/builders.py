@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kbatch import BrokerLogs, Cluster
+from spark_kbatch import Cluster
 from spark_kbatch.cluster.job import new_staging
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.staging import Extent
@@ -336,7 +336,7 @@ def as_read(arrow_batch: pa.RecordBatch) -> list[Record]:
     ]
 
 
-def read_records(topics: Cluster | BrokerLogs, topic: str, **bounds: Any) -> list[Record]:
+def read_records(topics: Cluster, topic: str, **bounds: Any) -> list[Record]:
     """Return the records that a read of a topic covers, with any time that a record can have."""
     return [
         record

@@ -11,7 +11,6 @@ from typing import assert_type
 import spark_kbatch
 from spark_kbatch import (
     ArrowFuture,
-    BrokerLogs,
     Cluster,
     Commit,
     LogOffsets,
@@ -20,7 +19,6 @@ from spark_kbatch import (
     Producer,
     RecordFuture,
     RecordMetadata,
-    RemoteCluster,
     RemoteTopic,
     Topic,
     TopicAlreadyExistsError,
@@ -33,11 +31,11 @@ def opens(path: Path, create: bool) -> None:
     assert_type(spark_kbatch.open("x", create=True), Cluster)
     assert_type(spark_kbatch.open(path, create=True, log_dirs=[path, "b"]), Cluster)
     assert_type(spark_kbatch.open(path, create=True, log_dirs="a,b"), Cluster)
-    assert_type(spark_kbatch.open(path), Cluster | BrokerLogs)
-    assert_type(spark_kbatch.open(path, create=create), Cluster | BrokerLogs)
-    assert_type(spark_kbatch.open(path, foreign_end="checkpoint"), Cluster | BrokerLogs)
+    assert_type(spark_kbatch.open(path), Cluster)
+    assert_type(spark_kbatch.open(path, create=create), Cluster)
+    assert_type(spark_kbatch.open(path, foreign_end="checkpoint"), Cluster)
     with spark_kbatch.open(path) as topics:
-        assert_type(topics, Cluster | BrokerLogs)
+        assert_type(topics, Cluster)
 
 
 def topics(cluster: Cluster) -> None:
@@ -57,7 +55,7 @@ def topics(cluster: Cluster) -> None:
     cluster.describe({"t", "u"})
 
 
-def records(cluster: Cluster | BrokerLogs) -> None:
+def records(cluster: Cluster) -> None:
     """All of these are there for both."""
     for batch in cluster.read("t", partitions=range(2), start={0: 5, 1: "earliest"}, end="latest"):
         print(batch.num_rows)
@@ -103,13 +101,11 @@ def connects(servers: list[str]) -> None:
     """The words of a real cluster are those of one in a folder."""
     spark_kbatch.connect(servers, {"security.protocol": "SSL"}, client_rack="a")
     with spark_kbatch.connect("host:9092", request_timeout_ms=5000) as cluster:
-        assert_type(cluster, RemoteCluster)
-        assert_type(cluster.topic("t"), RemoteTopic)
-        assert_type(
-            cluster.create_topic("t", partitions=2, config={"retention.ms": 5}), RemoteTopic
-        )
-        assert_type(cluster.topics(), list[RemoteTopic])
-        assert_type(cluster.topic("t").config["retention.ms"], str | None)
+        assert_type(cluster, Cluster)
+        topic = cluster.topic("t")
+        assert_type(topic, Topic)
+        if isinstance(topic, RemoteTopic):
+            assert_type(topic.settings["retention.ms"], str | None)
         for batch in cluster.read("t", start={0: 5, 1: "earliest"}, columns=["value"]):
             print(batch.num_rows)
         found = cluster.list_offsets({("t", 0): "latest"})

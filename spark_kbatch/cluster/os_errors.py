@@ -40,7 +40,7 @@ def translating(
 
     @functools.wraps(function)
     def call(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        where = path or getattr(arguments[0] if arguments else None, "path", "")
+        where = path or _place_of(arguments[0] if arguments else None)
         with translated(where):
             result = function(*arguments, **named)
         if isinstance(result, GeneratorType):
@@ -48,6 +48,10 @@ def translating(
         return result
 
     return call
+
+
+def _place_of(api: object) -> str:
+    return getattr(getattr(api, "_store", None), "address", "")
 
 
 def translated_each(results: Iterator[Any], path: Path | str) -> Iterator[Any]:

@@ -1,0 +1,40 @@
+"""Lists of topics while some are damaged, or are deleted meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from spark_kbatch.cluster.catalog import existing
+from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.options.topic import Topic
+
+_Result = TypeVar("_Result")
+
+
+def damaged_topics(
+    find: Callable[[str], Topic], names: Iterable[str]
+) -> dict[str, KafkaStorageError]:
+    """Return those of the named topics whose files are damaged, with the errors."""
+    found = {}
+    for name in names:
+        try:
+            find(name)
+        except UnknownTopicOrPartitionError:
+            continue
+        except KafkaStorageError as error:
+            found[name] = error
+    return found
+
+
+def skipping_deleted(
+    find: Callable[[str], Topic], names: Sequence[str], work: Callable[[list[str]], _Result]
+) -> _Result:
+    """Call `work` with the named topics that exist, again if one is deleted meanwhile; return its result."""
+    while True:
+        found = existing(find, names)
+        try:
+            return work([topic.name for topic in found])
+        except UnknownTopicOrPartitionError:
+            if existing(find, names) == found:
+                raise

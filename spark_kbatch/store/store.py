@@ -1,0 +1,122 @@
+"""A place of topics, and what it can do besides being read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from spark_kbatch.model import ConsumerGroup, TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.store.source import Source
+
+
+class Catalog(Protocol):
+    """The topics of a place, to look up with their settings and to change.
+
+    A method raises UnknownTopicOrPartitionError if there is no such topic, and ConfigError if the topic is
+    internal, or what is asked for is not accepted.
+    """
+
+    def topics(self, *, internal: bool) -> Sequence[Topic]:
+        """Return all topics, sorted by name; internal ones only if asked."""
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic as it is now, with its settings."""
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None,
+        replication_factor: int | None,
+        config: TopicConfig | Mapping[str, object],
+        exist_ok: bool,
+    ) -> Topic:
+        """Create a topic, and return it once it can be used.
+
+        Args:
+            name: its name.
+            partitions: how many; None for the place's default.
+            replication_factor: copies of each record; None for the place's default.
+            config: settings by Kafka's keys.
+            exist_ok: whether to return a topic that exists with all that is given.
+
+        Raises:
+            TopicAlreadyExistsError: it exists; with `exist_ok`, it differs; says how.
+        """
+
+    def delete_topic(self, name: str) -> Topic:
+        """Delete a topic with all its records, and return it as it was before."""
+
+    def create_partitions(self, name: str, total_count: int) -> Topic:
+        """Add partitions to a topic, up to `total_count` in all, and return the topic."""
+
+    def alter_topic(self, name: str, changes: Mapping[str, object]) -> Topic:
+        """Change settings of a topic, by Kafka's keys, reset those given as None, and return the topic."""
+
+    def delete_records(self, below: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below an offset in each partition, -1 for all; return the new log start offsets.
+
+        Raises:
+            OffsetOutOfRangeError: an offset is above the high watermark; nothing is deleted.
+        """
+
+
+class Groups(Protocol):
+    """The consumer groups of a place."""
+
+    def groups(self) -> list[ConsumerGroup]:
+        """Return all groups, sorted by id, with members, offsets and lag."""
+
+    def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the offsets at which a group without members continues; it need not exist.
+
+        Raises:
+            GroupNotEmptyError: it has members.
+            UnknownTopicOrPartitionError: a partition does not exist.
+        """
+
+    def delete(self, group_id: str) -> None:
+        """Delete a group without members, with its offsets.
+
+        Raises:
+            GroupNotEmptyError: it has members.
+            GroupIdNotFoundError: there is no such group.
+        """
+
+
+class Store(Protocol):
+    """A place of topics. Thread-safe.
+
+    What it has no catalog, producers or groups for is None, and is refused by whoever asks for it.
+    """
+
+    @property
+    def address(self) -> str:
+        """The path of a folder, absolute, or the bootstrap servers of a real cluster."""
+
+    @property
+    def source(self) -> Source:
+        """The place's topics, for readers."""
+
+    @property
+    def catalog(self) -> Catalog | None:
+        """The place's topics, to change; None if they are only read."""
+
+    @property
+    def groups(self) -> Groups | None:
+        """The place's consumer groups."""
+
+    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Any:
+        """Return a producer, `producer.Producer`, for any topics of the place.
+
+        Args:
+            config: options of Kafka's producer by Kafka's keys.
+            options: the same, with underscores.
+
+        Raises:
+            ConfigError: an option is not accepted; or nothing can be written here.
+        """
+
+    def close(self) -> None:
+        """Make every later call raise ClosedError, including those of reads in progress."""
