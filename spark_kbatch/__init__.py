@@ -30,6 +30,7 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     options     each option once, with its default; checks of arguments
 #     kernels     compiled code: records, routing (row -> batch), messages of V0 and V1
 #     record      bytes <-> Arrow: the record batch
+#     store       the port to places of topics: protocols and values
 #     log         one replica of one partition on disk; a real broker's logs, read only
 #     producer    rows -> batches
 #     consumer    offset ranges: planned, fetched, decoded
@@ -38,8 +39,8 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     replica     the partitions of a cluster, their replicas and locks
 #     commit      a Spark job's data, all or nothing
 #     server      a Kafka server over the folder of a cluster
-#     cluster     wires the above
-#     opening     the door of Spark and the command line; the public `Cluster`
+#     cluster     the stores of a folder and of a broker's logs
+#     opening     the door of Spark and the command line; the public `Cluster` over any store
 #     mirroring   topics copied from one place to another, exactly once
 #     spark       the data source `kbatch`, and the demo
 #     cli         the `kbatch` command
