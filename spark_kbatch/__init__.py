@@ -36,6 +36,7 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     consumer    offset ranges: planned, fetched, decoded
 #     wire        Kafka's protocol: messages, frames, connections
 #     remote      a real cluster over the network: its client, reads, writes
+#     memory      topics in the memory of one process, for tests
 #     replica     the partitions of a cluster, their replicas and locks
 #     commit      a Spark job's data, all or nothing
 #     server      a Kafka server over the folder of a cluster
@@ -96,7 +97,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, TopicPartition
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.opening.readers import connect as opened
-from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.readers import in_memory, open_for_reading
 from spark_kbatch.options import arguments
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.options.paths import StrPath
@@ -215,7 +216,8 @@ def open(
     Args:
         path: a cluster's folder; or, opened read-only, a real broker's log dir, the directory of a
             partition in one, or a .log file. `~` is the home folder. Or HOST:PORT of a real cluster, for
-            which `connect` takes a client's options.
+            which `connect` takes a client's options. Or "memory://NAME", for tests: topics in this process,
+            gone with it.
         create: whether to create a cluster if there is none.
         log_dirs: folders, usually on different disks, for the logs of a cluster that is created: a
             list, or text separated by commas. A record can have as many replicas as there are folders.
@@ -233,6 +235,8 @@ def open(
         ConfigError: neither is there; says what is there instead.
     """
     parse_foreign_end("foreign_end", foreign_end)
+    if isinstance(path, str) and path.startswith("memory://"):
+        return in_memory(path, create=arguments.boolean("create", create))
     if arguments.boolean("create", create):
         if isinstance(path, str) and is_address(path):
             raise ConfigError(

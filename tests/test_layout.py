@@ -29,7 +29,7 @@ LAYERS = (
     {"record"},
     {"store"},
     {"producer", "consumer", "log", "wire"},
-    {"remote", "replica"},
+    {"memory", "remote", "replica"},
     {"commit"},
     {"server"},
     {"cluster"},
@@ -53,6 +53,7 @@ DOORS = {
         "times",
     },
     "store": {"job", "source", "store", "transport"},
+    "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
         "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
@@ -94,7 +95,7 @@ FACES = {
 }  # fmt: skip
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"cluster", "mirroring", "opening", "remote"}
+PRODUCER_USERS = {"cluster", "memory", "mirroring", "opening", "remote"}
 HOMES = {
     "pyspark": {
         "spark/__init__.py",

@@ -11,6 +11,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,
+    ensure_has_all,
     ensure_not_internal,
     parse_topic_options,
     topic_key,
@@ -64,19 +65,9 @@ class FolderCatalog:
             )
         if not exist_ok:
             raise TopicAlreadyExistsError(name)
-        given = {"partitions": partitions, "replication_factor": replication_factor}
-        differs = [
-            f"{key}={has}"
-            for key, value in given.items()
-            if value is not None and (has := getattr(found, key)) != value
-        ]
-        differs += [
-            f"{topic_key(field)}={has}"
-            for field, value in settings.items()
-            if (has := getattr(found.known_config, field)) != value
-        ]
-        if differs:
-            raise TopicAlreadyExistsError(name, ", ".join(differs))
+        ensure_has_all(
+            found, partitions=partitions, replication_factor=replication_factor, settings=settings
+        )
         return found
 
     def delete_topic(self, name: str) -> Topic:

@@ -74,6 +74,9 @@ class FolderStore:
     A `store.Store`, and its own source. Thread-safe; keeps no file open.
     """
 
+    is_remote = False
+    why_not = ""  # it has everything
+
     def __init__(
         self,
         path: StrPath,

@@ -51,6 +51,11 @@ class ForeignStore:
 
     catalog = None
     groups = None
+    is_remote = False
+    why_not = (
+        "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of your own, and "
+        "export its topics with `kbatch export`"
+    )
 
     def __init__(self, path: Path, log_dir: ForeignLogDir, *, foreign_end: str = "log") -> None:
         """Set up to read the broker's log dir that `ForeignLogDir.find` found at `path`.

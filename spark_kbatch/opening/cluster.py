@@ -202,7 +202,7 @@ class Cluster:
         return f"Cluster({self._store.address!r}{', closed' if self.is_closed else ''})"
 
     def __reduce__(self) -> NoReturn:
-        opened_by = "open" if hasattr(self._store, "path") else "connect"
+        opened_by = "connect" if self.is_remote else "open"
         raise NotPicklableError(
             "Cluster",
             f"open it in the function, in each task: spark_kbatch.{opened_by}({self._store.address!r})",
@@ -236,7 +236,7 @@ class Cluster:
         """The absolute path of a folder or a broker's logs."""
         found = getattr(self._store, "path", None)
         if not isinstance(found, Path):
-            raise ConfigError(f"{self._store.address} is a real cluster, which has no path here")
+            raise ConfigError(f"{self._store.address} is no folder, and has no path")
         return found
 
     @property
@@ -263,7 +263,7 @@ class Cluster:
     @property
     def is_remote(self) -> bool:
         """Whether this is a real cluster, reached over the network."""
-        return not hasattr(self._store, "path")
+        return self._store.is_remote
 
     def has(self, part: str) -> bool:
         """Return True if the place has what is named; what it has not raises ConfigError.
@@ -302,13 +302,7 @@ class Cluster:
         return self._store.groups
 
     def _refused(self, part: str) -> ConfigError:
-        why = (
-            "it is a real Kafka cluster, whose brokers see to that"
-            if self.is_remote
-            else "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of "
-            "your own, and export its topics with `kbatch export`"
-        )
-        return ConfigError(f"{_WITHOUT[part]} in {self._store.address}: {why}")
+        return ConfigError(f"{_WITHOUT[part]} in {self._store.address}: {self._store.why_not}")
 
     # Topics.
 

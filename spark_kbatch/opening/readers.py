@@ -50,6 +50,13 @@ def open_for_reading(
         return Cluster(path, files=files)
 
 
+def in_memory(address: str, *, create: bool) -> Cluster:
+    """Open the topics at an address in this process's memory, "memory://NAME"."""
+    from spark_kbatch.memory.store import MemoryStore  # noqa: PLC0415  loads the producer
+
+    return Cluster.over(MemoryStore(address, create=create))
+
+
 def connect(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> Cluster:
     """Connect to a real Kafka cluster, with the arguments and errors of `spark_kbatch.connect`."""
     # The network's modules are loaded only for a real cluster.

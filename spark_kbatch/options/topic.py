@@ -12,7 +12,12 @@ from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
-from spark_kbatch.errors import ConfigError, InvalidTimestampError, InvalidTopicError
+from spark_kbatch.errors import (
+    ConfigError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    TopicAlreadyExistsError,
+)
 from spark_kbatch.model import CODECS, INT_MAX, LONG_MAX
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import (
@@ -408,6 +413,39 @@ def _ensure_settings(options: Any) -> None:
             options,
             'a dict of settings, such as {"retention.ms": 86400000}, or a TopicConfig',
         )
+
+
+def ensure_has_all(
+    topic: Topic,
+    *,
+    partitions: int | None,
+    replication_factor: int | None,
+    settings: Mapping[str, object],
+) -> None:
+    """Check that an existing topic has what one that is to be created is given.
+
+    Args:
+        topic: which exists, with known settings.
+        partitions: how many; None if that is not given.
+        replication_factor: copies of each record; None if that is not given.
+        settings: by fields of TopicConfig.
+
+    Raises:
+        TopicAlreadyExistsError: it differs; says how.
+    """
+    given = {"partitions": partitions, "replication_factor": replication_factor}
+    differs = [
+        f"{key}={has}"
+        for key, value in given.items()
+        if value is not None and (has := getattr(topic, key)) != value
+    ]
+    differs += [
+        f"{topic_key(field)}={has}"
+        for field, value in settings.items()
+        if (has := getattr(topic.known_config, field)) != value
+    ]
+    if differs:
+        raise TopicAlreadyExistsError(topic.name, ", ".join(differs))
 
 
 def altered(

@@ -40,6 +40,9 @@ _OF_BOTH = ("request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms")
 class RemoteStore:
     """A real cluster over the network; a `store.Store`. Thread-safe."""
 
+    is_remote = True
+    why_not = "it is a real Kafka cluster, whose brokers see to that"
+
     def __init__(self, options: ClusterOptions, patience: Patience = DEFAULT_PATIENCE) -> None:
         """Set up; nothing is asked of the cluster yet."""
         self.options = options

@@ -96,6 +96,14 @@ class Store(Protocol):
         """The path of a folder, absolute, or the bootstrap servers of a real cluster."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it is reached over the network."""
+
+    @property
+    def why_not(self) -> str:
+        """What an error says when something is asked for that the place has not."""
+
+    @property
     def source(self) -> Source:
         """The place's topics, for readers."""
 

@@ -1,0 +1,7 @@
+"""Topics in the memory of one process, for tests: gone with it, and not seen by any other.
+
+    with spark_kbatch.open("memory://orders", create=True) as cluster:
+        cluster.create_topic("events")
+
+store    the place, behind the port of `store/`
+"""

@@ -1,0 +1,399 @@
+"""A store of topics in the memory of this process: batches in lists, behind one lock.
+
+It has what a place needs and nothing else: no replicas, retention, consumer groups or jobs of Spark, whose
+tasks run in other processes. Batches are those of a log, V2, with their offsets.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
+
+from spark_kbatch.clock import now_ms
+from spark_kbatch.consumer import planning
+from spark_kbatch.consumer.same_topic import OneTopic, found_singly
+from spark_kbatch.errors import (
+    ClosedError,
+    ConfigError,
+    KBatchError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import (
+    MAX_TIMESTAMP,
+    AppendResult,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    OffsetRange,
+    PartitionInfo,
+    ReadRange,
+    TopicPartition,
+)
+from spark_kbatch.options.producer import parse_producer_options
+from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.topic import (
+    Topic,
+    TopicConfig,
+    altered,
+    ensure_has_all,
+    ensure_not_internal,
+    ensure_valid_topic,
+    parse_topic_options,
+    topic_key,
+)
+from spark_kbatch.producer.producer import Producer
+from spark_kbatch.record.header import MAGIC, NO_LEADER_EPOCH, BatchHeader, LogRead, assign, unpack
+from spark_kbatch.record.times import times
+from spark_kbatch.store.source import FoundTopic
+from spark_kbatch.store.transport import Answer, SendRequest
+
+_Batch: TypeAlias = tuple[BatchHeader, bytes]
+
+
+@dataclass
+class _Log:
+    """One partition: its batches, and where it starts."""
+
+    batches: list[_Batch] = field(default_factory=list)
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1][0].next_offset if self.batches else self.start
+
+    def at(self, offset: int) -> int:
+        """Return the number of the first batch that ends after an offset."""
+        return bisect.bisect_right(self.batches, offset, key=lambda one: one[0].last_offset + 1)
+
+
+@dataclass
+class _Held:
+    """A topic with its partitions."""
+
+    topic: Topic
+    logs: list[_Log]
+
+
+class _Place:
+    """The topics at one address; all stores of the process at that address share it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # guards everything here
+        self.topics: dict[str, _Held] = {}
+        self.ids = itertools.count()  # of topics and producers
+
+
+_places: dict[str, _Place] = {}
+
+
+class MemoryView(NamedTuple):
+    """A partition as it was at one moment; a `LogView`."""
+
+    offsets: LogOffsets
+    batches: list[_Batch]
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """Return the first record before `end_offset` with that time or a later one, or None."""
+        found: OffsetAndTimestamp | None = None
+        for header, data in self.batches:
+            for offset, time_ms in times(data, 0, header):
+                if not self.offsets.log_start_offset <= offset < end_offset:
+                    continue
+                if timestamp_ms != MAX_TIMESTAMP and time_ms >= timestamp_ms:
+                    return OffsetAndTimestamp(offset, time_ms)
+                if timestamp_ms == MAX_TIMESTAMP and (found is None or time_ms > found.timestamp):
+                    found = OffsetAndTimestamp(offset, time_ms)
+        return found
+
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
+        points, size = list[int](), 0
+        for header, data in self.batches:
+            if size >= piece_bytes and start_offset < header.base_offset < end_offset:
+                points.append(header.base_offset)
+                size = 0
+            size += len(data)
+        return points
+
+
+class MemoryStore:
+    """The topics at one address in memory; a `store.Store`, and its own source and catalog."""
+
+    groups = None
+    is_remote = False
+    why_not = "it is in the memory of this process, and only for tests"
+
+    def __init__(self, address: str, *, create: bool = False) -> None:
+        """Open the place at `address`, "memory://NAME".
+
+        Raises:
+            ConfigError: there is none, and none is to be created.
+        """
+        if create:
+            _places.setdefault(address, _Place())
+        if address not in _places:
+            raise ConfigError(
+                f"nothing is at {address} in this process; create it with spark_kbatch.open({address!r}, create=True)"
+            )
+        self.address = address
+        self.source = self.catalog = self
+        self._place, self._is_closed = _places[address], False
+
+    def close(self) -> None:
+        """Make every later call raise ClosedError; the topics stay."""
+        self._is_closed = True
+
+    # The catalog.
+
+    def topics(self, *, internal: bool) -> list[Topic]:
+        """Return all topics, sorted by name; none is internal."""
+        return [one.topic for _, one in sorted(self._held().items())]
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None,
+        replication_factor: int | None,
+        config: TopicConfig | Mapping[str, object],
+        exist_ok: bool,
+    ) -> Topic:
+        """Create a topic, with one partition by default."""
+        ensure_not_internal(ensure_valid_topic(name))
+        if (replication_factor or 1) != 1:
+            raise ConfigError(
+                f"replication_factor is {replication_factor}; in memory there is one copy of each record"
+            )
+        settings = vars(config) if isinstance(config, TopicConfig) else parse_topic_options(config)
+        with self._place.lock:
+            found = self._held().get(name)
+            if found is None:
+                topic_id, keys = f"{next(self._place.ids)}", frozenset(map(topic_key, settings))
+                topic = Topic(name, topic_id, partitions or 1, TopicConfig(**settings), given=keys)
+                if topic.message_magic < MAGIC:
+                    raise ConfigError("in memory there are no topics of an older message format")
+                self._place.topics[name] = _Held(topic, [_Log() for _ in range(topic.partitions)])
+                return topic
+            if not exist_ok:
+                raise TopicAlreadyExistsError(name)
+            ensure_has_all(
+                found.topic, partitions=partitions, replication_factor=None, settings=settings
+            )
+            return found.topic
+
+    def delete_topic(self, name: str) -> Topic:
+        """Delete a topic with all its records."""
+        ensure_not_internal(name)
+        with self._place.lock:
+            found = self._find(name)
+            del self._place.topics[name]
+            return found.topic
+
+    def create_partitions(self, name: str, total_count: int) -> Topic:
+        """Add partitions to a topic."""
+        ensure_not_internal(name)
+        with self._place.lock:
+            found = self._find(name)
+            if total_count <= found.topic.partitions:
+                raise ConfigError(
+                    f"topic {name!r} has {found.topic.partitions} partitions already, and total_count is "
+                    f"{total_count}; partitions can only be added"
+                )
+            found.logs += [_Log() for _ in range(total_count - len(found.logs))]
+            found.topic = replace(found.topic, partitions=total_count)
+            return found.topic
+
+    def alter_topic(self, name: str, changes: Mapping[str, object]) -> Topic:
+        """Change settings of a topic."""
+        ensure_not_internal(name)
+        with self._place.lock:
+            found = self._find(name)
+            found.topic = altered(found.topic, changes)
+            return found.topic
+
+    def delete_records(self, below: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below an offset; batches of which a record stays are kept."""
+        with self._place.lock:
+            logs = {tp: self._log(tp) for tp in below}
+            for tp, offset in below.items():
+                if offset > logs[tp].end:
+                    raise OffsetOutOfRangeError(str(tp), offset, logs[tp].start, logs[tp].end)
+            for tp, offset in below.items():
+                log = logs[tp]
+                end = log.end
+                log.start = max(log.start, end if offset < 0 else offset)
+                kept = log.batches[log.at(log.start) :]
+                log.batches = kept if kept or log.start == end else log.batches
+            return {tp: log.start for tp, log in logs.items()}
+
+    # The source.
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted."""
+        return sorted(self._held())
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic; raises UnknownTopicOrPartitionError, which names the nearest."""
+        return self._find(name).topic
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return all partitions of a topic, in order."""
+        return [TopicPartition(topic, number) for number in range(self.topic(topic).partitions)]
+
+    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
+        """Return those of the named topics that exist."""
+        return found_singly(self, names)
+
+    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MemoryView]:
+        """Return views of these partitions, all as of one moment."""
+        with self._place.lock:
+            return {
+                tp: MemoryView(_offsets(log), [*log.batches])
+                for tp in partitions
+                for log in [self._log(tp)]
+            }
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return nothing: what was deleted is not remembered."""
+        return ""
+
+    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Return offsets and sizes of all partitions of these topics."""
+        views = self.views(tp for topic in topics for tp in self.partitions(topic))
+        return [
+            PartitionInfo(tp, view.offsets, sum(len(data) for _, data in view.batches))
+            for tp, view in views.items()
+        ]
+
+    def list_offsets(
+        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look up offsets by time."""
+        return planning.list_offsets(self.views(times), times, isolation)
+
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Return whole batches from an offset on."""
+        with self._place.lock:
+            log = self._log(topic_partition)
+            edges = _offsets(log)
+            if not edges.log_start_offset <= asked.offset <= edges.log_end_offset:
+                raise OffsetOutOfRangeError(
+                    str(topic_partition), asked.offset, edges.log_start_offset, edges.high_watermark
+                )
+            batches = log.batches[log.at(asked.offset) :]
+        taken, found = bytearray(), list[tuple[int, BatchHeader]]()
+        for header, data in batches:
+            is_first_of_any_size = not found and asked.min_one_batch
+            if len(taken) + len(data) > asked.max_bytes and not is_first_of_any_size:
+                break
+            found.append((len(taken), header))
+            taken += data
+        return LogRead("", 0, memoryview(taken), found), edges
+
+    def fetcher(
+        self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
+    ) -> AbstractContextManager[OneTopic]:
+        """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
+        return OneTopic.of(self, topic_id)
+
+    def agreed_offsets(
+        self, topic_partition: TopicPartition, options: ReadOptions, action: str
+    ) -> tuple[int, int]:
+        """Return a partition's start and end offset; other processes see nothing of it."""
+        edges = self.views([topic_partition])[topic_partition].offsets
+        return edges.log_start_offset, edges.end_offset(options.isolation_level)
+
+    # Writing.
+
+    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
+        """Return a producer, whose first record for a topic creates that by default."""
+        self._held()
+        chosen = parse_producer_options(config, options)
+        return Producer(
+            chosen,
+            self,
+            self._finder(create=chosen.auto_create_topics_enable),
+            now_ms,
+            new_producer_id=self._place.ids.__next__,
+        )
+
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
+        """Append every batch of a producer's request; a `Transport`."""
+        answer = dict[TopicPartition, AppendResult]()
+        with self._place.lock:
+            for batch in request.batches:
+                topic_partition, data = batch.topic_partition, bytearray(batch.data)
+                try:
+                    log = self._log_to_append(batch.topic, topic_partition, len(data))
+                except KBatchError as error:
+                    answer[topic_partition] = AppendResult(error=error)
+                    continue
+                offset = log.end
+                assign(data, 0, base_offset=offset, leader_epoch=0)
+                log.batches.append((unpack(data), bytes(data)))
+                answer[topic_partition] = AppendResult(offset)
+        on_answer(answer)
+
+    def _log_to_append(self, topic: Topic, topic_partition: TopicPartition, size: int) -> _Log:
+        now = self._find(topic.name).topic
+        if now.topic_id != topic.topic_id:
+            raise UnknownTopicOrPartitionError(f"topic {topic.name!r} was created again")
+        if size > now.batch_bytes_max:
+            limit = now.batch_bytes_max
+            raise RecordTooLargeError("a batch", size, limit, "max.message.bytes", topic.name)
+        return self._log(topic_partition)
+
+    def _finder(self, *, create: bool) -> Callable[[str], Topic]:
+        known: set[str] = set()  # which are not created again once they are deleted
+
+        def find(name: str) -> Topic:
+            ensure_not_internal(name)
+            if create and name not in known and name not in self._held():
+                self.create_topic(
+                    name, partitions=None, replication_factor=None, config={}, exist_ok=True
+                )
+            known.add(name)
+            return self.topic(name)
+
+        return find
+
+    # Parts.
+
+    def _held(self) -> dict[str, _Held]:
+        if self._is_closed:
+            raise ClosedError(self.address)
+        return self._place.topics
+
+    def _find(self, name: str) -> _Held:
+        topics = self._held()
+        if name not in topics:
+            has = ", ".join(sorted(topics)) or "none"
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} does not exist in {self.address}, which has {has}"
+            )
+        return topics[name]
+
+    def _log(self, topic_partition: TopicPartition) -> _Log:
+        logs = self._find(topic_partition.topic).logs
+        if not 0 <= topic_partition.partition < len(logs):
+            raise UnknownTopicOrPartitionError(
+                f"partition {topic_partition} does not exist: topic {topic_partition.topic!r} has "
+                f"partitions 0 to {len(logs) - 1}"
+            )
+        return logs[topic_partition.partition]
+
+
+def _offsets(log: _Log) -> LogOffsets:
+    return LogOffsets(log.start, log.end, log.end, log.end)
