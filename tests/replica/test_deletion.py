@@ -16,6 +16,7 @@ from spark_kbatch.errors import (
     CommitError,
     ConfigError,
     KafkaStorageError,
+    KBatchError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -142,10 +143,18 @@ def test_a_range_that_begins_below_the_log_start_is_out_of_range(cluster: Cluste
     assert offsets(cluster) == [2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("offset", [7, -2])
-def test_one_offset_out_of_range_deletes_nothing_anywhere(cluster: Cluster, offset: int) -> None:
+@pytest.mark.parametrize(
+    ("offset", "error", "said"),
+    [
+        (7, OffsetOutOfRangeError, "offset 7 of events-0"),
+        (-2, ConfigError, "the offset of events-0 is -2"),
+    ],
+)
+def test_one_offset_out_of_range_deletes_nothing_anywhere(
+    cluster: Cluster, offset: int, error: type[KBatchError], said: str
+) -> None:
     builders.write(cluster, {EVENTS: [batch()] * 2, OTHERS[0]: [batch()]})
-    with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} of events-0"):
+    with pytest.raises(error, match=said):
         cluster.delete_records({OTHERS[0]: 2, EVENTS: offset})
     assert offsets(cluster, OTHERS[0]) == [0, 1, 2]
     assert len(offsets(cluster)) == 6
