@@ -113,7 +113,7 @@ _WITHOUT = {
 
 @raises_kbatch_errors
 class Cluster:
-    """Topics with all their records: of a cluster in a folder, of a real Kafka cluster, or of a broker's logs.
+    """Topics with all their records: of a cluster in a folder, of a real Kafka cluster, of a broker's logs.
 
     Thread-safe; keeps no file open.
 
@@ -242,9 +242,9 @@ class Cluster:
     @property
     def bootstrap_servers(self) -> str:
         """The bootstrap servers of a real cluster, separated by commas."""
-        if hasattr(self._store, "path"):
+        if not self.is_remote:
             raise ConfigError(
-                f"{self._store.address} is a folder; `serve` gives a server's address"
+                f"{self._store.address} is no real cluster; `serve` gives a server's address"
             )
         return self._store.address
 
@@ -253,11 +253,9 @@ class Cluster:
         """The id of a folder's or a real cluster."""
         if isinstance(self._store, FolderStore):
             return self._store.metadata.cluster_file.cluster_id()
-        if isinstance(self._store, ForeignStore):
-            raise ConfigError(
-                f"{self._store.address} is of one broker, and does not tell its cluster"
-            )
-        found: str = self._store.cluster_id  # type: ignore[attr-defined]
+        found = getattr(self._store, "cluster_id", None)
+        if not isinstance(found, str):
+            raise ConfigError(f"{self._store.address} does not tell the id of its cluster")
         return found
 
     @property

@@ -5,6 +5,7 @@ A new place is added to PLACES, and everything here has to pass.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
 from collections.abc import Callable, Iterator
@@ -273,3 +274,24 @@ def test_what_a_place_has_not_is_refused_by_one_error(cluster: Cluster) -> None:
         with pytest.raises(ConfigError) as refused:
             use()
         assert cluster._store.why_not in str(refused.value)
+
+
+def test_a_place_tells_where_it_is_or_that_it_has_no_such_address(cluster: Cluster) -> None:
+    address = cluster._store.address
+    assert address in repr(cluster)
+    assert cluster.is_remote == (address == outcome(lambda: cluster.bootstrap_servers))
+    for ask in (
+        lambda: cluster.path,
+        lambda: cluster.bootstrap_servers,
+        lambda: cluster.cluster_id,
+    ):
+        assert outcome(ask) is None or str(outcome(ask))
+    if cluster.has("disks"):
+        assert (str(cluster.path), bool(cluster.cluster_id)) == (address, True)
+
+
+def outcome(ask: Callable[[], object]) -> object:
+    """Return what is told; None if that is refused."""
+    with contextlib.suppress(ConfigError):
+        return ask()
+    return None
