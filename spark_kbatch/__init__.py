@@ -58,6 +58,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch import files as files  # first: on Windows it says what to do
@@ -236,6 +237,10 @@ def open(
     """
     parse_foreign_end("foreign_end", foreign_end)
     if isinstance(path, str) and path.startswith("memory://"):
+        if log_dirs != () or without_nodes is not None or foreign_end != "log":
+            raise ConfigError(
+                f"{path} takes no log_dirs, without_nodes or foreign_end: it has no files"
+            )
         return in_memory(path, create=arguments.boolean("create", create))
     if arguments.boolean("create", create):
         if isinstance(path, str) and is_address(path):
@@ -253,7 +258,9 @@ def open(
             f"log_dirs is {arguments.shown(log_dirs)}, which says where a new cluster keeps its logs; it "
             "goes with create=True"
         )
-    if isinstance(path, str) and is_address(path):
+    if isinstance(path, str) and is_address(path) and not Path(path).exists():
+        if foreign_end != "log":
+            raise ConfigError("foreign_end is for a broker's log dir, not for a real cluster")
         return connect(path)
     return open_for_reading(path, foreign_end=foreign_end)
 

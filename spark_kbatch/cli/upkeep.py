@@ -358,6 +358,8 @@ def _ask_to_give_up(lost: Sequence[GivenUp], *others: str) -> None:
 def _print_given_up(
     lost: Sequence[GivenUp], *, dry_run: bool = False, as_json: bool = False
 ) -> None:
+    if dry_run and not lost and not as_json:
+        print_line("nothing would be given up")
     for one in lost:
         if as_json:
             offsets = {"first_offset": one.first_offset, "end_offset": one.end_offset}
@@ -417,8 +419,10 @@ def log_dirs(
         raise click.UsageError("--without-node goes with --restore")
     if unclean and replace is None:
         raise click.UsageError("--unclean goes with --replace")
-    if dry_run and restore is None and replace is None and elect_unclean is None:
-        raise click.UsageError("--dry-run goes with --replace, --elect-unclean or --restore")
+    if dry_run and [restore, replace, elect_unclean].count(None) != 2:
+        raise click.UsageError(
+            "--dry-run goes with one of --replace, --elect-unclean and --restore"
+        )
     if restore is None:
         cluster = Cluster(path)
     else:

@@ -6,6 +6,7 @@ knows is missing: a rebalance that goes on, and members that have gone without a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_kbatch.errors import (
@@ -61,9 +62,9 @@ class FolderGroups:
         except ServerRunningError as error:
             if not error.address:
                 raise
-            server = RemoteStore(parse_client_options(error.address, {}))
-            ask(server.groups)
-            server.close()
+            options = parse_client_options(error.address, {})
+            with contextlib.closing(RemoteStore(options)) as server:
+                ask(server.groups)
 
 
 def _groups_of(backend: Backend, source: Source) -> list[ConsumerGroup]:

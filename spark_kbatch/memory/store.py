@@ -69,6 +69,10 @@ class _Log:
     def end(self) -> int:
         return self.batches[-1][0].next_offset if self.batches else self.start
 
+    @property
+    def edges(self) -> LogOffsets:
+        return LogOffsets(self.start, self.end, self.end, self.end)
+
     def at(self, offset: int) -> int:
         """Return the number of the first batch that ends after an offset."""
         return bisect.bisect_right(self.batches, offset, key=lambda one: one[0].last_offset + 1)
@@ -119,10 +123,11 @@ class MemoryView(NamedTuple):
         """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
         points, size = list[int](), 0
         for header, data in self.batches:
-            if size >= piece_bytes and start_offset < header.base_offset < end_offset:
-                points.append(header.base_offset)
-                size = 0
-            size += len(data)
+            if start_offset < header.next_offset and header.base_offset < end_offset:
+                if size >= piece_bytes:
+                    points.append(header.base_offset)
+                    size = 0
+                size += len(data)
         return points
 
 
@@ -171,24 +176,22 @@ class MemoryStore:
         """Create a topic, with one partition by default."""
         ensure_not_internal(ensure_valid_topic(name))
         if (replication_factor or 1) != 1:
-            raise ConfigError(
-                f"replication_factor is {replication_factor}; in memory there is one copy of each record"
-            )
+            raise ConfigError("replication_factor is more than 1; in memory there is one copy")
         settings = vars(config) if isinstance(config, TopicConfig) else parse_topic_options(config)
         with self._place.lock:
             found = self._held().get(name)
             if found is None:
-                topic_id, keys = f"{next(self._place.ids)}", frozenset(map(topic_key, settings))
-                topic = Topic(name, topic_id, partitions or 1, TopicConfig(**settings), given=keys)
-                if topic.message_magic < MAGIC:
-                    raise ConfigError("in memory there are no topics of an older message format")
+                keys = [] if isinstance(config, TopicConfig) else map(topic_key, settings)
+                topic = Topic(
+                    name, f"{next(self._place.ids)}", partitions or 1,
+                    _supported(TopicConfig(**settings)), given=frozenset(keys),
+                )  # fmt: skip
                 self._place.topics[name] = _Held(topic, [_Log() for _ in range(topic.partitions)])
                 return topic
             if not exist_ok:
                 raise TopicAlreadyExistsError(name)
-            ensure_has_all(
-                found.topic, partitions=partitions, replication_factor=None, settings=settings
-            )
+            numbers = {"partitions": partitions, "replication_factor": None}
+            ensure_has_all(found.topic, settings=settings, **numbers)
             return found.topic
 
     def delete_topic(self, name: str) -> Topic:
@@ -218,8 +221,10 @@ class MemoryStore:
         ensure_not_internal(name)
         with self._place.lock:
             found = self._find(name)
-            found.topic = altered(found.topic, changes)
-            return found.topic
+            after = altered(found.topic, changes)
+            _supported(after.known_config)
+            found.topic = after
+            return after
 
     def delete_records(self, below: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below an offset; batches of which a record stays are kept."""
@@ -257,11 +262,8 @@ class MemoryStore:
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MemoryView]:
         """Return views of these partitions, all as of one moment."""
         with self._place.lock:
-            return {
-                tp: MemoryView(_offsets(log), [*log.batches])
-                for tp in partitions
-                for log in [self._log(tp)]
-            }
+            logs = {tp: self._log(tp) for tp in partitions}
+            return {tp: MemoryView(log.edges, [*log.batches]) for tp, log in logs.items()}
 
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return nothing: what was deleted is not remembered."""
@@ -287,7 +289,7 @@ class MemoryStore:
         """Return whole batches from an offset on."""
         with self._place.lock:
             log = self._log(topic_partition)
-            edges = _offsets(log)
+            edges = log.edges
             if not edges.log_start_offset <= asked.offset <= edges.log_end_offset:
                 raise OffsetOutOfRangeError(
                     str(topic_partition), asked.offset, edges.log_start_offset, edges.high_watermark
@@ -314,8 +316,6 @@ class MemoryStore:
         """Return a partition's start and end offset; other processes see nothing of it."""
         edges = self.views([topic_partition])[topic_partition].offsets
         return edges.log_start_offset, edges.end_offset(options.isolation_level)
-
-    # Writing.
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, whose first record for a topic creates that by default."""
@@ -361,15 +361,12 @@ class MemoryStore:
         def find(name: str) -> Topic:
             ensure_not_internal(name)
             if create and name not in known and name not in self._held():
-                self.create_topic(
-                    name, partitions=None, replication_factor=None, config={}, exist_ok=True
-                )
+                numbers = {"partitions": None, "replication_factor": None}
+                self.create_topic(name, config={}, exist_ok=True, **numbers)
             known.add(name)
             return self.topic(name)
 
         return find
-
-    # Parts.
 
     def _held(self) -> dict[str, _Held]:
         if self._is_closed:
@@ -378,12 +375,13 @@ class MemoryStore:
 
     def _find(self, name: str) -> _Held:
         topics = self._held()
-        if name not in topics:
+        found = topics.get(name)
+        if found is None:
             has = ", ".join(sorted(topics)) or "none"
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} does not exist in {self.address}, which has {has}"
             )
-        return topics[name]
+        return found
 
     def _log(self, topic_partition: TopicPartition) -> _Log:
         logs = self._find(topic_partition.topic).logs
@@ -395,5 +393,7 @@ class MemoryStore:
         return logs[topic_partition.partition]
 
 
-def _offsets(log: _Log) -> LogOffsets:
-    return LogOffsets(log.start, log.end, log.end, log.end)
+def _supported(config: TopicConfig) -> TopicConfig:
+    if config.message_magic < MAGIC or config.is_log_append_time:
+        raise ConfigError("in memory there are no older message formats, and no LogAppendTime")
+    return config

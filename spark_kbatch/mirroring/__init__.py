@@ -1,6 +1,6 @@
 """Mirrors: topics copied to another cluster, exactly once, with most batches copied without re-encoding.
 
-    source   an embedded cluster, a broker's log dir, or a real cluster       consumer.source.Source
+    source   an embedded cluster, a broker's log dir, or a real cluster       store.source.Source
     target   an embedded cluster or a real one                                target.Target
 
 A mirror has a name. Under it the target keeps how far the source was read, and stores that together with

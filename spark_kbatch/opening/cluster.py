@@ -23,7 +23,7 @@ from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.catalog import existing
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.foreign_store import ForeignStore
-from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated_each
+from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.commit.staging import (
     AbandonedJob,
@@ -106,7 +106,7 @@ _WITHOUT = {
     "groups": "no consumer groups are kept",
     "commits": "there are no commits of Spark jobs",
     "disks": "there are no log dirs or replicas to look after",
-    "upkeep": "nothing can be checked, repaired, exported or cleaned up",
+    "upkeep": "there is nothing to check, repair, export or clean up",
     "server": "there is nothing to serve",
 }
 
@@ -134,7 +134,8 @@ class Cluster:
 
     - Records: collect_garbage, export.
     - Jobs of Spark: history, find_commit, first_commit.
-    - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, verify, repair.
+    - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, repair, and verify, also of
+      a broker's logs.
     - Kafka clients: serve, running_server.
     """
 
@@ -184,8 +185,7 @@ class Cluster:
         self._servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
-        if self.is_closed:
-            raise ClosedError(self._store.address)
+        self._ensure_open()
         return self
 
     def __exit__(
@@ -252,7 +252,8 @@ class Cluster:
     def cluster_id(self) -> str:
         """The id of a folder's or a real cluster."""
         if isinstance(self._store, FolderStore):
-            return self._store.metadata.cluster_file.cluster_id()
+            with translated(self._store.address):
+                return self._store.metadata.cluster_file.cluster_id()
         found = getattr(self._store, "cluster_id", None)
         if not isinstance(found, str):
             raise ConfigError(f"{self._store.address} does not tell the id of its cluster")
@@ -270,8 +271,7 @@ class Cluster:
             part: "catalog" (its topics can be changed), "producer", "groups"; and of a folder alone "commits",
                 "disks", "upkeep" and "server".
         """
-        if self.is_closed:
-            raise ClosedError(self._store.address)
+        self._ensure_open()
         if arguments.text("part", part) not in _WITHOUT:
             arguments.refuse("part", part, ", ".join(_WITHOUT))
         if part in ("catalog", "groups"):
@@ -285,19 +285,26 @@ class Cluster:
         return self._reader.source
 
     def _folder(self, part: str) -> FolderStore:
+        self._ensure_open()
         if not isinstance(self._store, FolderStore):
             raise self._refused(part)
         return self._store
 
     def _catalog(self) -> Catalog:
+        self._ensure_open()
         if self._store.catalog is None:
             raise self._refused("catalog")
         return self._store.catalog
 
     def _groups(self) -> Groups:
+        self._ensure_open()
         if self._store.groups is None:
             raise self._refused("groups")
         return self._store.groups
+
+    def _ensure_open(self) -> None:
+        if self.is_closed:
+            raise ClosedError(self._store.address)
 
     def _refused(self, part: str) -> ConfigError:
         return ConfigError(f"{_WITHOUT[part]} in {self._store.address}: {self._store.why_not}")
@@ -455,6 +462,7 @@ class Cluster:
             ConfigError: another word or number.
         Source: Kafka core/.../cluster/Partition.scala fetchOffsetForTimestamp; ListOffsetsRequest.
         """
+        self._ensure_open()
         return self._reader.list_offsets(wanted, isolation_level=isolation_level)
 
     def read(
@@ -556,10 +564,11 @@ class Cluster:
 
     def log_dirs(self) -> list[LogDirInfo]:
         """Return the log dirs: what each holds, and why it is offline if it is."""
+        folder = self._folder("disks")
         return skipping_deleted(
             self._source.topic,
             self.topic_names(internal=True),
-            lambda names: administration.log_dirs_of(self._folder("disks").manager, names),
+            lambda names: administration.log_dirs_of(folder.manager, names),
         )
 
     def metrics(self) -> dict[str, Any]:
@@ -572,10 +581,11 @@ class Cluster:
         """
         from spark_kbatch.cluster.metrics import metrics_of  # noqa: PLC0415  above
 
+        folder = self._folder("disks")
         return skipping_deleted(
             self._source.topic,
             self.topic_names(internal=True),
-            lambda names: metrics_of(self._folder("disks"), names),
+            lambda names: metrics_of(folder, names),
         )
 
     def replicate(self, topics: str | Iterable[str] | None = None) -> list[TopicPartition]:
@@ -726,10 +736,11 @@ class Cluster:
         Raises:
             UnknownTopicOrPartitionError: no such topic.
         """
+        folder = self._folder("upkeep")
         names = self.topic_names() if topics is None else arguments.topic_names("topics", topics)
         arguments.whole_number("staging_retention_ms", staging_retention_ms, 0)
         arguments.boolean("dry_run", dry_run)
-        manager = self._folder("upkeep").manager
+        manager = folder.manager
         damaged = damaged_topics(self._source.topic, names) if topics is None else {}
         names = [name for name in names if name not in damaged]
 
@@ -751,7 +762,7 @@ class Cluster:
         for log_dir in manager.dirs.all:
             if manager.dirs.is_online(log_dir.node_id):  # so it is ours
                 gone, kept = look(
-                    self._folder("upkeep").files,
+                    folder.files,
                     log_dir.staging,
                     retention_ms=staging_retention_ms,
                     now_ms=now_ms(),
@@ -759,17 +770,17 @@ class Cluster:
                 found += gone
                 not_removed += kept
                 waiting += waiting_jobs(
-                    self._folder("upkeep").files,
+                    folder.files,
                     log_dir.staging,
                     retention_ms=staging_retention_ms,
                     now_ms=now_ms(),
                 )
         skipped: dict[TopicPartition, str] = {}
-        replicas = self._folder("upkeep").snapshots.replicas
+        replicas = folder.snapshots.replicas
 
         def usable(names: Iterable[str]) -> list[TopicPartition]:
             every = partitions(names)
-            skipped.update(self._folder("upkeep").unreadable(every))
+            skipped.update(folder.unreadable(every))
             return [tp for tp in every if tp not in skipped]
 
         if dry_run:
@@ -777,7 +788,7 @@ class Cluster:
             deleted = manager.planned_removals()
         else:
             deleted = manager.remove_deleted_topics()
-            commits = self._folder("upkeep").coordinator(flush=True)
+            commits = folder.coordinator(flush=True)
             deletions = of_each(
                 lambda some: manager.delete_old_segments(
                     usable(some), commits, skip_deleted=topics is None, skipped=skipped
@@ -928,6 +939,7 @@ class Cluster:
         # Its defaults stand in the signature as well, held equal by a test: few processes load it.
         from spark_kbatch.options.server import (  # noqa: PLC0415  above
             PORT_MAX,
+            ServerConfig,
             parse_address,
             parse_server_options,
         )
@@ -943,7 +955,7 @@ class Cluster:
             "flush": flush,
         }
         parsed = parse_server_options(
-            named,
+            {key: value for key, value in named.items() if value != getattr(ServerConfig, key)},
             arguments.options("config", config, '{"connections.max.idle.ms": 60000}'),
             options,
         )

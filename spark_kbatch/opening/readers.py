@@ -63,7 +63,7 @@ def connect(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> 
     from spark_kbatch.remote.store import RemoteStore, parse_connection  # noqa: PLC0415
 
     store = RemoteStore(parse_connection(bootstrap_servers, config, options))
-    assert store.cluster_id is not None  # it answers
+    store.ensure_answers()
     return Cluster.over(store)
 
 

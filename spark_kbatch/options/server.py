@@ -65,9 +65,8 @@ def parse_server_options(*options: Mapping[str, Any]) -> ServerConfig:
         if key not in known:
             refuse_unknown(name, list(known))
         parsed = _parsed(known[key], value)
-        if given.get(key, known[key].default) not in (known[key].default, parsed):
+        if given.setdefault(key, parsed) != parsed:
             raise ConfigError(f"option {key!r} is given twice, with different values; give it once")
-        given[key] = parsed
     return ServerConfig(**{key.replace(".", "_"): value for key, value in given.items()})
 
 

@@ -1,4 +1,4 @@
-"""The topics of a real cluster as a `consumer.source.Source`, for planning and running reads.
+"""The topics of a real cluster as a `store.source.Source`, for planning and running reads.
 
 Every question is put to the cluster when it is asked: topics, partitions and ids to any broker, starts, ends and
 times to the leaders. Partitions are looked at one leader after another, so there is no moment that is common

@@ -65,6 +65,13 @@ class RemoteStore:
         with self.client() as client:
             return client.metadata([], fresh=True).cluster_id
 
+    def ensure_answers(self) -> None:
+        """Ask for the cluster's id, so that what is wrong with the connection is said now.
+
+        Raises the errors of `cluster_id`.
+        """
+        _ = self.cluster_id
+
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
         """Lease a client of the cluster."""
@@ -212,6 +219,12 @@ def parse_connection(
 
 def _settings(config: Any) -> dict[str, object]:
     """Return a topic's settings by Kafka's keys, such as retention.ms; the cluster checks the values."""
+    if isinstance(config, TopicConfig):
+        config = {
+            field: value
+            for field, value in vars(config).items()
+            if value != getattr(TopicConfig, field)
+        }
     if not isinstance(config, Mapping) or any(not isinstance(key, str) for key in config):
         arguments.refuse("config", config, 'a dict of settings, such as {"retention.ms": 86400000}')
     found: dict[str, object] = {}

@@ -88,12 +88,12 @@ class Groups(Protocol):
 class Store(Protocol):
     """A place of topics. Thread-safe.
 
-    What it has no catalog, producers or groups for is None, and is refused by whoever asks for it.
+    A place that is only read has no catalog and no producers. What it has not is refused by whoever asks.
     """
 
     @property
     def address(self) -> str:
-        """The path of a folder, absolute, or the bootstrap servers of a real cluster."""
+        """Where it is: the absolute path of a folder, bootstrap servers, "memory://NAME"."""
 
     @property
     def is_remote(self) -> bool:

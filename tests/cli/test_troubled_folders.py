@@ -212,7 +212,7 @@ def test_what_a_restore_gives_up_is_told_before_by_partition(tmp_path: Path) -> 
     [
         (["--without-node", "0"], "--without-node goes with --restore"),
         (["--unclean"], "--unclean goes with --replace"),
-        (["--dry-run"], "--dry-run goes with --replace, --elect-unclean or --restore"),
+        (["--dry-run"], "--dry-run goes with one of --replace, --elect-unclean and --restore"),
     ],
 )
 def test_an_option_without_the_one_it_goes_with_is_refused(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch import Cluster, TopicPartition
+from spark_kbatch import Cluster, TopicConfig, TopicPartition
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
@@ -27,6 +28,7 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from tests.support.store import reader_of
 
 Place: TypeAlias = Callable[[Path], AbstractContextManager[Cluster]]
 
@@ -95,6 +97,14 @@ def test_topics_are_created_changed_grown_and_deleted(cluster: Cluster) -> None:
     again = cluster.create_topic("events")
     assert again.partitions == 1
     assert again.topic_id != made.topic_id
+
+
+def test_settings_may_be_given_as_an_object(cluster: Cluster) -> None:
+    config = TopicConfig(retention_ms=5)
+    cluster.create_topic("events", config=config)
+    assert cluster.create_topic("events", config=config, exist_ok=True).name == "events"
+    with pytest.raises(TopicAlreadyExistsError):
+        cluster.create_topic("events", config=TopicConfig(retention_ms=6), exist_ok=True)
 
 
 def test_what_is_asked_of_no_topic_says_so(cluster: Cluster) -> None:
@@ -180,6 +190,21 @@ def test_a_read_starts_and_ends_where_it_is_asked_to(cluster: Cluster) -> None:
         values(cluster, start=5)
 
 
+def test_a_large_range_is_split_where_batches_begin(cluster: Cluster) -> None:
+    cluster.create_topic("events")
+    with cluster.producer(batch_size=1) as producer:
+        for _ in range(40):
+            producer.send("events", "v" * 1000, partition=0)
+    if cluster.is_remote:
+        return  # Brokers do not tell sizes.
+    view = reader_of(cluster).source.views([NEW])[NEW]
+    points = view.split_points(10, 30, piece_bytes=5_000)
+    assert points == sorted({*points})
+    sizes = [end - start for start, end in itertools.pairwise([10, *points, 30])]
+    assert all(3 <= size <= 8 for size in sizes), sizes
+    assert view.split_points(10, 30, piece_bytes=1 << 30) == []
+
+
 def test_offsets_are_found_by_time(cluster: Cluster) -> None:
     cluster.create_topic("events")
     asked = {"earliest": (0, -1), "latest": (0, -1), 1000: None, "max_timestamp": None}
@@ -254,6 +279,10 @@ def test_a_closed_cluster_does_nothing_and_sends_what_it_was_given(cluster: Clus
         batches.read_all,
         lambda: cluster.read("events"),
         lambda: cluster.create_topic("more"),
+        lambda: cluster.list_offsets({}),
+        lambda: cluster.delete_records({}),
+        cluster.groups,
+        cluster.history,
     ):
         with pytest.raises(ClosedError):
             use()
@@ -295,3 +324,18 @@ def outcome(ask: Callable[[], object]) -> object:
     with contextlib.suppress(ConfigError):
         return ask()
     return None
+
+
+def test_memory_takes_nothing_that_is_for_files() -> None:
+    for given in ({"log_dirs": "a,b"}, {"foreign_end": "checkpoint"}, {"without_nodes": [0]}):
+        with pytest.raises(ConfigError, match="it has no files"):
+            spark_kbatch.open("memory://refused", create=True, **given)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"create it with spark_kbatch\.open"):
+        spark_kbatch.open("memory://refused")
+    with spark_kbatch.open("memory://refused", create=True) as cluster:
+        for setting in (
+            {"message.timestamp.type": "LogAppendTime"},
+            {"message.format.version": "0.9.0"},
+        ):
+            with pytest.raises(ConfigError, match="in memory there are no"):
+                cluster.create_topic("events", config=setting)
