@@ -9,7 +9,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import Snapshots
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.same_topic import Closed, OneTopic, found_singly
+from spark_kbatch.consumer.same_topic import Closed, OwnSource
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -36,10 +35,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import (
     AppendOrigin,
-    IsolationLevel,
     LogOffsets,
-    OffsetAndTimestamp,
-    OffsetRange,
     OnAppended,
     PartitionInfo,
     ReadRange,
@@ -50,14 +46,13 @@ from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
 from spark_kbatch.options.write import parse_folders
-from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
+from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
 from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replica, Replicas
-from spark_kbatch.store.source import FoundTopic
 
 if TYPE_CHECKING:
     from spark_kbatch.cluster.groups import FolderGroups
@@ -68,7 +63,7 @@ logger = logging.getLogger(__name__)
 _ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
 
 
-class FolderStore:
+class FolderStore(OwnSource):
     """A cluster in a folder: its metadata, replica manager, history and commit coordinators.
 
     A `store.Store`, and its own source. Thread-safe; keeps no file open.
@@ -157,11 +152,6 @@ class FolderStore:
     def address(self) -> str:
         """The folder's absolute path."""
         return str(self.path)
-
-    @property
-    def source(self) -> FolderStore:
-        """The store itself."""
-        return self
 
     @property
     def catalog(self) -> FolderCatalog:
@@ -348,10 +338,6 @@ class FolderStore:
 
     # Reading.
 
-    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
-        """Return the ids and partitions of those named topics that exist."""
-        return found_singly(self, names)
-
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Replica]:
         """Return a snapshot of each of these partitions' logs, all as of one moment."""
         return self.snapshots.replicas(partitions)
@@ -359,12 +345,6 @@ class FolderStore:
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return which commit has overwritten an offset; empty if none has."""
         return self.manager.why_gone(topic_partition, offset, replicas=self.snapshots.replicas)
-
-    def list_offsets(
-        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look up offsets by time, as of one moment."""
-        return planning.list_offsets(self.views(times), times, isolation)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
@@ -380,13 +360,6 @@ class FolderStore:
             if asked.offset >= error.log_start_offset:
                 raise
         return self.manager.fetch_overwritten(topic_partition, asked, replicas=replicas)
-
-    def fetcher(
-        self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
-    ) -> AbstractContextManager[OneTopic]:
-        """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
-        del wanted, last_epoch
-        return OneTopic.of(self, topic_id)
 
     def fetch_messages(
         self,

@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.same_topic import Closed, OneTopic, found_singly
+from spark_kbatch.consumer.same_topic import Closed, OwnSource
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir, ForeignLogView
 from spark_kbatch.model import (
-    IsolationLevel,
     LogOffsets,
-    OffsetAndTimestamp,
-    OffsetRange,
     PartitionInfo,
     ReadRange,
     TopicPartition,
@@ -30,8 +25,7 @@ from spark_kbatch.model import (
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import parse_foreign_end
-from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
-from spark_kbatch.store.source import FoundTopic
+from spark_kbatch.record.header import LogRead
 
 if TYPE_CHECKING:
     from spark_kbatch.log.repair import RepairReport
@@ -43,7 +37,7 @@ _INTERNAL = {
 }  # fmt: skip
 
 
-class ForeignStore:
+class ForeignStore(OwnSource):
     """Read access to the logs in a broker's log dir, in a partition's directory, or in one .log file.
 
     A `store.Store`, and its own source.
@@ -77,11 +71,6 @@ class ForeignStore:
         """The absolute path that was opened."""
         return str(self.path)
 
-    @property
-    def source(self) -> ForeignStore:
-        """The store itself."""
-        return self
-
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> NoReturn:
         """Raise ConfigError: a broker's logs are only read."""
         raise ConfigError(f"{self.path} is a broker's; write to a cluster of your own")
@@ -111,10 +100,6 @@ class ForeignStore:
             )
         return found
 
-    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
-        """Return the ids and partitions of those named topics that exist."""
-        return found_singly(self, names)
-
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ForeignLogView]:
         """Return a view of each partition's log, as of the moment when that partition is looked at."""
         wanted = list(partitions)
@@ -141,12 +126,6 @@ class ForeignStore:
             for tp, view in views.items()
         ]
 
-    def list_offsets(
-        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look up offsets by time."""
-        return planning.list_offsets(self.views(times), times, isolation)
-
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
@@ -154,13 +133,6 @@ class ForeignStore:
         return self._log_dir.read(
             topic_partition, asked, with_high_watermark=self._to_high_watermark
         )
-
-    def fetcher(
-        self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
-    ) -> AbstractContextManager[OneTopic]:
-        """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
-        del wanted, last_epoch
-        return OneTopic.of(self, topic_id)
 
     def check(self, topic_partition: TopicPartition) -> RepairReport:
         """Check the files of one partition, and return a report of what is wrong."""

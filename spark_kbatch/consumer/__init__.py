@@ -5,7 +5,7 @@
 
 Module by module:
 
-    same_topic      reads that fail once their topic is another one, and what is closed
+    same_topic      reads that fail once their topic is another one; the part of a source that follows from the rest
     topic_reader    plans and reads over a source; topics as users read them in Python
     planning        which partitions to read, from where to where; times become offsets
     splits          large ranges, divided among tasks

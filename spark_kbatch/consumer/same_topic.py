@@ -1,16 +1,24 @@
-"""What sources of topics share: reads that fail once their topic is another one, and what is closed."""
+"""Parts of sources of topics: reads that fail once their topic is another one, and placeholders once closed."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
+from spark_kbatch.consumer import planning
 from spark_kbatch.errors import ClosedError, UnknownTopicOrPartitionError
-from spark_kbatch.model import LogOffsets, ReadRange, TopicPartition
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.model import (
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    OffsetRange,
+    ReadRange,
+    TopicPartition,
+)
+from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.source import FoundTopic, Source
 
 
@@ -36,13 +44,37 @@ class OneTopic:
             ensure_same(topic_partition.topic, self._topic_id, self._source)
 
 
-def found_singly(source: Source, names: Iterable[str]) -> dict[str, FoundTopic]:
-    """Return the named topics that exist, looked up one by one, as `Source.existing_topics` does."""
-    found = {}
-    for name in names:
-        with contextlib.suppress(UnknownTopicOrPartitionError):
-            found[name] = FoundTopic(source.topic(name).topic_id, source.partitions(name))
-    return found
+class OwnSource:
+    """The part of a source that follows from the rest, where topics need no request over a network.
+
+    For a store that is its own source.
+    """
+
+    @property
+    def source(self) -> Self:
+        """The store itself."""
+        return self
+
+    def existing_topics(self: Source, names: Iterable[str]) -> dict[str, FoundTopic]:
+        """Return those of the named topics that exist, looked up one by one."""
+        found = {}
+        for name in names:
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                found[name] = FoundTopic(self.topic(name).topic_id, self.partitions(name))
+        return found
+
+    def list_offsets(
+        self: Source, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look up offsets by time, in views that are taken together."""
+        return planning.list_offsets(self.views(times), times, isolation)
+
+    def fetcher(
+        self: Source, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
+    ) -> AbstractContextManager[OneTopic]:
+        """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
+        del wanted, last_epoch
+        return OneTopic.of(self, topic_id)
 
 
 def ensure_same(topic: str, topic_id: str, source: Source) -> None:

@@ -355,7 +355,7 @@ class TopicReader:
 
 
 class _TopicsPlanned:
-    """`Topics` that remembers the ids of topics whose partitions were looked up."""
+    """A `TopicLookup` that remembers the ids of topics whose partitions were looked up."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

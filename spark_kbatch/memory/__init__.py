@@ -3,5 +3,5 @@
     with spark_kbatch.open("memory://orders", create=True) as cluster:
         cluster.create_topic("events")
 
-store    the place, behind the port of `store/`
+store    the place, as the port of `store/` asks for it
 """

@@ -10,13 +10,11 @@ import bisect
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.same_topic import OneTopic, found_singly
+from spark_kbatch.consumer.same_topic import OwnSource
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
@@ -29,10 +27,8 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import (
     MAX_TIMESTAMP,
     AppendResult,
-    IsolationLevel,
     LogOffsets,
     OffsetAndTimestamp,
-    OffsetRange,
     PartitionInfo,
     ReadRange,
     TopicPartition,
@@ -50,9 +46,8 @@ from spark_kbatch.options.topic import (
     topic_key,
 )
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.record.header import MAGIC, NO_LEADER_EPOCH, BatchHeader, LogRead, assign, unpack
+from spark_kbatch.record.header import MAGIC, BatchHeader, LogRead, assign, unpack
 from spark_kbatch.record.times import times
-from spark_kbatch.store.source import FoundTopic
 from spark_kbatch.store.transport import Answer, SendRequest
 
 _Batch: TypeAlias = tuple[BatchHeader, bytes]
@@ -131,7 +126,7 @@ class MemoryView(NamedTuple):
         return points
 
 
-class MemoryStore:
+class MemoryStore(OwnSource):
     """The topics at one address in memory; a `store.Store`, and its own source and catalog."""
 
     groups = None
@@ -151,7 +146,7 @@ class MemoryStore:
                 f"nothing is at {address} in this process; create it with spark_kbatch.open({address!r}, create=True)"
             )
         self.address = address
-        self.source = self.catalog = self
+        self.catalog = self
         self._place, self._is_closed = _places[address], False
 
     def close(self) -> None:
@@ -255,10 +250,6 @@ class MemoryStore:
         """Return all partitions of a topic, in order."""
         return [TopicPartition(topic, number) for number in range(self.topic(topic).partitions)]
 
-    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
-        """Return those of the named topics that exist."""
-        return found_singly(self, names)
-
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MemoryView]:
         """Return views of these partitions, all as of one moment."""
         with self._place.lock:
@@ -276,12 +267,6 @@ class MemoryStore:
             PartitionInfo(tp, view.offsets, sum(len(data) for _, data in view.batches))
             for tp, view in views.items()
         ]
-
-    def list_offsets(
-        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look up offsets by time."""
-        return planning.list_offsets(self.views(times), times, isolation)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
@@ -303,12 +288,6 @@ class MemoryStore:
             found.append((len(taken), header))
             taken += data
         return LogRead("", 0, memoryview(taken), found), edges
-
-    def fetcher(
-        self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
-    ) -> AbstractContextManager[OneTopic]:
-        """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
-        return OneTopic.of(self, topic_id)
 
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str

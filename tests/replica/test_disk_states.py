@@ -199,6 +199,18 @@ def test_copies_are_not_newer_than_a_path_whose_writer_died_before_it_was_flushe
 # Older images, when more than one disk is not as it should be.
 
 
+def _die(*_: object, **__: object) -> None:
+    raise Killed
+
+
+def _made_again(case: Case) -> None:
+    """Delete the topic, and make another one of its name, with one record."""
+    case.delete()
+    case.process.create_topic("events", replication_factor=3)
+    case.values, case.start, case.is_deleted = [], 0, False
+    case.append(b"new")
+
+
 def _ensure_whole(case: Case) -> None:
     case.disks.failing.clear()
     case.wait()
@@ -256,13 +268,10 @@ def test_a_reader_that_finds_a_leader_as_it_saw_it_last_still_looks_at_the_other
 def test_a_commit_is_decided_and_a_disk_is_an_image_from_before_it_was_placed(
     monkeypatch: pytest.MonkeyPatch, node: int, command: str
 ) -> None:
-    def die(*_: object, **__: object) -> None:
-        raise Killed
-
     case = Case(node)
     take_image(case)
     with monkeypatch.context() as patches:
-        patches.setattr(Coordinator, "_flip", die)
+        patches.setattr(Coordinator, "_flip", _die)
         with pytest.raises(Killed):
             case.commit()
     case.values.append(b"committed")
@@ -311,9 +320,6 @@ def test_the_only_member_is_an_image_from_before_a_commit_that_is_kept_for_it(
 def test_a_commit_is_not_shown_in_part_if_a_disk_fails_while_it_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def die(*_: object, **__: object) -> None:
-        raise Killed
-
     case = Case(LEADER)
     case.process.create_topic("one", 3, replication_factor=1)
     partitions = case.process.partitions("one")
@@ -322,7 +328,7 @@ def test_a_commit_is_not_shown_in_part_if_a_disk_fails_while_it_is_checked(
     manager = store_of(case.process).manager
     committer = Coordinator(manager, case.clock, adopt_min_bytes=0, flush=False)
     with monkeypatch.context() as patches:
-        patches.setattr(Coordinator, "_flip", die)
+        patches.setattr(Coordinator, "_flip", _die)
         with pytest.raises(Killed):
             committer.commit(extents, transactional_id=builders.JOB)
     with another_boot():
@@ -405,10 +411,7 @@ def test_the_image_of_a_topic_that_was_deleted_is_not_followed(node: int) -> Non
     for number in range(5):
         case.append(b"old %d" % number)
     take_image(case)
-    case.delete()
-    case.process.create_topic("events", replication_factor=3)
-    case.values, case.start, case.is_deleted = [], 0, False
-    case.append(b"new")
+    _made_again(case)
     come_back(case)
     case.open()
     case.read()
@@ -423,10 +426,7 @@ def test_the_image_of_a_deleted_topic_is_no_member(monkeypatch: pytest.MonkeyPat
     for number in range(4):
         case.append(b"old %d" % number)
     take_image(case)
-    case.delete()
-    case.process.create_topic("events", replication_factor=3)
-    case.values, case.start, case.is_deleted = [], 0, False
-    case.append(b"new")
+    _made_again(case)
     place = Partition.place_locked
 
     def fail(partition: Partition, placed: Any) -> dict[int, LogState]:
