@@ -97,7 +97,7 @@ class Snapshots:
         self, wanted: Mapping[TopicPartition, Partition], avoid: Container[int]
     ) -> dict[TopicPartition, Replica]:
         transaction_state = self._manager.partition(TRANSACTION_STATE).view
-        may_elect = True
+        may_elect, failed = True, set[int]()
         while True:
             seen = [transaction_state.look()]
             looks = {tp: partition.view.look(avoid) for tp, partition in wanted.items()}
@@ -117,9 +117,16 @@ class Snapshots:
             try:
                 newer = self._decided(looks, after, first)
             except (FileNotFoundError, KafkaStorageError):
-                now = transaction_state.readable().state
-                if now.log_start_offset == after.state.log_start_offset:
+                now = transaction_state.readable()
+                was = (after.node_id, after.state.log_start_offset)
+                if (now.node_id, now.state.log_start_offset) == was:
                     raise
+                continue
+            except OSError as error:
+                if transaction_state.only_log is not None or after.node_id in failed:
+                    raise
+                failed.add(after.node_id)
+                transaction_state.failed(after.node_id, error)
                 continue
             if not any(looks[tp].is_before(states) for tp, states in newer.items()):
                 return {

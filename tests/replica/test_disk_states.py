@@ -65,6 +65,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.log.state import LogState
 from spark_kbatch.replica.partition import Partition
@@ -344,6 +345,36 @@ def test_a_commit_is_not_shown_in_part_if_a_disk_fails_while_it_is_checked(
         monkeypatch.setattr(store_of(reader).snapshots, "_elect", lambda _: None)
         with pytest.raises(KafkaStorageError, match="one-1 has no in-sync replica"):
             store_of(reader).snapshots.replicas(partitions)
+
+
+@pytest.mark.parametrize("which", ["leader", "all"])
+def test_disks_fail_while_decided_commits_are_read_from_them(
+    which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(LEADER)
+    with monkeypatch.context() as patches:
+        patches.setattr(Coordinator, "_flip", _die)
+        with pytest.raises(Killed):
+            case.commit()
+    case.values.append(b"committed")
+    with another_boot():
+        reader = with_clock(case.process, case.clock)
+        leader = partition(reader, TRANSACTION_STATE).view.state().leader
+        failing = [case.disk(node) for node in (range(3) if which == "all" else [leader])]
+        opened = case.disks.opened
+
+        def fail(path: Path, **more: Any) -> Any:
+            if path.match("__transaction_state-0/*.log") and path.parents[2] in failing:
+                raise OSError(BROKEN, "broken", str(path))
+            return opened(path, **more)
+
+        monkeypatch.setattr(case.disks, "opened", fail)
+        monkeypatch.setattr(store_of(reader).snapshots, "_elect", lambda _: None)
+        if which == "all":
+            with pytest.raises(KafkaStorageError, match="__transaction_state-0 has no in-sync"):
+                builders.contents(reader)
+        else:
+            assert [one.value for one in builders.contents(reader)[EVENTS]] == case.values
 
 
 def test_what_no_one_was_shown_does_not_stop_writes_beside_a_disk_that_cannot_be_written() -> None:
