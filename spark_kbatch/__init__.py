@@ -58,7 +58,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch import files as files  # first: on Windows it says what to do
@@ -98,7 +97,8 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, TopicPartition
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.opening.readers import connect as opened
-from spark_kbatch.opening.readers import in_memory, open_for_reading
+from spark_kbatch.opening.readers import open_for_reading
+from spark_kbatch.opening.stores import is_in_memory, is_of_real_cluster, open_store
 from spark_kbatch.options import arguments
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.options.paths import StrPath
@@ -236,13 +236,14 @@ def open(
         ConfigError: neither is there; says what is there instead.
     """
     parse_foreign_end("foreign_end", foreign_end)
-    if isinstance(path, str) and path.startswith("memory://"):
+    arguments.boolean("create", create)
+    if is_in_memory(path):
         if log_dirs != () or without_nodes is not None or foreign_end != "log":
             raise ConfigError(
                 f"{path} takes no log_dirs, without_nodes or foreign_end: it has no files"
             )
-        return in_memory(path, create=arguments.boolean("create", create))
-    if arguments.boolean("create", create):
+        return Cluster.over(open_store(path, create=create))
+    if create:
         if isinstance(path, str) and is_address(path):
             raise ConfigError(
                 f"path is {path!r}, which looks like the address of a real cluster, which is reached by "
@@ -258,10 +259,10 @@ def open(
             f"log_dirs is {arguments.shown(log_dirs)}, which says where a new cluster keeps its logs; it "
             "goes with create=True"
         )
-    if isinstance(path, str) and is_address(path) and not Path(path).exists():
+    if is_of_real_cluster(path):
         if foreign_end != "log":
             raise ConfigError("foreign_end is for a broker's log dir, not for a real cluster")
-        return connect(path)
+        return connect(str(path))
     return open_for_reading(path, foreign_end=foreign_end)
 
 

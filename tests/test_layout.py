@@ -31,8 +31,8 @@ LAYERS = (
     {"producer", "consumer", "log", "wire"},
     {"memory", "remote", "replica"},
     {"commit"},
-    {"server"},
     {"cluster"},
+    {"server"},
     {"opening"},
     {"mirroring", "spark"},
     {ROOT},
@@ -66,14 +66,17 @@ DOORS = {
     "commit": {
         "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
     },
-    "remote": {"client", "job", "offsets", "pipeline", "source", "store", "topics", "transactions"},
+    "remote": {"client", "offsets", "pipeline", "source", "store", "topics", "transactions"},
     "mirroring": {"copying", "mirror"},
     "wire": {
         "addresses", "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "produce", "protocol",
     },
-    "server": {"backend", "groups.store", "intercepts", "ownership", "server"},
-    "cluster": {"catalog", "export", "folder_store", "foreign_store", "job", "metrics", "os_errors", "transports"},
-    "opening": {"cluster", "listing", "readers", "writes"},
+    "server": {"intercepts", "server"},
+    "cluster": {
+        "catalog", "export", "folder_store", "foreign_store", "group_records", "job", "metrics", "offsets_store", "os_errors",
+        "ownership", "parts", "transports",
+    },
+    "opening": {"cluster", "listing", "readers", "stores", "upkeep", "writes"},
     "spark": {"demo", "source"},
     "cli": {"main"},
 }  # fmt: skip

@@ -146,7 +146,7 @@ def open_cluster(path: str, client: Mapping[str, str], *, create: bool = False) 
 def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) -> Any:
     """Return a reader of record ranges for the topics at PATH."""
     ensure_goes_with(path, client)
-    return open_reader(path, foreign_end=foreign_end, config=client)
+    return open_reader(path, foreign_end=foreign_end, client=client)
 
 
 def is_remote(cluster: Cluster) -> bool:

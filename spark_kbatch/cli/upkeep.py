@@ -32,7 +32,7 @@ from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.log.repair import RepairReport
-    from spark_kbatch.opening.cluster import Garbage
+    from spark_kbatch.opening.upkeep import Garbage
     from spark_kbatch.replica.given_up import GivenUp
 
 

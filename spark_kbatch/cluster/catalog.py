@@ -29,7 +29,7 @@ class FolderCatalog:
         commits: Callable[[], Coordinator],
         make_topic: Callable[..., Topic],
     ) -> None:
-        """Set up for one cluster; `make_topic` is `FolderStore.make_topic`."""
+        """Set up for one cluster; `make_topic` is `FolderParts.make_topic`."""
         self._manager, self._commits, self._make_topic = manager, commits, make_topic
         self._topics = manager.metadata.topics
 

@@ -8,13 +8,15 @@ rewrites every 5 seconds.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from spark_kbatch.consumer.same_topic import Closed, OwnSource
-from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.log.checkpoints import read_meta_properties
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir, ForeignLogView
 from spark_kbatch.model import (
     LogOffsets,
@@ -24,7 +26,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.options.write import parse_foreign_end
+from spark_kbatch.options.write import WriteOptions, parse_foreign_end
 from spark_kbatch.record.header import LogRead
 
 if TYPE_CHECKING:
@@ -74,6 +76,19 @@ class ForeignStore(OwnSource):
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> NoReturn:
         """Raise ConfigError: a broker's logs are only read."""
         raise ConfigError(f"{self.path} is a broker's; write to a cluster of your own")
+
+    def begin_job(
+        self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+    ) -> NoReturn:
+        """Raise ConfigError: a broker's logs are only read."""
+        self.producer({}, {})
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster id in the log dir's meta.properties; empty if it has none."""
+        with contextlib.suppress(OSError, KafkaStorageError):
+            return read_meta_properties(self._log_dir.files, self.path).cluster_id or ""
+        return ""
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the sorted names of all topics, with internal ones only if `internal` is true."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
+from spark_kbatch.cluster import offsets_store
+from spark_kbatch.cluster.offsets_store import StoredGroup, read_groups
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
     KafkaStorageError,
     ServerRunningError,
@@ -16,9 +19,6 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import ConsumerGroup, GroupMember, GroupOffset, TopicPartition
 from spark_kbatch.options.remote import parse_client_options
-from spark_kbatch.server.backend import Backend
-from spark_kbatch.server.groups import store
-from spark_kbatch.server.groups.store import StoredGroup, read_groups
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Groups
 from spark_kbatch.wire import assignment
@@ -30,27 +30,27 @@ class FolderGroups:
     If a server runs, here or in another process, changes are asked of it: it has the groups in memory.
     """
 
-    def __init__(self, backend: Backend, source: Source) -> None:
-        self._backend, self._source = backend, source
+    def __init__(self, parts: FolderParts, source: Source) -> None:
+        self._parts, self._source = parts, source
 
     def groups(self) -> list[ConsumerGroup]:
         """Return all groups, sorted by id; a rebalance that goes on is not in it.
 
         Raises the errors of `read_groups`.
         """
-        return _groups_of(self._backend, self._source)
+        return _groups_of(self._parts, self._source)
 
     def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the offsets at which a group without members continues."""
         self._changed(
-            lambda: store.alter_offsets(self._backend, group_id, offsets),
+            lambda: offsets_store.alter_offsets(self._parts, group_id, offsets),
             lambda served: served.alter_offsets(group_id, offsets),
         )
 
     def delete(self, group_id: str) -> None:
         """Delete a group without members."""
         self._changed(
-            lambda: store.delete_group(self._backend, group_id),
+            lambda: offsets_store.delete_group(self._parts, group_id),
             lambda served: served.delete(group_id),
         )
 
@@ -67,8 +67,8 @@ class FolderGroups:
                 ask(server.groups)
 
 
-def _groups_of(backend: Backend, source: Source) -> list[ConsumerGroup]:
-    stored = read_groups(backend)
+def _groups_of(parts: FolderParts, source: Source) -> list[ConsumerGroup]:
+    stored = read_groups(parts)
     members = {one.group_id: _members(one) for one in stored}
     wanted = {tp for one in stored for tp in one.offsets}
     wanted |= {tp for found in members.values() for one in found for tp in one.partitions}

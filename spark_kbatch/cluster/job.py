@@ -2,7 +2,7 @@
 
 Nothing here knows of Spark.
 
-job = Job.begin(options)                # driver: creates the cluster if it does not exist
+job = Job.begin(parts, options)         # driver
 staged = job.stage(rows)                # each task; the job may have been pickled on the way
 job.commit([staged, ...])               # driver: all of it becomes visible, or none
 job.abort([staged, ...])                # or, after a failure, the staged files are removed
@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.coordinator import NOTHING_VISIBLE, Coordinator, Overwrite
 from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import Extent, OpenFiles, Probe, ReplicatedStaging, Staging
 from spark_kbatch.errors import (
     CommitError,
-    ConfigError,
     InvalidTimestampError,
     KafkaStorageError,
     RecordTooLargeError,
@@ -90,29 +89,23 @@ class Job:
 
     @classmethod
     def begin(
-        cls, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+        cls,
+        parts: FolderParts,
+        options: WriteOptions,
+        *,
+        overwrite: bool = False,
+        is_micro_batch: bool = False,
     ) -> Job:
-        """Create the cluster if it does not exist, and the job's staging directory.
+        """Create the job's staging directory, and see to its topic.
 
         A micro-batch leaves the topic to the first task that has rows: else a query that reads its own
         topic would find a new one after each empty micro-batch, once the topic was deleted.
 
         Raises:
-            ConfigError: an overwrite that does not name its topic, or options that do not fit the
-                cluster or the topic.
+            ConfigError: options that do not fit the topic.
             UnknownTopicOrPartitionError: the topic does not exist, and may not be created.
             KafkaStorageError: the cluster cannot be written.
         """
-        if overwrite and options.topic is None:
-            raise ConfigError(
-                "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
-            )
-        parts = FolderStore(
-            options.path,
-            create=options.auto_create_topics_enable,
-            log_dirs=options.log_dirs,
-            implied=True,
-        )
         options = replace(options, path=str(parts.path))
         transaction = uuid.uuid4().hex
         replaced, topic_id, planned = None, "", None
@@ -149,7 +142,7 @@ class Job:
         first = next(with_rows, None)
         if first is None:
             return Staged([], self._transaction, application_id, query_id)
-        parts = FolderStore(self.options.path)
+        parts = FolderParts(self.options.path)
         topics = _TopicsOfTask(parts, self.options, self._topic_id, self._planned)
         producer = task_producer(parts, self._transaction, self.options, topics.find)
         done = False
@@ -184,7 +177,7 @@ class Job:
         Returns:
             False if it was skipped as a duplicate.
         """
-        parts = FolderStore(self.options.path)
+        parts = FolderParts(self.options.path)
         coordinator = coordinator_for(parts, self.options)
         planned = [*(one for of_task in staged for one in of_task.planned)]
         ids = _create(parts, [self._planned, *planned] if self._planned else planned)
@@ -234,7 +227,7 @@ class Job:
 
     def abort(self, staged: Sequence[Staged]) -> None:
         """Remove the files that finished tasks of a failed job staged; others may still be writing."""
-        self._discard(coordinator_for(FolderStore(self.options.path), self.options), staged)
+        self._discard(coordinator_for(FolderParts(self.options.path), self.options), staged)
 
     def _discard(self, coordinator: Coordinator, staged: Sequence[Staged]) -> None:
         extents = _extents(staged)
@@ -244,7 +237,7 @@ class Job:
             extents = []
 
 
-def find_topic(parts: FolderStore, name: str, options: WriteOptions) -> Topic | None:
+def find_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic | None:
     """Return the topic that a write goes to; None if it does not exist.
 
     Raises:
@@ -257,7 +250,7 @@ def find_topic(parts: FolderStore, name: str, options: WriteOptions) -> Topic | 
     return topic
 
 
-def plan_topic(parts: FolderStore, name: str, options: WriteOptions) -> Topic:
+def plan_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic:
     """Return the topic that a write creates, with its options, when it commits.
 
     Raises:
@@ -284,7 +277,7 @@ class _TopicsOfTask:
     """The topics that the rows of one task go to: found, or planned if they do not exist."""
 
     def __init__(
-        self, parts: FolderStore, options: WriteOptions, topic_id: str, planned: Topic | None
+        self, parts: FolderParts, options: WriteOptions, topic_id: str, planned: Topic | None
     ) -> None:
         """Start with what the job's begin knows of the topic that the options name."""
         self.planned: dict[str, Topic] = {}
@@ -324,7 +317,7 @@ class _TopicsOfTask:
         return topic
 
 
-def _create(parts: FolderStore, planned: Iterable[Topic]) -> dict[str, str]:
+def _create(parts: FolderParts, planned: Iterable[Topic]) -> dict[str, str]:
     """Create the planned topics that do not exist yet; return the id that each planned one has now.
 
     Raises:
@@ -354,7 +347,7 @@ def _ensure_fits(topic: Topic, options: WriteOptions) -> None:
     ensure_codec_exists(topic, options.compression_type)
 
 
-def coordinator_for(parts: FolderStore, options: WriteOptions) -> Coordinator:
+def coordinator_for(parts: FolderParts, options: WriteOptions) -> Coordinator:
     """Return the coordinator that commits a job's staged rows, with the options of the write."""
     return Coordinator(
         parts.manager,
@@ -370,7 +363,7 @@ def coordinator_for(parts: FolderStore, options: WriteOptions) -> Coordinator:
 
 
 def task_producer(
-    parts: FolderStore,
+    parts: FolderParts,
     transaction: str,
     options: WriteOptions,
     find: Callable[[str], Topic] | None = None,
@@ -394,7 +387,7 @@ def task_producer(
 
 
 def new_staging(
-    parts: FolderStore, transaction: str, *, shared_bytes_max: int, flush: bool
+    parts: FolderParts, transaction: str, *, shared_bytes_max: int, flush: bool
 ) -> ReplicatedStaging:
     """Return the staging files of one task of a job.
 
@@ -417,7 +410,7 @@ def new_staging(
     return ReplicatedStaging(on_node)
 
 
-def _staging_dir(parts: FolderStore) -> Path:
+def _staging_dir(parts: FolderParts) -> Path:
     """Return the first staging directory on an online log dir, for a file that all tasks must see.
 
     Raises:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.replica import administration
 
 
-def metrics_of(parts: FolderStore, topics: Sequence[str]) -> dict[str, Any]:
+def metrics_of(parts: FolderParts, topics: Sequence[str]) -> dict[str, Any]:
     """Return the metrics of these topics by the names of a Kafka broker's metrics.
 
     Raises the errors of `administration.replicas_of`.
@@ -55,7 +55,7 @@ def metrics_of(parts: FolderStore, topics: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _log(parts: FolderStore, topic_partition: Any) -> dict[str, int | None]:
+def _log(parts: FolderParts, topic_partition: Any) -> dict[str, int | None]:
     """Return a partition log's offsets, segment count and size by Kafka's metric names.
 
     None where no replica can be read.

@@ -43,7 +43,7 @@ class LocalLog:
         """Set up to append batches to the logs of one cluster.
 
         Args:
-            append_records: `FolderStore.append_records`.
+            append_records: `FolderParts.append_records`.
             flush: whether appends are flushed to disk.
             level: the codec's, for topics of an older format.
         """

@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.consumer.same_topic import OwnSource
@@ -45,6 +45,7 @@ from spark_kbatch.options.topic import (
     parse_topic_options,
     topic_key,
 )
+from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record.header import MAGIC, BatchHeader, LogRead, assign, unpack
 from spark_kbatch.record.times import times
@@ -131,6 +132,7 @@ class MemoryStore(OwnSource):
 
     groups = None
     is_remote = False
+    cluster_id = ""
     why_not = "it is in the memory of this process, and only for tests"
 
     def __init__(self, address: str, *, create: bool = False) -> None:
@@ -148,6 +150,12 @@ class MemoryStore(OwnSource):
         self.address = address
         self.catalog = self
         self._place, self._is_closed = _places[address], False
+
+    def begin_job(
+        self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+    ) -> NoReturn:
+        """Raise ConfigError: the tasks of a job run in other processes."""
+        raise ConfigError(f"Spark cannot write to {self.address}: {self.why_not}; give it a folder")
 
     def close(self) -> None:
         """Make every later call raise ClosedError; the topics stay."""

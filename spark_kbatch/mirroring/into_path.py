@@ -46,12 +46,12 @@ class PathTarget:
     A `target.Target`.
     """
 
-    def __init__(self, parts: FolderStore, mirror: str) -> None:
+    def __init__(self, store: FolderStore, mirror: str) -> None:
         """Set up for the mirror of this name, which is its transactional id in the target."""
-        self._parts, self._mirror = parts, mirror
+        self._store, self._mirror = store, mirror
         # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.
-        self._options = parse_write_options({"path": str(parts.path)})
-        self._coordinator = coordinator_for(parts, self._options)
+        self._options = parse_write_options({"path": store.address})
+        self._coordinator = coordinator_for(store, self._options)
         self._transaction = hashlib.sha256(mirror.encode()).hexdigest()[:32]
         self._author = Author(application_id=APPLICATION, user=user_name())
         self._sequence = -1  # of the last unit
@@ -61,12 +61,12 @@ class PathTarget:
     @property
     def name(self) -> str:
         """The path of the target cluster."""
-        return str(self._parts.path)
+        return self._store.address
 
     @property
     def cluster_id(self) -> str:
         """The target cluster's id."""
-        return self._parts.metadata.cluster_file.cluster_id()
+        return self._store.cluster_id
 
     def take_over(self) -> Progress:
         """Return the mirror's committed progress, and remove files that an earlier process staged."""
@@ -76,14 +76,14 @@ class PathTarget:
     def topic(self, name: str) -> TargetTopic | None:
         """Return a topic of the target cluster; None if it does not exist."""
         try:
-            return self._known(self._parts.topic_to_write(name))
+            return self._known(self._store.topic_to_write(name))
         except UnknownTopicOrPartitionError:
             return None
 
     def create_topic(self, name: str, partitions: int) -> TargetTopic:
         """Create a topic with one replica in the target cluster."""
         return self._known(
-            self._parts.make_topic(
+            self._store.make_topic(
                 name, TopicConfig(), partitions=partitions, replication_factor=1, implied=True
             )
         )
@@ -97,7 +97,7 @@ class PathTarget:
         """Return the log end offset of each partition of a topic of the target."""
         return {
             info.topic_partition.partition: info.offsets.log_end_offset
-            for info in self._parts.describe([topic])
+            for info in self._store.describe([topic])
         }
 
     def has_records(self, topic: str) -> bool:
@@ -111,7 +111,7 @@ class PathTarget:
         """Write a partition's batches to staging files, for the next commit."""
         if self._staging is None:
             self._staging = new_staging(
-                self._parts,
+                self._store,
                 self._transaction,
                 shared_bytes_max=self._options.adopt_min_bytes // 8,
                 flush=self._options.flush,

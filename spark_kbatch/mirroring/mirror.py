@@ -6,15 +6,11 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from spark_kbatch.cluster.folder_store import FolderStore
-from spark_kbatch.cluster.foreign_store import ForeignStore
-from spark_kbatch.errors import ConfigError, KafkaStorageError
-from spark_kbatch.files import Files
-from spark_kbatch.log.checkpoints import read_meta_properties
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.mirroring.copying import (
     Mirror,
     MirrorProgress,
@@ -24,25 +20,12 @@ from spark_kbatch.mirroring.copying import (
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import INT_MAX
-from spark_kbatch.opening.readers import open_reader
+from spark_kbatch.opening.stores import is_of_real_cluster, open_store
 from spark_kbatch.options import arguments
-from spark_kbatch.options.paths import StrPath, absolute_path
-from spark_kbatch.options.remote import is_address, parse_cluster_options
-from spark_kbatch.store.source import Source
-
-if TYPE_CHECKING:
-    from spark_kbatch.options.remote import ClusterOptions
+from spark_kbatch.options.paths import StrPath
+from spark_kbatch.store.store import Store
 
 _NAME_MAX = 200
-
-
-class _OpenedSource(NamedTuple):
-    """The opened source of a mirror, with its name and cluster id."""
-
-    source: Source
-    name: str  # PATH or the bootstrap servers
-    cluster_id: str  # empty if it has none
-    is_live: bool  # not a copy of a broker's logs
 
 
 def mirror(
@@ -75,18 +58,19 @@ def mirror(
         unit_ms=int(arguments.seconds("unit_seconds", unit_seconds) * 1000),
         fail_on_data_loss=arguments.boolean("fail_on_data_loss", fail_on_data_loss),
     )
-    origin = _open_source(source, source_config, foreign_end)
-    mirror_name = name or f"kbatch-mirror-{origin.cluster_id or _of_path(origin.name)}"
-    settings = settings._replace(mirror=mirror_name, source=origin.name)
-    with _opened_target(target, target_config, mirror_name) as opened:
-        if origin.is_live and origin.cluster_id and origin.cluster_id == opened.cluster_id:
+    origin = _open("source", source, source_config, foreign_end=foreign_end)
+    mirror_name = name or f"kbatch-mirror-{origin.cluster_id or _of_path(origin.address)}"
+    settings = settings._replace(mirror=mirror_name, source=origin.address)
+    with contextlib.closing(_target(_open("target", target, target_config), mirror_name)) as into:
+        is_copy = origin.catalog is None  # of a broker's logs
+        if not is_copy and origin.cluster_id and origin.cluster_id == into.cluster_id:
             raise ConfigError(
-                f"{origin.name} and {opened.name} are one cluster, {origin.cluster_id}: a mirror keeps the "
+                f"{origin.address} and {into.name} are one cluster, {origin.cluster_id}: a mirror keeps the "
                 "names of topics, so it needs another one"
             )
         run = Mirror(
             origin.source,
-            opened,
+            into,
             settings,
             on_progress or (lambda _progress: None),
             stop=stop,
@@ -99,59 +83,30 @@ def _of_path(path: str) -> str:
     return hashlib.sha256(path.encode()).hexdigest()[:22]
 
 
-def _cluster_options(
-    what: str, location: StrPath, config: Mapping[str, Any] | None
-) -> ClusterOptions | None:
-    """Return the client options if a mirror's source or target is a real cluster; None for a path."""
-    if isinstance(location, str) and is_address(location):
-        return parse_cluster_options({**(config or {}), "bootstrap.servers": location}, alone=True)
-    if config:
+def _open(
+    what: str, address: StrPath, config: Mapping[str, Any] | None, *, foreign_end: str = "log"
+) -> Store:
+    if config and not is_of_real_cluster(address):
         raise ConfigError(
-            f"{what}_config is for a real cluster, given as HOST:PORT; {os.fspath(location)!r} is a path"
+            f"{what}_config is for a real cluster, given as HOST:PORT; {os.fspath(address)!r} is a path"
         )
-    return None
+    is_target = what == "target"
+    return open_store(address, client=config, create=is_target, foreign_end=foreign_end)
 
 
-def _open_source(
-    location: StrPath, config: Mapping[str, Any] | None, foreign_end: str
-) -> _OpenedSource:
-    options = _cluster_options("source", location, config)
-    if options is not None:
-        from spark_kbatch.remote.client import leased  # noqa: PLC0415  loads the network
-        from spark_kbatch.remote.source import RemoteSource  # noqa: PLC0415
+def _target(store: Store, mirror_name: str) -> Target:
+    """Return a place as the target of a mirror.
 
-        with leased(options) as client:
-            cluster_id = client.metadata([]).cluster_id
-        return _OpenedSource(RemoteSource(options), str(options), cluster_id, is_live=True)
-    source = open_reader(location, foreign_end=foreign_end).source
-    path = absolute_path(location)
-    if isinstance(source, FolderStore):
-        cluster_id = source.metadata.cluster_file.cluster_id()
-        return _OpenedSource(source, str(path), cluster_id, is_live=True)
-    assert isinstance(source, ForeignStore)
-    return _OpenedSource(source, str(path), _cluster_id_of_logs(path), is_live=False)
+    Raises:
+        ConfigError: it cannot be one.
+    """
+    if isinstance(store, FolderStore):
+        return PathTarget(store, mirror_name)
+    if not store.is_remote:
+        raise ConfigError(f"{store.address} cannot be a mirror's target: {store.why_not}")
+    # The network's modules are loaded only for a real cluster.
+    from spark_kbatch.mirroring.into_cluster import ClusterTarget  # noqa: PLC0415
+    from spark_kbatch.remote.store import RemoteStore  # noqa: PLC0415
 
-
-def _cluster_id_of_logs(path: Path) -> str:
-    """Return the cluster id in the meta.properties of a broker's log dir; empty if it has none."""
-    with contextlib.suppress(OSError, KafkaStorageError):
-        return read_meta_properties(Files(), path).cluster_id or ""
-    return ""
-
-
-@contextlib.contextmanager
-def _opened_target(
-    location: StrPath, config: Mapping[str, Any] | None, mirror_name: str
-) -> Iterator[Target]:
-    options = _cluster_options("target", location, config)
-    target: Target
-    if options is None:
-        target = PathTarget(FolderStore(location, create=True, implied=True), mirror_name)
-    else:
-        from spark_kbatch.mirroring.into_cluster import ClusterTarget  # noqa: PLC0415  the network
-
-        target = ClusterTarget(options, mirror_name)
-    try:
-        yield target
-    finally:
-        target.close()
+    assert isinstance(store, RemoteStore)
+    return ClusterTarget(store.options, mirror_name)

@@ -1,7 +1,9 @@
 """The one door of Spark and the command line, and the public classes for what lies in a folder.
 
-readers          a path or an address, opened for reading
+stores           the store at a path or an address
+readers          what reads are opened with
 writes           a Spark job's write; imports no pyspark
 cluster          the public class `Cluster`
+upkeep           garbage, repair, verification of a cluster in a folder
 listing          lists of topics while some are damaged, or are deleted meanwhile
 """

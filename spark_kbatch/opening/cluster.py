@@ -12,49 +12,35 @@ from __future__ import annotations
 
 import datetime
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import pyarrow as pa
 
-from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.catalog import existing
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.foreign_store import ForeignStore
 from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.commit.history import Commit
-from spark_kbatch.commit.staging import (
-    AbandonedJob,
-    NotRemoved,
-    abandoned_jobs,
-    remove_abandoned_jobs,
-    waiting_jobs,
-)
 from spark_kbatch.consumer.offset_bounds import OffsetBound
 from spark_kbatch.consumer.reading import ROW_SCHEMA
 from spark_kbatch.consumer.topic_reader import TopicChoice, TopicReader
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
-    KafkaStorageError,
-    KBatchError,
     NotPicklableError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files
 from spark_kbatch.model import (
     ConsumerGroup,
-    DeletedTopic,
-    Deletion,
     OffsetAndTimestamp,
     PartitionInfo,
     PartitionKey,
     TopicPartition,
-    Waiting,
 )
-from spark_kbatch.opening.listing import damaged_topics, skipping_deleted
+from spark_kbatch.opening.listing import skipping_deleted
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.topic import (
@@ -77,26 +63,13 @@ from spark_kbatch.store.store import Catalog, Groups, Store
 # methods that do.
 if TYPE_CHECKING:
     from spark_kbatch.cluster.export import ExportedPartition
+    from spark_kbatch.cluster.ownership import ServerAddress
     from spark_kbatch.log.repair import RepairReport
+    from spark_kbatch.opening.upkeep import Garbage
     from spark_kbatch.producer.producer import Producer
-    from spark_kbatch.server.ownership import ServerAddress
     from spark_kbatch.server.server import Server
 
-_Result = TypeVar("_Result")
-
 ALL_RECORDS = -1  # in place of an offset to delete below
-
-
-class Garbage(NamedTuple):
-    """Result of `collect_garbage`: everything that it deleted, or would delete."""
-
-    partitions: Mapping[TopicPartition, Deletion]
-    abandoned_jobs: Sequence[AbandonedJob]
-    not_removed: Sequence[NotRemoved] = ()  # left among the staged files; why
-    deleted_topics: Sequence[DeletedTopic] = ()  # topics whose files were due for deletion
-    damaged_topics: Mapping[str, str] = {}  # left out; the reason by name
-    waiting: Sequence[Waiting] = ()  # what is kept for now, and until when
-    skipped: Mapping[TopicPartition, str] = {}  # partitions that cannot be used; why
 
 
 # What a place may not have, and how an error says so.
@@ -250,12 +223,10 @@ class Cluster:
 
     @property
     def cluster_id(self) -> str:
-        """The id of a folder's or a real cluster."""
-        if isinstance(self._store, FolderStore):
-            with translated(self._store.address):
-                return self._store.metadata.cluster_file.cluster_id()
-        found = getattr(self._store, "cluster_id", None)
-        if not isinstance(found, str):
+        """The id of the cluster, which a broker's log dir may tell too."""
+        with translated(self._store.address):
+            found = self._store.cluster_id
+        if not found:
             raise ConfigError(f"{self._store.address} does not tell the id of its cluster")
         return found
 
@@ -736,67 +707,16 @@ class Cluster:
         Raises:
             UnknownTopicOrPartitionError: no such topic.
         """
-        folder = self._folder("upkeep")
-        names = self.topic_names() if topics is None else arguments.topic_names("topics", topics)
-        arguments.whole_number("staging_retention_ms", staging_retention_ms, 0)
-        arguments.boolean("dry_run", dry_run)
-        manager = folder.manager
-        damaged = damaged_topics(self._source.topic, names) if topics is None else {}
-        names = [name for name in names if name not in damaged]
+        from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
-        def partitions(names: Iterable[str]) -> list[TopicPartition]:
-            return [tp for name in names for tp in manager.partitions(name)]
-
-        def of_each(work: Callable[[list[str]], _Result]) -> _Result:
-            return (
-                work(names)
-                if topics is not None
-                else skipping_deleted(self._source.topic, names, work)
-            )
-
-        of_each(partitions)  # Before anything is deleted, it fails for a topic that does not exist.
-        look = abandoned_jobs if dry_run else remove_abandoned_jobs
-        found: list[AbandonedJob] = []
-        not_removed: list[NotRemoved] = []
-        waiting: list[Waiting] = []
-        for log_dir in manager.dirs.all:
-            if manager.dirs.is_online(log_dir.node_id):  # so it is ours
-                gone, kept = look(
-                    folder.files,
-                    log_dir.staging,
-                    retention_ms=staging_retention_ms,
-                    now_ms=now_ms(),
-                )
-                found += gone
-                not_removed += kept
-                waiting += waiting_jobs(
-                    folder.files,
-                    log_dir.staging,
-                    retention_ms=staging_retention_ms,
-                    now_ms=now_ms(),
-                )
-        skipped: dict[TopicPartition, str] = {}
-        replicas = folder.snapshots.replicas
-
-        def usable(names: Iterable[str]) -> list[TopicPartition]:
-            every = partitions(names)
-            skipped.update(folder.unreadable(every))
-            return [tp for tp in every if tp not in skipped]
-
-        if dry_run:
-            deletions = of_each(lambda some: manager.planned_deletions(usable(some), replicas))
-            deleted = manager.planned_removals()
-        else:
-            deleted = manager.remove_deleted_topics()
-            commits = folder.coordinator(flush=True)
-            deletions = of_each(
-                lambda some: manager.delete_old_segments(
-                    usable(some), commits, skip_deleted=topics is None, skipped=skipped
-                )
-            )
-        waiting += of_each(lambda some: manager.waiting(usable(some), replicas))
-        why = {name: str(error) for name, error in damaged.items()}
-        return Garbage(deletions, found, not_removed, deleted, why, waiting, skipped)
+        return upkeep.collect_garbage(
+            self._folder("upkeep"),
+            None if topics is None else arguments.topic_names("topics", topics),
+            staging_retention_ms=arguments.whole_number(
+                "staging_retention_ms", staging_retention_ms, 0
+            ),
+            dry_run=arguments.boolean("dry_run", dry_run),
+        )
 
     def repair(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, dry_run: bool = False
@@ -811,30 +731,14 @@ class Cluster:
         Returns:
             A report for each partition, as it is done; of a log that cannot be repaired it says why.
         """
-        from spark_kbatch.commit.cluster_repair import ClusterRepair  # noqa: PLC0415
-        from spark_kbatch.commit.internal_topics import INTERNAL_TOPICS  # noqa: PLC0415
-        from spark_kbatch.replica import lost_topics  # noqa: PLC0415  above
+        from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
         arguments.boolean("dry_run", dry_run)
-        repair = ClusterRepair(
-            self._folder("upkeep").manager,
-            self._folder("upkeep").coordinator(flush=True),
-            dry_run=dry_run,
-        )
-        if partitions is not None:
-            return repair.run(arguments.topic_partitions("partitions", partitions))
-        restored = lost_topics.restore(
-            self._folder("upkeep").manager, INTERNAL_TOPICS, dry_run=dry_run
-        )
-        every: list[TopicPartition] = []
-        for name in self._folder("upkeep").metadata.topics.names(internal=True):
-            try:
-                every += self._folder("upkeep").manager.partitions(name)
-            except UnknownTopicOrPartitionError:
-                continue  # deleted since the names were listed
-            except KafkaStorageError as error:  # the others are repaired all the same
-                restored.setdefault(name, lost_topics.LostTopic(None, str(error)))
-        return repair.run(every, restored, skip_deleted=True)
+        folder = self._folder("upkeep")
+        if partitions is None:
+            return upkeep.repair_all(folder, dry_run=dry_run)
+        chosen = arguments.topic_partitions("partitions", partitions)
+        return upkeep.repair(folder, chosen, dry_run=dry_run)
 
     def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
         """Check everything that is stored, and write nothing; see `commit/cluster_repair.py`.
@@ -856,27 +760,13 @@ class Cluster:
             else:
                 chosen = arguments.topic_partitions("partitions", partitions)
             return map(self._store.check, chosen)
-        return self._verified(self._folder("upkeep"), partitions)
+        from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
-    def _verified(
-        self, folder: FolderStore, partitions: Iterable[tuple[str, int]] | None
-    ) -> Iterator[RepairReport]:
-        from spark_kbatch.commit import cluster_repair  # noqa: PLC0415
-        from spark_kbatch.commit.internal_topics import COMMITS, CONSUMER_OFFSETS  # noqa: PLC0415
-
-        for report in self.repair(partitions, dry_run=True):
-            yield cluster_repair.with_followers(folder.manager, report)
+        folder = self._folder("upkeep")
         if partitions is not None:
-            return
-        records: tuple[tuple[TopicPartition, str, Callable[[], object]], ...] = (
-            (COMMITS, "commits", lambda: list(self.history())),
-            (CONSUMER_OFFSETS, "consumer groups", self.groups),
-        )
-        for topic_partition, what, read in records:
-            try:
-                read()
-            except (OSError, KBatchError) as error:
-                yield from cluster_repair.unreadable(folder.manager, topic_partition, what, error)
+            chosen = arguments.topic_partitions("partitions", partitions)
+            return upkeep.verify(folder, chosen)
+        return upkeep.verify_all(folder)
 
     def producer(self, config: Mapping[str, object] | None = None, /, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.
@@ -966,7 +856,7 @@ class Cluster:
 
     def running_server(self) -> ServerAddress | None:
         """Return the address at which some process serves this cluster now; None if no one does."""
-        from spark_kbatch.server.ownership import running_server  # noqa: PLC0415  above
+        from spark_kbatch.cluster.ownership import running_server  # noqa: PLC0415  above
 
         return running_server(self._folder("server").metadata)
 

@@ -1,13 +1,13 @@
-"""A Spark job's write, begun on the driver: to an embedded cluster or to a real one; clusters for commands that write."""
+"""A Spark job's write, begun on the driver; clusters for commands that write."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spark_kbatch.cluster import folder_store
-from spark_kbatch.cluster.folder_store import FolderStore
-from spark_kbatch.cluster.job import Job
+from spark_kbatch.cluster import parts
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.cluster import Cluster
+from spark_kbatch.opening.stores import open_store
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.replica.given_up import GivenUp
@@ -16,8 +16,7 @@ from spark_kbatch.store.job import WriteJob
 
 def cluster_to_write(path: StrPath) -> Cluster:
     """Open the cluster at `path` for a command that writes; if there is none, create it and log that."""
-    FolderStore(path, create=True, implied=True)
-    return Cluster(path)
+    return Cluster.over(open_store(path, create=True))
 
 
 def given_up_by_restore(
@@ -36,22 +35,27 @@ def given_up_by_restore(
     Raises:
         ConfigError: the folders are of different clusters.
     """
-    return folder_store.given_up_by_restore(path, log_dirs, without_nodes)
+    return parts.given_up_by_restore(path, log_dirs, without_nodes)
 
 
 def begin_job(
     options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
 ) -> WriteJob:
-    """Begin a write to an embedded or real cluster, as its options say, and return the job.
+    """Begin a write to the place that its options name, and return the job.
 
-    In a folder, a topic that does not exist is created by the commit; in a real cluster now, or by the first
-    rows of a micro-batch, if `num.partitions` is given.
+    A cluster in a folder is created if there is none and `auto.create.topics.enable` lets it. There, a topic that
+    does not exist is created by the commit; in a real cluster now, or by the first rows of a micro-batch, if
+    `num.partitions` is given.
 
-    Raises the errors of the job's `begin`.
+    Raises the errors of `Store.begin_job`.
     """
-    if options.cluster is None:
-        return Job.begin(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
-    # The network's modules are loaded only for a real cluster.
-    from spark_kbatch.remote.job import RemoteJob  # noqa: PLC0415
-
-    return RemoteJob.begin(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
+    if overwrite and options.topic is None and options.cluster is None:
+        raise ConfigError(
+            "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
+        )
+    store = open_store(
+        options.cluster or options.path,
+        create=options.auto_create_topics_enable,
+        log_dirs=options.log_dirs,
+    )
+    return store.begin_job(options, overwrite=overwrite, is_micro_batch=is_micro_batch)

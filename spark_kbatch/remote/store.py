@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.errors import ClosedError, ConfigError
 from spark_kbatch.model import ConsumerGroup, TopicPartition
@@ -20,12 +20,15 @@ from spark_kbatch.options.remote import (
     parse_client_options,
 )
 from spark_kbatch.options.topic import TopicConfig, ensure_valid_topic, topic_key
-from spark_kbatch.producer.producer import Producer
+from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.remote import groups, topics
 from spark_kbatch.remote.client import Client, close_idle_clients, leased
-from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.remote.topics import RemoteTopic
+
+if TYPE_CHECKING:
+    from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.remote.job import RemoteJob
 
 _CLUSTER_KEYS = frozenset(option.key for option in CLUSTER_OPTIONS)
 _PRODUCER_KEYS = frozenset(option.key for option in PRODUCER_OPTIONS)
@@ -85,6 +88,8 @@ class RemoteStore:
         Raises:
             ConfigError: an option is not accepted, or one of the whole cluster.
         """
+        from spark_kbatch.remote.producer import open_producer  # noqa: PLC0415  reads need none
+
         self._ensure_open()
         keys = dict.fromkeys(topic_key(name).lower() for name in (*config, *options))
         for key in keys:
@@ -103,6 +108,14 @@ class RemoteStore:
             and getattr(self.options, field) != getattr(ClusterOptions, field)
         }
         return open_producer(self.options, parse_producer_options(defaults, config, options))
+
+    def begin_job(
+        self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+    ) -> RemoteJob:
+        """Begin a job whose rows are visible as they are written, as with Spark's own sink."""
+        from spark_kbatch.remote.job import RemoteJob  # noqa: PLC0415  as above
+
+        return RemoteJob.begin(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
 
     def close(self) -> None:
         """Close idle connections; every later call raises ClosedError, and so do reads in progress."""

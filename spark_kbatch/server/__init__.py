@@ -13,7 +13,6 @@ answered and the kernel has taken the answer, as Kafka mutes a channel. So answe
 several idempotent Produces in flight keep theirs, and a client that does not read costs one answer.
 
     server         the server: start, end, address
-    ownership      one server per PATH, and its address in server.json
     listener       the loop's thread: accepts connections, closes idle ones
     connection     one client's connection
     peers          the work that is done for each peer, and whose next request waits
@@ -22,7 +21,6 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     dispatch       the table of requests: versions, handlers, pools
     requests       the interface of handlers
     pools          threads for handlers
-    backend        the interface of the cluster that it serves
 
     refusals       answers that consist of an error
     intercepts     requests that a test refuses, delays or drops
@@ -43,7 +41,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     settings       the settings of topics and of the server, as admin clients see them
     outcomes       errors, as answers have them for each topic or resource
 
-Other rooms import `server` and `intercepts`; readers without a server import `ownership` and `groups.store`.
+The cluster that it serves is `cluster/parts`; `cluster/ownership` sees to it that one server does. Other rooms import `server` and `intercepts`.
 
 Source: Kafka core/.../network/SocketServer.scala, server/KafkaApis.scala.
 """

@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError, LockTimeoutError, RequestTimedOutError
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
-from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.peers import Peer
 from spark_kbatch.server.pools import CallLater, Pool
 
@@ -62,9 +62,11 @@ class _AppendQueue:
 class Appends:
     """The append queues of all partitions, served by a thread pool; thread-safe."""
 
-    def __init__(self, backend: Backend, pool: Pool, call_later: CallLater, *, flush: bool) -> None:
+    def __init__(
+        self, parts: FolderParts, pool: Pool, call_later: CallLater, *, flush: bool
+    ) -> None:
         """Start without queues; `flush` says whether a batch is flushed to disk before it is acknowledged."""
-        self._backend, self._pool, self._call_later = backend, pool, call_later
+        self._parts, self._pool, self._call_later = parts, pool, call_later
         self._flush = flush
         self._mutex = threading.Lock()  # guards _queues and their contents; innermost
         self._queues: dict[TopicPartition, _AppendQueue] = {}  # only those that are not idle
@@ -105,7 +107,7 @@ class Appends:
         """Append and answer a queued batch; return False if it must still wait for the partition's lock."""
         if queue.waiting_since is not None and self._is_locked(queue.topic_partition):
             return self._timed_out(append)
-        unknown = self._backend.manager.unknown([queue.topic_partition])
+        unknown = self._parts.manager.unknown([queue.topic_partition])
         if unknown:
             append.answer(AppendResult(error=unknown[queue.topic_partition]))
             return True
@@ -120,7 +122,7 @@ class Appends:
                 append.answer(result)
 
         try:
-            self._backend.append_records(
+            self._parts.append_records(
                 timeout_ms=max(int((append.deadline_s - time.monotonic()) * 1000), 0),
                 required_acks=append.required_acks,
                 entries_per_partition={queue.topic_partition: append.data},
@@ -141,7 +143,7 @@ class Appends:
 
         That is far cheaper than an append, which checks its batch.
         """
-        locks = self._backend.manager.locks
+        locks = self._parts.manager.locks
         try:
             with locks.partitions([topic_partition], deadline=time.monotonic()):
                 return False

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, TypeAlias
 
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.options.topic import Topic, altered, topic_field
 from spark_kbatch.replica import administration
 from spark_kbatch.server import settings
-from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.metadata import NODE_ID
 from spark_kbatch.server.outcomes import Outcomes, RefusedError
 from spark_kbatch.server.requests import Received, Respond
@@ -55,12 +55,12 @@ class ConfigsHandler:
 
     def __init__(
         self,
-        backend: Backend,
+        parts: FolderParts,
         of_the_server: Callable[[Received], Sequence[Setting]],
         outcomes: Outcomes,
     ) -> None:
-        """Serve the configs of `backend`, and those that `of_the_server` returns for a request."""
-        self._backend, self._of_the_server, self._outcomes = backend, of_the_server, outcomes
+        """Serve the configs of `parts`, and those that `of_the_server` returns for a request."""
+        self._parts, self._of_the_server, self._outcomes = parts, of_the_server, outcomes
 
     # Showing.
 
@@ -99,7 +99,7 @@ class ConfigsHandler:
         return [one for one in found if not keys or one.name in keys]
 
     def _topic(self, name: str) -> Topic:
-        return self._backend.metadata.topics.existing(name)
+        return self._parts.metadata.topics.existing(name)
 
     # Changing.
 
@@ -159,8 +159,8 @@ class ConfigsHandler:
             altered(topic, changes, fixed)
         else:
             administration.alter_topic(
-                self._backend.manager,
-                self._backend.coordinator(flush=True),
+                self._parts.manager,
+                self._parts.coordinator(flush=True),
                 name,
                 changes,
                 fixed=fixed,

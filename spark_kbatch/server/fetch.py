@@ -16,12 +16,12 @@ import functools
 import threading
 from collections.abc import Callable, Collection, Mapping
 
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import InvalidTopicError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.log.epochs import EpochEntry
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.replica.delayed_fetch import NO_EPOCH, FetchInfo, FetchParams, FetchResult
-from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.memory import AnswerMemory
 from spark_kbatch.server.refusals import fetch_refusal
 from spark_kbatch.server.requests import Received, Respond
@@ -45,9 +45,9 @@ _UNKNOWN = FetchResult(error=UnknownTopicOrPartitionError("no such partition"))
 class FetchHandler:
     """Handler of Fetch requests, including those that wait for `min_bytes`; thread-safe."""
 
-    def __init__(self, backend: Backend, memory: AnswerMemory, *, max_bytes: int) -> None:
+    def __init__(self, parts: FolderParts, memory: AnswerMemory, *, max_bytes: int) -> None:
         """Limit each answer to `max_bytes`, unless its first batch is larger."""
-        self._backend, self._memory, self._max_bytes = backend, memory, max_bytes
+        self._parts, self._memory, self._max_bytes = parts, memory, max_bytes
         self._mutex = threading.Lock()  # guards the rest; innermost
         self._waiting: dict[
             _FetchAnswer, Callable[[], None]
@@ -111,17 +111,17 @@ class FetchHandler:
         )
         with self._memory.reserved(most) as max_bytes:
             min_bytes = min(request.min_bytes, request.max_bytes, _MIN_BYTES_MAX)
-            self._backend.fetch_messages(
+            self._parts.fetch_messages(
                 FetchParams(max_wait_ms, min_bytes, max_bytes, answer.isolation),
                 infos,
                 answer.give,
                 room=self._memory.room,
-                replicas=self._backend.prompt_snapshots.replicas,
+                replicas=self._parts.prompt_snapshots.replicas,
             )
 
     def _count_of_partitions(self, name: str) -> int:
         try:
-            topic = self._backend.metadata.topics.find(name)
+            topic = self._parts.metadata.topics.find(name)
         except InvalidTopicError:
             return 0
         except (OSError, KBatchError):

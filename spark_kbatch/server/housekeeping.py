@@ -19,10 +19,10 @@ import logging
 import threading
 from collections.abc import Callable
 
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.replica.administration import replicate_all
-from spark_kbatch.server.backend import Backend
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ _ENDS_WITHIN_S = 1.0
 class Housekeeping:
     """The background thread that does a server's periodic work on its logs."""
 
-    def __init__(self, backend: Backend, *, interval_ms: int) -> None:
+    def __init__(self, parts: FolderParts, *, interval_ms: int) -> None:
         """Prepare the thread; after `start` it first works one interval later."""
-        self._backend, self._interval_s = backend, interval_ms / 1000
+        self._parts, self._interval_s = parts, interval_ms / 1000
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kbatch-housekeeping", daemon=True)
 
@@ -67,25 +67,25 @@ class Housekeeping:
             logger.exception("housekeeping failed")
 
     def _delete_old_segments(self) -> None:
-        manager, replicas = self._backend.manager, self._backend.snapshots.replicas
+        manager, replicas = self._parts.manager, self._parts.snapshots.replicas
         for topic in self._topics(lambda topic: topic.known_config.has_retention):
             planned = manager.planned_deletions(manager.partitions(topic.name), replicas)
             due = [tp for tp, deletion in planned.items() if deletion.segments or deletion.files]
             if due and not self._ended.is_set():
-                commits = self._backend.coordinator(flush=True)
+                commits = self._parts.coordinator(flush=True)
                 manager.delete_old_segments(due, commits, skip_deleted=True)
 
     def _remove_deleted_topics(self) -> None:
-        self._backend.manager.remove_deleted_topics()
+        self._parts.manager.remove_deleted_topics()
 
     def _replicate(self) -> None:
         names = [topic.name for topic in self._topics(lambda topic: topic.replication_factor > 1)]
         if names:
-            commits = self._backend.coordinator(flush=True)
-            replicate_all(self._backend.manager, names, commits, skip_deleted=True)
+            commits = self._parts.coordinator(flush=True)
+            replicate_all(self._parts.manager, names, commits, skip_deleted=True)
 
     def _topics(self, wanted: Callable[[Topic], bool]) -> list[Topic]:
-        topics = self._backend.metadata.topics
+        topics = self._parts.metadata.topics
         found = []
         for name in topics.names(internal=True):
             try:

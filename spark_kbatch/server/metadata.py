@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
     InvalidTopicError,
     KBatchError,
@@ -27,7 +28,6 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
-from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.pools import Pool
 from spark_kbatch.server.refusals import refusal
@@ -66,16 +66,16 @@ class MetadataHandler:
 
     def __init__(
         self,
-        backend: Backend,
+        parts: FolderParts,
         new_topics: NewTopics,
         advertised: Callable[[Received], tuple[str, int]],
         creators: Pool,
         outcomes: Outcomes,
     ) -> None:
         """Show `advertised(request)` as the node's address; create topics in the pool `creators`."""
-        self._backend, self._new_topics, self._outcomes = backend, new_topics, outcomes
+        self._parts, self._new_topics, self._outcomes = parts, new_topics, outcomes
         self._advertised, self._creators = advertised, creators
-        self._cluster_id = backend.metadata.cluster_file.cluster_id()
+        self._cluster_id = parts.metadata.cluster_file.cluster_id()
 
     def metadata(self, received: Received, respond: Respond) -> None:
         """Answer Metadata."""
@@ -112,7 +112,7 @@ class MetadataHandler:
         """Create a topic; return False if locks were not free by the deadline."""
         made = self._new_topics
         try:
-            self._backend.make_topic(
+            self._parts.make_topic(
                 name,
                 TopicConfig(),
                 partitions=made.partitions,
@@ -157,14 +157,14 @@ class MetadataHandler:
         )
 
     def _all_topics(self) -> Iterable[Topic]:
-        for name in self._backend.metadata.topics.names(internal=True):
+        for name in self._parts.metadata.topics.names(internal=True):
             topic = self._find(name)
             if topic is not None:
                 yield topic
 
     def _find(self, name: str) -> Topic | None:
         try:
-            return self._backend.metadata.topics.find(name)
+            return self._parts.metadata.topics.find(name)
         except (OSError, KBatchError) as error:
             logger.warning("topic %r is not shown: %s", name, error)
             return None
@@ -187,7 +187,7 @@ class MetadataHandler:
     def _asked(self, name: str, late: Collection[str]) -> Any:
         response = protocol.MetadataResponse.MetadataResponseTopic
         try:
-            found = self._backend.metadata.topics.find(name)
+            found = self._parts.metadata.topics.find(name)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if name in late:
                 error = ErrorCode.LEADER_NOT_AVAILABLE
@@ -216,7 +216,7 @@ class MetadataHandler:
         response = protocol.MetadataResponse.MetadataResponseTopic
         error, leader, epoch = 0, NODE_ID, -1
         try:
-            epoch = self._backend.manager.replica(
+            epoch = self._parts.manager.replica(
                 TopicPartition(topic.name, number)
             ).state.leader_epoch
         except UnknownTopicOrPartitionError:

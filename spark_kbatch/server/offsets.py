@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
     FencedLeaderEpochError,
     KBatchError,
@@ -20,7 +21,6 @@ from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP, IsolationLevel, 
 from spark_kbatch.record.header import NO_TIMESTAMP
 from spark_kbatch.replica.delayed_fetch import NO_EPOCH
 from spark_kbatch.replica.view import Replica
-from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.outcomes import code_of_existing
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode
@@ -41,8 +41,8 @@ class _Found(NamedTuple):
 class OffsetsHandler:
     """Handler of ListOffsets and OffsetForLeaderEpoch requests; thread-safe."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, parts: FolderParts) -> None:
+        self._parts = parts
 
     # ListOffsets.
 
@@ -129,17 +129,17 @@ class OffsetsHandler:
     def _look(self, partitions: Iterable[TopicPartition]) -> Seen:
         """Return the replica to read of each partition, or the error of one that cannot be read."""
         wanted = dict.fromkeys(partitions)
-        unknown = self._backend.manager.unknown(wanted)
+        unknown = self._parts.manager.unknown(wanted)
         known = [tp for tp in wanted if tp not in unknown]
         try:
-            found: Seen = self._backend.prompt_snapshots.replicas(known) if known else {}
+            found: Seen = self._parts.prompt_snapshots.replicas(known) if known else {}
         except (OSError, KBatchError):
             found = {tp: self._look_at(tp) for tp in known}
         return {**found, **unknown}
 
     def _look_at(self, topic_partition: TopicPartition) -> Replica | Exception:
         try:
-            return self._backend.prompt_snapshots.replicas([topic_partition])[topic_partition]
+            return self._parts.prompt_snapshots.replicas([topic_partition])[topic_partition]
         except (OSError, KBatchError) as error:
             return error
 

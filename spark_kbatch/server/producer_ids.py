@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 import time
 
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError, LockTimeoutError
-from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.server.transactional import warn_of_refusal
@@ -29,8 +29,8 @@ _FIRST_WITH_IDS = 3
 class ProducerIdsHandler:
     """Handler of InitProducerId requests; thread-safe."""
 
-    def __init__(self, backend: Backend, outcomes: Outcomes) -> None:
-        self._backend, self._outcomes = backend, outcomes
+    def __init__(self, parts: FolderParts, outcomes: Outcomes) -> None:
+        self._parts, self._outcomes = parts, outcomes
 
     def init_producer_id(self, received: Received, respond: Respond) -> None:
         """Answer InitProducerId: a new id, with epoch 0."""
@@ -44,7 +44,7 @@ class ProducerIdsHandler:
         else:
             deadline = time.monotonic() + _TAKES_WITHIN_S
             try:
-                producer_id, epoch = self._backend.new_producer_id(deadline=deadline), 0
+                producer_id, epoch = self._parts.new_producer_id(deadline=deadline), 0
             except (OSError, KBatchError) as problem:
                 error = code_of(problem)
                 if isinstance(problem, LockTimeoutError):

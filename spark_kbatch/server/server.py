@@ -11,17 +11,18 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from spark_kbatch.clock import monotonic_ms, now_ms
+from spark_kbatch.cluster.offsets_store import OffsetsStore
+from spark_kbatch.cluster.ownership import Ownership, shown_address
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options.server import ServerConfig
 from spark_kbatch.server import machine
 from spark_kbatch.server.appends import Appends
-from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.configs import ConfigsHandler
 from spark_kbatch.server.connection import Memory
 from spark_kbatch.server.dispatch import Dispatch
 from spark_kbatch.server.fetch import FetchHandler
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
-from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.server.housekeeping import Housekeeping
 from spark_kbatch.server.intercepts import Intercept, api_key_of, name_of
 from spark_kbatch.server.listener import Listener, is_loopback, listening_socket
@@ -29,7 +30,6 @@ from spark_kbatch.server.memory import AnswerMemory, RequestMemory
 from spark_kbatch.server.metadata import MetadataHandler, NewTopics
 from spark_kbatch.server.offsets import OffsetsHandler
 from spark_kbatch.server.outcomes import Outcomes
-from spark_kbatch.server.ownership import Ownership, shown_address
 from spark_kbatch.server.pools import HugeTurn, Pool
 from spark_kbatch.server.produce import ProduceHandler
 from spark_kbatch.server.producer_ids import ProducerIdsHandler
@@ -81,7 +81,7 @@ class Server:
 
     def __init__(
         self,
-        backend: Backend,
+        parts: FolderParts,
         config: ServerConfig,
         *,
         host: str,
@@ -91,7 +91,7 @@ class Server:
         """Start the server: listen, and answer requests in threads of its own.
 
         Args:
-            backend: the cluster.
+            parts: the cluster.
             config: the options.
             host: address to listen on; empty for all interfaces.
             port: port to listen on; 0 for any free port.
@@ -101,13 +101,13 @@ class Server:
             ServerRunningError: the cluster has a server already.
             ConfigError: it cannot listen there.
         """
-        self._backend, self._config, self._advertised = backend, config, advertised
-        self._topic_metrics = backend.manager.topic_metrics  # also once the cluster is closed
+        self._parts, self._config, self._advertised = parts, config, advertised
+        self._topic_metrics = parts.manager.topic_metrics  # also once the cluster is closed
         self._closing = threading.Lock()  # guards _is_closed
         self._is_closed = False
         self._process_id = os.getpid()
         with contextlib.ExitStack() as undo:
-            self._ownership = Ownership(backend.metadata)
+            self._ownership = Ownership(parts.metadata)
             undo.callback(self._ownership.release)
             sock = listening_socket(host, port)
             undo.callback(sock.close)
@@ -122,7 +122,7 @@ class Server:
             undo.callback(self._listener.discard)
             self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later)
             self._housekeeping = Housekeeping(
-                backend, interval_ms=config.log_retention_check_interval_ms
+                parts, interval_ms=config.log_retention_check_interval_ms
             )
             self._register_handlers()
             self._ownership.announce(self.host, self.port, now_ms())
@@ -131,31 +131,29 @@ class Server:
         self._groups_tick()
         self._housekeeping.start()
         _servers.add(self)
-        logger.info("serving %s at %s", backend.path, self.bootstrap_servers)
-        machine.warn_of_network(backend.path)
+        logger.info("serving %s at %s", parts.path, self.bootstrap_servers)
+        machine.warn_of_network(parts.path)
         if not is_loopback(self.host):
             logger.warning(
                 "%s can be reached from other machines at port %d, and asks no one for a password: anyone who "
                 "reaches it may read, write and delete",
-                backend.path,
+                parts.path,
                 self.port,
             )
 
     def _register_handlers(self) -> None:
-        backend, config, pools = self._backend, self._config, self._pools
-        appends = Appends(backend, pools.appends, self._listener.call_later, flush=config.flush)
-        self._fetches = FetchHandler(
-            backend, self._memory.answers, max_bytes=config.fetch_max_bytes
-        )
+        parts, config, pools = self._parts, self._config, self._pools
+        appends = Appends(parts, pools.appends, self._listener.call_later, flush=config.flush)
+        self._fetches = FetchHandler(parts, self._memory.answers, max_bytes=config.fetch_max_bytes)
         self._groups = GroupCoordinator(
-            OffsetsStore(backend, flush=config.flush, timeout_ms=config.offsets_commit_timeout_ms),
+            OffsetsStore(parts, flush=config.flush, timeout_ms=config.offsets_commit_timeout_ms),
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
             config=config,
             handled_until_ms=self._groups_handled_until_ms,
             term=self._ownership.term,
         )
-        offsets, groups = OffsetsHandler(backend), self._groups
+        offsets, groups = OffsetsHandler(parts), self._groups
         new_topics = NewTopics(
             config.auto_create_topics_enable,
             config.num_partitions,
@@ -163,11 +161,11 @@ class Server:
         )
         outcomes = Outcomes()
         metadata = MetadataHandler(
-            backend, new_topics, self._advertised_to, pools.administration, outcomes
+            parts, new_topics, self._advertised_to, pools.administration, outcomes
         )
-        topics = TopicsHandler(backend, new_topics, outcomes)
-        configs = ConfigsHandler(backend, self._settings, outcomes)
-        produce = ProduceHandler(appends, backend.manager)
+        topics = TopicsHandler(parts, new_topics, outcomes)
+        configs = ConfigsHandler(parts, self._settings, outcomes)
+        produce = ProduceHandler(appends, parts.manager)
         self._dispatch.register(ApiKey.PRODUCE, produce.handle, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},
@@ -180,7 +178,7 @@ class Server:
                 ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
             },
             pools.producer_ids: {
-                ApiKey.INIT_PRODUCER_ID: ProducerIdsHandler(backend, outcomes).init_producer_id,
+                ApiKey.INIT_PRODUCER_ID: ProducerIdsHandler(parts, outcomes).init_producer_id,
             },
             pools.administration: {
                 ApiKey.CREATE_TOPICS: topics.create_topics,
@@ -222,7 +220,7 @@ class Server:
         self._pools.groups.submit(tick)
 
     def _settings(self, received: Received) -> list[Setting]:
-        log_dirs = self._backend.metadata.cluster_file.log_dirs()
+        log_dirs = self._parts.metadata.cluster_file.log_dirs()
         return server_settings(
             self._config,
             log_dirs=[str(one.path) for one in log_dirs],
@@ -234,7 +232,7 @@ class Server:
 
     def __repr__(self) -> str:
         state = ", closed" if self._is_closed else ""
-        return f"Server({str(self._backend.path)!r}, {self.bootstrap_servers!r}{state})"
+        return f"Server({str(self._parts.path)!r}, {self.bootstrap_servers!r}{state})"
 
     @property
     def bootstrap_servers(self) -> str:
@@ -309,7 +307,7 @@ class Server:
         self._listener.finish_end(_ANSWERED_WITHIN_S)
         self._pools.close(_POOL_ENDS_WITHIN_S)
         self._ownership.release()
-        logger.info("%s is no longer served at %s", self._backend.path, self.bootstrap_servers)
+        logger.info("%s is no longer served at %s", self._parts.path, self.bootstrap_servers)
 
     def _forget(self) -> None:
         self._listener.forget()

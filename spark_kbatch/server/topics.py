@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
@@ -37,7 +38,6 @@ from spark_kbatch.options.topic import (
 )
 from spark_kbatch.replica import administration
 from spark_kbatch.server import settings
-from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.metadata import NODE_ID, NewTopics, uuid_of
 from spark_kbatch.server.outcomes import DONE, Outcomes, RefusedError
 from spark_kbatch.server.refusals import refusal
@@ -65,9 +65,9 @@ class _Wanted(NamedTuple):
 class TopicsHandler:
     """Handler of requests that create, grow, empty or delete topics; thread-safe, and waits for locks."""
 
-    def __init__(self, backend: Backend, new_topics: NewTopics, outcomes: Outcomes) -> None:
+    def __init__(self, parts: FolderParts, new_topics: NewTopics, outcomes: Outcomes) -> None:
         """Use the defaults in `new_topics` for numbers that a CreateTopics request leaves open."""
-        self._backend, self._new_topics, self._outcomes = backend, new_topics, outcomes
+        self._parts, self._new_topics, self._outcomes = parts, new_topics, outcomes
 
     def create_topics(self, received: Received, respond: Respond) -> None:
         """Answer CreateTopics."""
@@ -108,7 +108,7 @@ class TopicsHandler:
         wanted = self._wanted(asked)
         if validate_only:
             return _created(wanted, None)
-        topic = self._backend.make_topic(
+        topic = self._parts.make_topic(
             wanted.name,
             wanted.config,
             given=wanted.given,
@@ -123,9 +123,9 @@ class TopicsHandler:
         """Check one topic of a CreateTopics request; return it with the server's defaults filled in."""
         name = asked.name
         ensure_not_the_clusters(name)
-        if self._backend.metadata.topics.find(name) is not None:
+        if self._parts.metadata.topics.find(name) is not None:
             raise TopicAlreadyExistsError(name)
-        self._backend.metadata.topics.ensure_may_be_named(name)
+        self._parts.metadata.topics.ensure_may_be_named(name)
         config, given = settings.parse_new(
             (one.name, _not_null(one.name, one.value)) for one in asked.configs
         )
@@ -150,7 +150,7 @@ class TopicsHandler:
         default = self._new_topics.replication_factor
         if asked == _DEFAULT:
             return default
-        log_dirs = len(self._backend.metadata.cluster_file.log_dirs())
+        log_dirs = len(self._parts.metadata.cluster_file.log_dirs())
         most = max(log_dirs, default)
         if not 1 <= asked <= most:
             raise InvalidReplicationFactorError(
@@ -191,8 +191,8 @@ class TopicsHandler:
         ensure_not_the_clusters(topic.name)
         try:
             deleted = administration.delete_topic(
-                self._backend.manager,
-                self._backend.coordinator(flush=True),
+                self._parts.manager,
+                self._parts.coordinator(flush=True),
                 topic.name,
                 topic_id=None if topic_id is None else topic.topic_id,
                 deadline=deadline,
@@ -206,12 +206,12 @@ class TopicsHandler:
     def _existing(self, name: str) -> Topic:
         """Return the topic that a client names; one of an invalid name does not exist."""
         try:
-            return self._backend.metadata.topics.existing(name)
+            return self._parts.metadata.topics.existing(name)
         except InvalidTopicError as error:
             raise UnknownTopicOrPartitionError(str(error)) from None
 
     def _topic_of(self, topic_id: uuid.UUID) -> Topic:
-        topics = self._backend.metadata.topics
+        topics = self._parts.metadata.topics
         for name in topics.names(internal=True):
             topic = topics.find(name)
             if topic is not None and uuid_of(topic.topic_id) == topic_id:
@@ -253,8 +253,8 @@ class TopicsHandler:
             _ensure_on_this_node(one.broker_ids for one in asked.assignments)
         if not validate_only:
             administration.create_partitions(
-                self._backend.manager,
-                self._backend.coordinator(flush=True),
+                self._parts.manager,
+                self._parts.coordinator(flush=True),
                 asked.name,
                 asked.count,
                 deadline=deadline,
@@ -296,8 +296,8 @@ class TopicsHandler:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{offset} is not an offset; -1 stands for all records",
             )
-        done = self._backend.manager.delete_records(
-            {topic_partition: offset}, self._backend.coordinator(flush=True), deadline=deadline
+        done = self._parts.manager.delete_records(
+            {topic_partition: offset}, self._parts.coordinator(flush=True), deadline=deadline
         )
         return done[topic_partition].log_start_offset
 

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from spark_kbatch.model import ConsumerGroup, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.store.job import WriteJob
 from spark_kbatch.store.source import Source
 
 
@@ -96,6 +98,14 @@ class Store(Protocol):
         """Where it is: the absolute path of a folder, bootstrap servers, "memory://NAME"."""
 
     @property
+    def cluster_id(self) -> str:
+        """The cluster's id; empty if that is not known, or there is none.
+
+        Raises:
+            RequestTimedOutError: it is asked for, and no broker answered.
+        """
+
+    @property
     def is_remote(self) -> bool:
         """Whether it is reached over the network."""
 
@@ -124,6 +134,23 @@ class Store(Protocol):
 
         Raises:
             ConfigError: an option is not accepted; or nothing can be written here.
+        """
+
+    def begin_job(
+        self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+    ) -> WriteJob:
+        """Begin a Spark job that writes, on the driver.
+
+        A micro-batch leaves a topic that does not exist to its first rows.
+
+        Args:
+            options: of the write, which name this place.
+            overwrite: whether what the topic holds is replaced.
+            is_micro_batch: whether it is a micro-batch of a stream.
+
+        Raises:
+            ConfigError: the options do not go together, or do not fit the topic; or jobs cannot write here.
+            UnknownTopicOrPartitionError: the topic does not exist, and may not be created.
         """
 
     def close(self) -> None:

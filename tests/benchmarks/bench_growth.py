@@ -31,11 +31,12 @@ from typing import NamedTuple
 import pyarrow as pa
 from rich.table import Table
 
+from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.opening.cluster import Cluster, now_ms
+from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options

@@ -13,10 +13,10 @@ import confluent_kafka
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from spark_kbatch.cluster import group_records
+from spark_kbatch.cluster.group_records import GroupKey, OffsetKey
+from spark_kbatch.cluster.offsets_store import StoredGroups
 from spark_kbatch.record.scalar import PlainRecord
-from spark_kbatch.server.groups import records
-from spark_kbatch.server.groups.records import GroupKey, OffsetKey
-from spark_kbatch.server.groups.store import StoredGroups
 from tests.support import builders
 from tests.support.group_members import Coordinated
 from tests.support.kafka import Broker, Kafka
@@ -142,13 +142,13 @@ def test_records_of_a_broker_are_read_and_written_back_byte_for_byte(broker: Bro
 
 def ensure_written_alike(key: bytes, value: bytes | None) -> None:
     """Check that we write the same bytes for what was read."""
-    known = records.unpack_key(key)
+    known = group_records.unpack_key(key)
     assert known is not None
-    assert records.pack_key(known) == key
+    assert group_records.pack_key(known) == key
     if value is not None and isinstance(known, OffsetKey):
-        assert records.pack_offset(records.unpack_offset(value)) == value
+        assert group_records.pack_offset(group_records.unpack_offset(value)) == value
     elif value is not None and isinstance(known, GroupKey):
-        assert records.pack_group(records.unpack_group(value)) == value
+        assert group_records.pack_group(group_records.unpack_group(value)) == value
 
 
 def test_a_broker_goes_on_from_groups_that_we_stored(kafka: Kafka, tmp_path: Path) -> None:

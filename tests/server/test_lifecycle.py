@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.cluster.ownership import Ownership, running_server
 from spark_kbatch.errors import ConfigError, ServerRunningError
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.groups.membership import Memberships
 from spark_kbatch.server.housekeeping import Housekeeping
 from spark_kbatch.server.intercepts import InterceptedRequest
-from spark_kbatch.server.ownership import Ownership, running_server
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, HeartbeatRequest, MetadataRequest

@@ -18,10 +18,10 @@ from typing import Any
 
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.folder_store import FolderStore
+from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
-from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.server.requests import Handler, Received
 from spark_kbatch.server.unwritten import Unwritten
 from spark_kbatch.wire import protocol

@@ -6,14 +6,14 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from spark_kbatch import Cluster
-from spark_kbatch.server.groups.records import (
+from spark_kbatch.cluster.group_records import (
     CommittedOffset,
     GroupKey,
     GroupMetadata,
     MemberMetadata,
     OffsetKey,
 )
-from spark_kbatch.server.groups.store import Change, OffsetsStore
+from spark_kbatch.cluster.offsets_store import Change, OffsetsStore
 from tests.support.store import store_of
 
 COMMITTED_MS = 1_700_000_000_000

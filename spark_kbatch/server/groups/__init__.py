@@ -2,14 +2,13 @@
 
 It implements all of Kafka's classic protocol: a group has members, which elect a leader that assigns
 partitions to all of them. The coordinator does not know which partitions there are; it tells members when to
-rebalance, passes data between them, and stores assignments and offsets in `__consumer_offsets`.
+rebalance, passes data between them, and stores assignments and offsets in `__consumer_offsets`
+(`cluster/offsets_store`).
 
     coordinator    requests, answers and time
     membership     JoinGroup, SyncGroup, Heartbeat, LeaveGroup
     offsets        OffsetCommit, OffsetFetch, OffsetDelete; expiry
     group          one group and its members, in memory
-    store          `__consumer_offsets`: loading, appending, rewriting; reading it without a server
-    records        the formats of its keys and values
     subscription   the topics in a consumer's subscription
     timers         time-outs by key
 

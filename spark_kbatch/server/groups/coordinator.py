@@ -1,6 +1,6 @@
 """The coordinator of all groups of a cluster: it handles their requests and time-outs.
 
-    coordinator = GroupCoordinator(OffsetsStore(backend), now_ms=..., monotonic_ms=..., config=GroupConfig())
+    coordinator = GroupCoordinator(OffsetsStore(parts), now_ms=..., monotonic_ms=..., config=GroupConfig())
     coordinator.join_group(received, respond)       # and other handlers; see `requests`
     coordinator.tick()                              # at least every 100 ms, or at `next_deadline_ms`
     coordinator.close()
@@ -22,6 +22,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
+from spark_kbatch.cluster.group_records import (
+    NO_LEADER_EPOCH,
+    STRING_BYTES_MAX,
+    CommittedOffset,
+)
+from spark_kbatch.cluster.offsets_store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.group import GroupConfig
@@ -29,12 +35,6 @@ from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Memb
 from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing
 from spark_kbatch.server.groups.memory import ANSWER_BYTES_MAX, PROTOCOLS_MAX, GroupMemory
 from spark_kbatch.server.groups.offsets import CommittedOffsets, Committing
-from spark_kbatch.server.groups.records import (
-    NO_LEADER_EPOCH,
-    STRING_BYTES_MAX,
-    CommittedOffset,
-)
-from spark_kbatch.server.groups.store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.server.metadata import GROUP_OPERATIONS
 from spark_kbatch.server.requests import Received, Respond

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from spark_kbatch.cluster.group_records import NO_TIMESTAMP, GroupMetadata, MemberMetadata
 from spark_kbatch.server.groups import subscription
 from spark_kbatch.server.groups.memory import GROUP_OBJECTS, MEMBER_OBJECTS, PENDING_OBJECTS
-from spark_kbatch.server.groups.records import NO_TIMESTAMP, GroupMetadata, MemberMetadata
 from spark_kbatch.wire.errors import ErrorCode
 
 CONSUMER = "consumer"  # the protocol type of Kafka's consumers

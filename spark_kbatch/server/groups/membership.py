@@ -31,6 +31,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from spark_kbatch.cluster.group_records import GroupKey, GroupMetadata
+from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.group import (
@@ -53,11 +55,9 @@ from spark_kbatch.server.groups.memory import (
     PENDING_OBJECTS,
     GroupMemory,
 )
-from spark_kbatch.server.groups.records import GroupKey, GroupMetadata
-from spark_kbatch.server.groups.store import OffsetsStore, code_of_append
 from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.server.occasionally import occasionally
-from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
 
@@ -582,3 +582,21 @@ def _warn_unstored(group: Group, error: KBatchError) -> None:
     logger.warning(
         "generation %d of group %s is not stored: %s", group.generation, group.group_id, error
     )
+
+
+def code_of_append(error: KBatchError) -> ErrorCode:
+    """Return the error code for a client after a failed append to `__consumer_offsets`.
+
+    Source: CoordinatorOperationExceptionHelper, appendGroupMetadataErrorToResponseError.
+    """
+    code = ErrorCode(code_of(error))
+    return _CODES_OF_APPENDS.get(code, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+_CODES_OF_APPENDS = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.CORRUPT_MESSAGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.UNKNOWN_SERVER_ERROR: ErrorCode.UNKNOWN_SERVER_ERROR,
+}

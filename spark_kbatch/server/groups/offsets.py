@@ -24,19 +24,19 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.errors import KafkaStorageError, KBatchError
-from spark_kbatch.model import LONG_MAX, TopicPartition
-from spark_kbatch.options.group import METADATA_BYTES_MAX, GroupConfig
-from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
-from spark_kbatch.server.groups.membership import Memberships
-from spark_kbatch.server.groups.memory import GROUP_OBJECTS, OFFSET_OBJECTS, GroupMemory
-from spark_kbatch.server.groups.records import (
+from spark_kbatch.cluster.group_records import (
     NO_TIMESTAMP,
     CommittedOffset,
     GroupKey,
     OffsetKey,
 )
-from spark_kbatch.server.groups.store import Change, OffsetsStore, TopicsOfRequest, code_of_append
+from spark_kbatch.cluster.offsets_store import Change, OffsetsStore, TopicsOfRequest
+from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.model import LONG_MAX, TopicPartition
+from spark_kbatch.options.group import METADATA_BYTES_MAX, GroupConfig
+from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
+from spark_kbatch.server.groups.membership import Memberships, code_of_append
+from spark_kbatch.server.groups.memory import GROUP_OBJECTS, OFFSET_OBJECTS, GroupMemory
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)

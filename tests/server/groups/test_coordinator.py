@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.cluster.offsets_store import StoredGroups
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
@@ -18,7 +19,6 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.server.groups.store import StoredGroups
 from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
@@ -271,7 +271,7 @@ def test_groups_that_cannot_be_loaded_are_loaded_later(
         raise FULL
 
     with monkeypatch.context() as failing, caplog.at_level(logging.ERROR):
-        failing.setattr("spark_kbatch.server.groups.store.OffsetsStore.load", load)
+        failing.setattr("spark_kbatch.cluster.offsets_store.OffsetsStore.load", load)
         groups.restart()
         assert member.heartbeat() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert groups.commit({PLACE: 2}) == {PLACE: ErrorCode.COORDINATOR_NOT_AVAILABLE}

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spark_kbatch import Cluster
+from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey

@@ -14,21 +14,21 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster
+from spark_kbatch.cluster import group_records, offsets_store
 from spark_kbatch.cluster.folder_store import FolderStore
-from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
-from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError
-from spark_kbatch.files import Files
-from spark_kbatch.model import AppendOrigin, TopicPartition
-from spark_kbatch.record import scalar
-from spark_kbatch.server.groups import records, store
-from spark_kbatch.server.groups.records import (
+from spark_kbatch.cluster.group_records import (
     CommittedOffset,
     GroupKey,
     GroupMetadata,
     MemberMetadata,
     OffsetKey,
 )
-from spark_kbatch.server.groups.store import Change, OffsetsStore, StoredGroups, read_groups
+from spark_kbatch.cluster.offsets_store import Change, OffsetsStore, StoredGroups, read_groups
+from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
+from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError
+from spark_kbatch.files import Files
+from spark_kbatch.model import AppendOrigin, TopicPartition
+from spark_kbatch.record import scalar
 from tests.support import builders
 from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
@@ -53,7 +53,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def rewrites_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    return lambda size: monkeypatch.setattr(store, "REWRITE_BYTES", size)
+    return lambda size: monkeypatch.setattr(offsets_store, "REWRITE_BYTES", size)
 
 
 def loaded(cluster: Cluster) -> StoredGroups:
@@ -141,7 +141,9 @@ def test_other_processes_see_appended_changes(cluster: Cluster) -> None:
 
 def test_reading_groups_imports_no_expensive_modules() -> None:
     costly = "{'kafka', 'numba', 'pyarrow.compute', 'asyncio'}"
-    program = f"import sys, spark_kbatch.server.groups.store; print({costly} & sys.modules.keys())"
+    program = (
+        f"import sys, spark_kbatch.cluster.offsets_store; print({costly} & sys.modules.keys())"
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -252,12 +254,12 @@ def test_a_reader_that_is_overtaken_by_a_rewrite_starts_over(
     read = read_records
 
     def overtaken(*args: object) -> Iterator[object]:
-        monkeypatch.setattr(store, "read_records", read)
+        monkeypatch.setattr(offsets_store, "read_records", read)
         kept._rewrite()
         kept.append([offset(2)])
         return read(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store, "read_records", overtaken)
+    monkeypatch.setattr(offsets_store, "read_records", overtaken)
 
     assert loaded(cluster) == kept.contents
 
@@ -292,7 +294,7 @@ def test_a_failed_rewrite_loses_nothing_and_is_retried_later(
         raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as failing, caplog.at_level(logging.WARNING):
-        failing.setattr("spark_kbatch.server.groups.store.rewrite_locked", full)
+        failing.setattr("spark_kbatch.cluster.offsets_store.rewrite_locked", full)
         for number in range(20):
             kept.append([offset(number)])
     said = [one for one in caplog.messages if "cannot be rewritten" in one]
@@ -401,7 +403,7 @@ def test_a_crash_of_the_first_append_leaves_a_topic_or_none(seeds: range) -> Non
 
 def test_the_error_for_damaged_records_names_them(cluster: Cluster) -> None:
     OffsetsStore(store_of(cluster)).append([offset(1)])
-    append(cluster, [(records.pack_key(OffsetKey("g", "events", 0)), b"\0\4short")])
+    append(cluster, [(group_records.pack_key(OffsetKey("g", "events", 0)), b"\0\4short")])
 
     with pytest.raises(KBatchError, match=r"value of an offset in __consumer_offsets"):
         loaded(cluster)

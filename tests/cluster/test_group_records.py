@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.server.groups import records
-from spark_kbatch.server.groups.records import (
+from spark_kbatch.cluster import group_records
+from spark_kbatch.cluster.group_records import (
     CommittedOffset,
     GroupKey,
     GroupMetadata,
     MemberMetadata,
     OffsetKey,
 )
+from spark_kbatch.errors import CorruptRecordError
 
 TIME = 1_700_000_000_000
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
@@ -96,10 +96,10 @@ groups = st.builds(
 def test_offsets_are_written_as_kafka_writes_them(name: str) -> None:
     key, value, key_bytes, value_bytes = OFFSETS_WRITTEN[name]
 
-    assert records.pack_key(key).hex() == key_bytes
-    assert records.pack_offset(value).hex() == value_bytes
-    assert records.unpack_key(bytes.fromhex(key_bytes)) == key
-    assert records.unpack_offset(bytes.fromhex(value_bytes)) == value
+    assert group_records.pack_key(key).hex() == key_bytes
+    assert group_records.pack_offset(value).hex() == value_bytes
+    assert group_records.unpack_key(bytes.fromhex(key_bytes)) == key
+    assert group_records.unpack_offset(bytes.fromhex(value_bytes)) == value
 
 
 @pytest.mark.parametrize("version", OFFSETS_READ)
@@ -108,7 +108,7 @@ def test_offsets_of_all_versions_are_read(version: int) -> None:
         77, 9 if version >= 3 else -1, "mé", TIME, TIME + 60_000 if version == 1 else -1
     )
 
-    assert records.unpack_offset(bytes.fromhex(OFFSETS_READ[version])) == expected
+    assert group_records.unpack_offset(bytes.fromhex(OFFSETS_READ[version])) == expected
 
 
 @pytest.mark.parametrize("version", GROUPS_READ)
@@ -121,7 +121,7 @@ def test_groups_of_all_versions_are_read(version: int) -> None:
         both = [one._replace(rebalance_timeout_ms=one.session_timeout_ms) for one in both]
     expected = GROUP._replace(members=tuple(both), state_timestamp=TIME if version >= 2 else -1)
 
-    assert records.unpack_group(bytes.fromhex(GROUPS_READ[version])) == expected
+    assert group_records.unpack_group(bytes.fromhex(GROUPS_READ[version])) == expected
 
 
 @pytest.mark.parametrize(
@@ -132,29 +132,29 @@ def test_groups_of_all_versions_are_read(version: int) -> None:
     ],
 )
 def test_groups_are_written_as_kafka_writes_them(value: GroupMetadata, expected: str) -> None:
-    assert records.pack_group(value).hex() == expected
-    assert records.pack_key(GroupKey("g")).hex() == "0002000167"
+    assert group_records.pack_group(value).hex() == expected
+    assert group_records.pack_key(GroupKey("g")).hex() == "0002000167"
 
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_keys_of_offsets_are_read_in_both_versions(version: int) -> None:
     data = bytes.fromhex("000000016700017400000003")
 
-    assert records.unpack_key(bytes([0, version]) + data[2:]) == OffsetKey("g", "t", 3)
+    assert group_records.unpack_key(bytes([0, version]) + data[2:]) == OffsetKey("g", "t", 3)
 
 
 def test_a_key_of_an_unknown_kind_is_skipped() -> None:
-    assert records.unpack_key(bytes.fromhex("0003000167")) is None
+    assert group_records.unpack_key(bytes.fromhex("0003000167")) is None
 
 
 @given(st.one_of(plain_offsets, expiring_offsets))
 def test_an_offset_is_read_as_it_was_written(value: CommittedOffset) -> None:
-    assert records.unpack_offset(records.pack_offset(value)) == value
+    assert group_records.unpack_offset(group_records.pack_offset(value)) == value
 
 
 @given(groups)
 def test_a_group_is_read_as_it_was_written(value: GroupMetadata) -> None:
-    assert records.unpack_group(records.pack_group(value)) == value
+    assert group_records.unpack_group(group_records.pack_group(value)) == value
 
 
 TORN = [*OFFSETS_READ.values(), *GROUPS_READ.values()]
@@ -163,7 +163,7 @@ TORN = [*OFFSETS_READ.values(), *GROUPS_READ.values()]
 @pytest.mark.parametrize("value", range(len(TORN)))
 def test_a_value_truncated_anywhere_is_corrupt(value: int) -> None:
     data = bytes.fromhex(TORN[value])
-    read = records.unpack_offset if value < len(OFFSETS_READ) else records.unpack_group
+    read = group_records.unpack_offset if value < len(OFFSETS_READ) else group_records.unpack_group
     for end in range(len(data)):
         with pytest.raises(CorruptRecordError):
             read(data[:end])
@@ -171,7 +171,7 @@ def test_a_value_truncated_anywhere_is_corrupt(value: int) -> None:
         read(data + b"\0")
 
 
-@given(st.binary(max_size=60), st.sampled_from([records.unpack_offset, records.unpack_group, records.unpack_key]), st.integers(0, 4))  # fmt: skip
+@given(st.binary(max_size=60), st.sampled_from([group_records.unpack_offset, group_records.unpack_group, group_records.unpack_key]), st.integers(0, 4))  # fmt: skip
 def test_any_bytes_are_read_or_corrupt(data: bytes, read: object, version: int) -> None:
     assert callable(read)
     with contextlib.suppress(CorruptRecordError):
@@ -183,14 +183,14 @@ def test_a_count_that_its_bytes_cannot_hold_is_corrupt() -> None:
     data[-4:] = b"\x7f\xff\xff\xff"
 
     with pytest.raises(CorruptRecordError, match="2147483647"):
-        records.unpack_group(bytes(data))
+        group_records.unpack_group(bytes(data))
 
 
 def test_the_error_for_an_unknown_version_names_it() -> None:
     with pytest.raises(CorruptRecordError, match="expected 0 to 4, found 5"):
-        records.unpack_offset(bytes.fromhex("0005" + OFFSETS_READ[4][4:]))
+        group_records.unpack_offset(bytes.fromhex("0005" + OFFSETS_READ[4][4:]))
 
 
 def test_a_string_that_the_format_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="32768 bytes"):
-        records.pack_key(GroupKey("g" * 32_768))
+        group_records.pack_key(GroupKey("g" * 32_768))

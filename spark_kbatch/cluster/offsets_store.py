@@ -26,6 +26,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.cluster import group_records
+from spark_kbatch.cluster.group_records import (
+    CommittedOffset,
+    GroupKey,
+    GroupMetadata,
+    MemberMetadata,
+    OffsetKey,
+)
+from spark_kbatch.cluster.ownership import Ownership
+from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.internal_topics import (
     CONSUMER_OFFSETS,
     INTERNAL_TOPIC_CONFIG,
@@ -48,17 +58,6 @@ from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.administration import create_topic
 from spark_kbatch.replica.manager import ACKS_ALL
-from spark_kbatch.server.backend import Backend
-from spark_kbatch.server.groups import records
-from spark_kbatch.server.groups.records import (
-    CommittedOffset,
-    GroupKey,
-    GroupMetadata,
-    MemberMetadata,
-    OffsetKey,
-)
-from spark_kbatch.server.ownership import Ownership
-from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
 
@@ -102,12 +101,12 @@ class StoredGroups:
         """
         if record.key is None:
             return
-        key = records.unpack_key(record.key)
+        key = group_records.unpack_key(record.key)
         if isinstance(key, OffsetKey):
-            offset = None if record.value is None else records.unpack_offset(record.value)
+            offset = None if record.value is None else group_records.unpack_offset(record.value)
             self.apply((key, offset))
         elif isinstance(key, GroupKey):
-            group = None if record.value is None else records.unpack_group(record.value)
+            group = None if record.value is None else group_records.unpack_group(record.value)
             self.apply((key, group))
         elif record.value is None:
             self.others.pop(record.key, None)
@@ -127,8 +126,8 @@ class StoredGroups:
 class TopicsOfRequest:
     """The topics of a cluster as one request finds them: each is looked up once. Not thread-safe."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._topics = backend.metadata.topics
+    def __init__(self, parts: FolderParts) -> None:
+        self._topics = parts.metadata.topics
         self._found: dict[str, Topic | KafkaStorageError | None] = {}
 
     def look_up(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -178,7 +177,7 @@ class OffsetsStore:
 
     def __init__(
         self,
-        backend: Backend,
+        parts: FolderParts,
         *,
         flush: bool = False,
         timeout_ms: int = 5_000,
@@ -187,21 +186,21 @@ class OffsetsStore:
         """Start with empty contents; `load` reads them from `__consumer_offsets`.
 
         Args:
-            backend: the cluster.
+            parts: the cluster.
             flush: whether appends are on disk before they are acknowledged.
             timeout_ms: the longest that an append may take: offsets.commit.timeout.ms.
             monotonic_ms: the clock that measures `waited_ms`.
         """
         self.contents = StoredGroups()
         self.waited_ms = 0  # time that all appends have waited for the disk and for locks
-        self._backend, self._flush, self._timeout_ms = backend, flush, timeout_ms
+        self._parts, self._flush, self._timeout_ms = parts, flush, timeout_ms
         self._monotonic_ms = monotonic_ms
         self._is_made = False
         self._kept_bytes = self._grown_bytes = 0  # of the log: what was rewritten, and since then
 
     def load(self) -> StoredGroups:
         """Read all of `__consumer_offsets` into `contents`, and return them; raises as `read_records`."""
-        self.contents, self._kept_bytes, self._grown_bytes = _load(self._backend)
+        self.contents, self._kept_bytes, self._grown_bytes = _load(self._parts)
         return self.contents
 
     def append(self, changes: Sequence[Change]) -> None:
@@ -212,7 +211,7 @@ class OffsetsStore:
         """
         if not changes:
             return
-        batch = scalar.encode(map(_packed, changes), self._backend.manager.now_ms())
+        batch = scalar.encode(map(_packed, changes), self._parts.manager.now_ms())
         started_ms = self._monotonic_ms()
         try:
             self._make_topic()
@@ -231,13 +230,13 @@ class OffsetsStore:
 
     def topics(self) -> TopicsOfRequest:
         """Return the topics of the cluster, for one request."""
-        return TopicsOfRequest(self._backend)
+        return TopicsOfRequest(self._parts)
 
     def _make_topic(self) -> None:
         if self._is_made:
             return
         deadline = time.monotonic() + self._timeout_ms / 1000
-        if make_topic(self._backend, deadline) and self.contents != StoredGroups():
+        if make_topic(self._parts, deadline) and self.contents != StoredGroups():
             self._rewrite()  # The old topic is gone, with all that it held.
         self._is_made = True
 
@@ -249,7 +248,7 @@ class OffsetsStore:
             answered.update(results)
             done.set()
 
-        self._backend.append_records(
+        self._parts.append_records(
             timeout_ms=self._timeout_ms,
             required_acks=ACKS_ALL,
             internal_topics_allowed=True,
@@ -277,9 +276,9 @@ class OffsetsStore:
             self._grown_bytes = 0  # retry after the log has grown by as much again
 
     def _rewrite(self) -> None:
-        manager = self._backend.manager
+        manager = self._parts.manager
         now_ms = manager.now_ms()
-        commits = self._backend.coordinator(flush=True)
+        commits = self._parts.coordinator(flush=True)
         deadline = time.monotonic() + self._timeout_ms / 1000
         locked = manager.locked([CONSUMER_OFFSETS], commits, deadline=deadline)
         with manager.writing(), locked:
@@ -289,14 +288,14 @@ class OffsetsStore:
             self._grown_bytes = 0
 
 
-def make_topic(backend: Backend, deadline: float) -> bool:
+def make_topic(parts: FolderParts, deadline: float) -> bool:
     """Create `__consumer_offsets`; return False if it exists.
 
     Raises:
         LockTimeoutError: the metadata lock was not free by the deadline.
     """
-    manager = backend.manager
-    if backend.metadata.topics.find(CONSUMER_OFFSETS.topic) is not None:
+    manager = parts.manager
+    if parts.metadata.topics.find(CONSUMER_OFFSETS.topic) is not None:
         return False
     create_topic(
         manager,
@@ -307,24 +306,6 @@ def make_topic(backend: Backend, deadline: float) -> bool:
         deadline=deadline,
     )
     return True
-
-
-def code_of_append(error: KBatchError) -> ErrorCode:
-    """Return the error code for a client after a failed append to `__consumer_offsets`.
-
-    Source: CoordinatorOperationExceptionHelper, appendGroupMetadataErrorToResponseError.
-    """
-    code = ErrorCode(code_of(error))
-    return _CODES_OF_APPENDS.get(code, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-
-_CODES_OF_APPENDS = {
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.CORRUPT_MESSAGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.UNKNOWN_SERVER_ERROR: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 # Reading and writing without a server.
@@ -342,7 +323,7 @@ class StoredGroup(NamedTuple):
     offsets: Mapping[TopicPartition, CommittedOffset]
 
 
-def read_groups(backend: Backend) -> list[StoredGroup]:
+def read_groups(parts: FolderParts) -> list[StoredGroup]:
     """Return all groups of a cluster, sorted; offsets of deleted topics are left out.
 
     Takes no lock and writes nothing: a server may run meanwhile.
@@ -350,8 +331,8 @@ def read_groups(backend: Backend) -> list[StoredGroup]:
     Raises:
         KafkaStorageError, CorruptRecordError: the log cannot be read.
     """
-    contents, _, _ = _load(backend)
-    topics = TopicsOfRequest(backend)
+    contents, _, _ = _load(parts)
+    topics = TopicsOfRequest(parts)
     found = []
     for group_id in sorted({*contents.groups, *contents.offsets}):
         metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
@@ -374,7 +355,7 @@ def read_groups(backend: Backend) -> list[StoredGroup]:
     return found
 
 
-def alter_offsets(backend: Backend, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+def alter_offsets(parts: FolderParts, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Store committed offsets of a group without members, which need not exist, while no server runs.
 
     Raises:
@@ -383,14 +364,14 @@ def alter_offsets(backend: Backend, group_id: str, offsets: Mapping[TopicPartiti
         UnknownTopicOrPartitionError: a partition does not exist.
         KafkaStorageError: the offsets cannot be written.
     """
-    ids = {tp: backend.manager.partition(tp).topic.topic_id for tp in offsets}
-    ownership = Ownership(backend.metadata)  # until then no server starts
+    ids = {tp: parts.manager.partition(tp).topic.topic_id for tp in offsets}
+    ownership = Ownership(parts.metadata)  # until then no server starts
     try:
-        store = OffsetsStore(backend, flush=True)
+        store = OffsetsStore(parts, flush=True)
         group = store.load().groups.get(group_id)
         if group is not None and group.members:
-            raise GroupNotEmptyError(group_id, str(backend.metadata.path))
-        now_ms = backend.manager.now_ms()
+            raise GroupNotEmptyError(group_id, str(parts.metadata.path))
+        now_ms = parts.manager.now_ms()
         store.append(
             [
                 (
@@ -404,7 +385,7 @@ def alter_offsets(backend: Backend, group_id: str, offsets: Mapping[TopicPartiti
         ownership.release()
 
 
-def delete_group(backend: Backend, group_id: str) -> None:
+def delete_group(parts: FolderParts, group_id: str) -> None:
     """Drop a group without members, and its offsets, while no server runs.
 
     Raises:
@@ -413,32 +394,32 @@ def delete_group(backend: Backend, group_id: str) -> None:
         GroupIdNotFoundError: there is no such group.
         KafkaStorageError: it cannot be written.
     """
-    ownership = Ownership(backend.metadata)  # until then no server starts
+    ownership = Ownership(parts.metadata)  # until then no server starts
     try:
-        store = OffsetsStore(backend, flush=True)
+        store = OffsetsStore(parts, flush=True)
         contents = store.load()
         group = contents.groups.get(group_id)
         if group is not None and group.members:
-            raise GroupNotEmptyError(group_id, str(backend.metadata.path))
+            raise GroupNotEmptyError(group_id, str(parts.metadata.path))
         changes: list[Change] = [
             (OffsetKey(group_id, *tp), None) for tp in contents.offsets.get(group_id, ())
         ]
         if group is not None:
             changes.append((GroupKey(group_id), None))
         if not changes:
-            raise GroupIdNotFoundError(group_id, str(backend.metadata.path))
+            raise GroupIdNotFoundError(group_id, str(parts.metadata.path))
         store.append(changes)
     finally:
         ownership.release()
 
 
-def _load(backend: Backend) -> tuple[StoredGroups, int, int]:
+def _load(parts: FolderParts) -> tuple[StoredGroups, int, int]:
     """Read `__consumer_offsets`; return its contents, and its bytes before and in the last segment."""
     while True:
         try:
-            replica = backend.snapshots.replicas([CONSUMER_OFFSETS])[CONSUMER_OFFSETS]
+            replica = parts.snapshots.replicas([CONSUMER_OFFSETS])[CONSUMER_OFFSETS]
         except UnknownTopicOrPartitionError:
-            why_lost = backend.metadata.topics.why_lost(CONSUMER_OFFSETS.topic)
+            why_lost = parts.metadata.topics.why_lost(CONSUMER_OFFSETS.topic)
             if why_lost:
                 raise KafkaStorageError(why_lost) from None
             return StoredGroups(), 0, 0
@@ -448,7 +429,7 @@ def _load(backend: Backend) -> tuple[StoredGroups, int, int]:
             for _ in read_records(log, state, state.log_start_offset, contents.apply_record):
                 pass
         except (FileNotFoundError, KafkaStorageError):
-            now = backend.snapshots.replicas([CONSUMER_OFFSETS])[CONSUMER_OFFSETS].state
+            now = parts.snapshots.replicas([CONSUMER_OFFSETS])[CONSUMER_OFFSETS].state
             if now.log_start_offset == state.log_start_offset:
                 raise
             continue  # The log was rewritten during the read.
@@ -459,7 +440,7 @@ def _load(backend: Backend) -> tuple[StoredGroups, int, int]:
 def _packed(change: Change) -> _KeyAndValue:
     key, value = change
     if value is None:
-        return records.pack_key(key), None
+        return group_records.pack_key(key), None
     if isinstance(value, CommittedOffset):
-        return records.pack_key(key), records.pack_offset(value)
-    return records.pack_key(key), records.pack_group(value)
+        return group_records.pack_key(key), group_records.pack_offset(value)
+    return group_records.pack_key(key), group_records.pack_group(value)

@@ -1,0 +1,313 @@
+"""The parts of a cluster in a folder, wired together: metadata, replica manager, history, commit coordinators.
+
+Other processes may change a cluster at any time, so the disk is looked at on every call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_kbatch.clock import now_ms
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.history import History
+from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE
+from spark_kbatch.commit.snapshot import Snapshots
+from spark_kbatch.consumer.same_topic import Closed
+from spark_kbatch.errors import (
+    ConfigError,
+    KafkaStorageError,
+    KBatchError,
+    LockTimeoutError,
+    NotLeaderOrFollowerError,
+)
+from spark_kbatch.files import Buffer, Files
+from spark_kbatch.model import AppendOrigin, OnAppended, TopicPartition
+from spark_kbatch.options import arguments
+from spark_kbatch.options.paths import StrPath, absolute_path
+from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
+from spark_kbatch.options.write import parse_folders
+from spark_kbatch.replica import administration
+from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
+from spark_kbatch.replica.given_up import GivenUp
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.replica.view import Replicas
+
+logger = logging.getLogger(__name__)
+
+_ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
+
+
+class FolderParts:
+    """The parts of a cluster in a folder. Thread-safe; keeps no file open."""
+
+    def __init__(
+        self,
+        path: StrPath,
+        *,
+        create: bool = False,
+        log_dirs: str | Sequence[StrPath] = (),
+        without_nodes: Collection[int] | None = None,
+        files: Files | None = None,
+        implied: bool = False,
+    ) -> None:
+        """Open the cluster at `path`, or create it there with `create`.
+
+        Other arguments and errors are those of `Cluster`.
+
+        Args:
+            implied: whether no one asked for the creation, as for `make_topic`.
+        """
+        files = files or Files()
+        folders = _folders(log_dirs)
+        self.metadata = Metadata(files, absolute_path(path))
+        self.files, self.path = files, self.metadata.path
+        self.manager = ReplicaManager(files, self.metadata, now_ms)
+        self.snapshots = Snapshots(self.manager, self._elect)
+        self.prompt_snapshots = Snapshots(self.manager, self._elect_soon)
+        self.history = History(self.manager)
+        self._committers: dict[bool, Coordinator] = {}  # by whether they flush
+        if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
+            # Only few processes create one.
+            from spark_kbatch.replica.creation import create_cluster  # noqa: PLC0415
+
+            internal = dict.fromkeys(
+                (TRANSACTION_STATE.topic, COMMITS.topic), INTERNAL_TOPIC_CONFIG
+            )
+            if create_cluster(self.manager, folders, internal, without_nodes):
+                level = logging.WARNING if implied else logging.INFO
+                logger.log(level, "created a cluster in %s", self.path)
+        self.metadata.cluster_file.ensure_exists()
+        self._ensure_newest(without_nodes or ())
+        if folders:
+            self._ensure_log_dirs(folders)
+
+    def close(self) -> None:
+        """Make every later call raise ClosedError, including those of reads in progress."""
+        for part in ("metadata", "manager", "snapshots", "prompt_snapshots", "history"):
+            setattr(self, part, Closed(self.path))
+
+    def _ensure_newest(self, without_nodes: Collection[int]) -> None:
+        """Bring PATH up to date if it is old, and the copies of its files that missed a change, if possible."""
+        if self.metadata.json_files.are_equal():
+            return
+        if self.metadata.json_files.newer_mirror() is not None:
+            from spark_kbatch.replica.creation import bring_up_to_date  # noqa: PLC0415  as above
+
+            bring_up_to_date(self.manager, without_nodes)
+        if self.metadata.json_files.stale_mirrors():
+            # Whoever has the lock refreshes them; so does the next who opens the cluster.
+            with contextlib.suppress(OSError, LockTimeoutError):
+                with self.manager.locks.metadata(deadline=time.monotonic()):
+                    self.metadata.json_files.refresh()
+
+    def _ensure_log_dirs(self, folders: Sequence[Path]) -> None:
+        """Check that the cluster was created with these log dirs; raises ConfigError, also if they are another's."""
+        found = [one.path.parent for one in self.metadata.cluster_file.log_dirs()]
+        if folders != found:
+            from spark_kbatch.replica.creation import ensure_of_this_cluster  # noqa: PLC0415  as above
+
+            ensure_of_this_cluster(self.metadata, folders)
+            given, has = (",".join(map(str, paths)) for paths in (folders, found))
+            raise ConfigError(
+                f"option 'log.dirs' is {given!r}, but the cluster at {self.path} exists with {has!r}; "
+                "leave the option out, or write to a new cluster"
+            )
+
+    # Topics.
+
+    def topic_to_write(self, name: str) -> Topic:
+        """Return the topic of this name for writing; refuse an internal one.
+
+        Raises:
+            ConfigError: it is internal.
+            UnknownTopicOrPartitionError: no such topic.
+        """
+        ensure_not_internal(name)
+        return self.metadata.topics.topic(name)
+
+    def make_topic(
+        self,
+        name: str,
+        config: TopicConfig,
+        *,
+        given: Iterable[str] = (),
+        partitions: int,
+        replication_factor: int,
+        exist_ok: bool = True,
+        deadline: float | None = None,
+        implied: bool = False,
+    ) -> Topic:
+        """Create a topic (`administration.create_topic`); warn if its replicas lie on one disk.
+
+        Args:
+            implied: whether no one asked for it: it is created because it is written to, and told as a warning.
+        """
+        topic = administration.create_topic(
+            self.manager, name, partitions=partitions, config=config, given=given,
+            replication_factor=replication_factor, exist_ok=exist_ok, deadline=deadline,
+            level=logging.WARNING if implied else logging.INFO,
+        )  # fmt: skip
+        self._warn_of_one_disk(name, replication_factor)
+        return topic
+
+    def make_planned_topic(self, topic: Topic) -> Topic:
+        """Create a topic that a write implies (`administration.create_planned_topic`), as `make_topic`."""
+        made = administration.create_planned_topic(self.manager, topic, level=logging.WARNING)
+        self._warn_of_one_disk(topic.name, topic.replication_factor)
+        return made
+
+    def _warn_of_one_disk(self, name: str, replication_factor: int) -> None:
+        in_path = [
+            one for one in self.metadata.cluster_file.log_dirs() if one.path.parent == self.path
+        ]
+        if replication_factor > 1 and len(in_path) > 1:
+            logger.warning(
+                "the %d copies of each record of topic %r lie in folders of %s, on one disk: they "
+                "survive the loss of a folder, not of the disk; for that make a cluster with log_dirs, "
+                "on disks of their own",
+                replication_factor,
+                name,
+                self.path,
+            )
+
+    # Records.
+
+    def fetch_messages(
+        self,
+        params: FetchParams,
+        fetch_infos: Mapping[TopicPartition, FetchInfo],
+        on_complete: OnFetched,
+        *,
+        room: Room | None = None,
+        replicas: Replicas | None = None,
+    ) -> None:
+        """Read from several partitions for one Fetch request, as `ReplicaManager.fetch_messages` does."""
+        self.manager.fetch_messages(
+            params, fetch_infos, on_complete,
+            replicas=replicas or self.snapshots.replicas, room=room,
+        )  # fmt: skip
+
+    def append_records(
+        self,
+        *,
+        timeout_ms: int,
+        required_acks: int,
+        entries_per_partition: Mapping[TopicPartition, Buffer],
+        on_complete: OnAppended,
+        flush: bool,
+        internal_topics_allowed: bool = False,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        lock_timeout_ms: int | None = None,
+        topic_ids: Mapping[TopicPartition, str] | None = None,
+    ) -> None:
+        """Append batches to partitions, first finishing a commit that a dead process left unfinished.
+
+        Arguments are those of `ReplicaManager.append_records`.
+        """
+        self.manager.append_records(
+            timeout_ms=timeout_ms,
+            required_acks=required_acks,
+            internal_topics_allowed=internal_topics_allowed,
+            origin=origin,
+            entries_per_partition=entries_per_partition,
+            on_complete=on_complete,
+            flush=flush,
+            commits=self.coordinator(flush=flush),
+            lock_timeout_ms=lock_timeout_ms,
+            topic_ids=topic_ids,
+        )
+
+    def coordinator(self, *, flush: bool) -> Coordinator:
+        """Return the commit coordinator, which finishes commits that dead processes left unfinished."""
+        known = self._committers.get(flush)
+        if known is None:
+            known = Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush)
+            self._committers[flush] = known
+        return known
+
+    def new_producer_id(self, *, deadline: float | None = None) -> int:
+        """Return a producer id that no other producer of this cluster has had, in any process.
+
+        Raises:
+            KafkaStorageError: the cluster's folder cannot be written.
+        """
+        try:
+            return self.manager.producer_ids.next(deadline=deadline)
+        except OSError as error:
+            raise KafkaStorageError.of(error, "no producer id can be had") from error
+
+    # Elections, for readers.
+
+    def _elect(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Elect new leaders for partitions whose leaders cannot be read or lost records; only log failures."""
+        commits = self.coordinator(flush=True)
+        others = [tp for tp in topic_partitions if tp != TRANSACTION_STATE]
+        try:
+            if len(others) < len(topic_partitions):
+                commits.roll_forward()
+        except (OSError, KBatchError) as error:
+            logger.warning("no leader is elected for now: %s", error)
+        self.manager.replicate(others, commits, flush=True)
+
+    def _elect_soon(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Elect new leaders as `_elect` does, unless a partition's lock is held for longer than a moment.
+
+        Raises:
+            NotLeaderOrFollowerError: a lock was held for longer.
+        """
+        commits = self.coordinator(flush=True)
+        deadline = time.monotonic() + _ELECTION_PATIENCE_S
+        for topic_partition in topic_partitions:
+            try:
+                if topic_partition == TRANSACTION_STATE:
+                    commits.roll_forward(deadline=deadline)
+                    continue
+                with (
+                    self.manager.writing(),
+                    self.manager.locked([topic_partition], commits, deadline=deadline),
+                ):
+                    pass  # Taking the lock elects a leader first.
+            except LockTimeoutError as error:
+                raise NotLeaderOrFollowerError(
+                    f"the leader of {topic_partition} cannot be read, and another one cannot be elected "
+                    f"now: {error}; ask again"
+                ) from error
+            except (OSError, KBatchError) as error:
+                logger.warning("no leader of %s is elected for now: %s", topic_partition, error)
+
+
+def given_up_by_restore(
+    path: StrPath, log_dirs: str | Sequence[StrPath], without_nodes: Collection[int]
+) -> list[GivenUp] | None:
+    """Return what a restore of `path` without some nodes gives up; see `creation.given_up_by_restore`."""
+    from spark_kbatch.replica import creation  # noqa: PLC0415  as above
+
+    files = Files()
+    manager = ReplicaManager(files, Metadata(files, absolute_path(path)), now_ms)
+    return creation.given_up_by_restore(manager, _folders(log_dirs), without_nodes)
+
+
+def _folders(log_dirs: Any) -> list[Path]:
+    """Return the paths of the log dirs that the argument `log_dirs` lists.
+
+    Raises:
+        ConfigError: it names none, or one twice.
+    """
+    if isinstance(log_dirs, str):
+        log_dirs = parse_folders("log_dirs", log_dirs)
+    if isinstance(log_dirs, (bytes, Mapping)) or not isinstance(log_dirs, Iterable):
+        arguments.refuse(
+            "log_dirs", log_dirs, "folders in a list, or text with commas between them"
+        )
+    folders = [absolute_path(folder, "a folder in log_dirs") for folder in log_dirs]
+    if len(set(folders)) < len(folders):
+        raise ConfigError(
+            f"log_dirs names a folder twice, of {', '.join(map(str, folders))}; each is a disk of its own"
+        )
+    return folders
