@@ -2,9 +2,10 @@
 
     [[start offset, end offset (exclusive), commit number, time from which files may be deleted], ...]
 
-JSON, oldest first, the time in ms. An overwrite moves the log start to the log's end and starts a segment
-there. A range that was resolved before may still be read while its segments exist, and they stay until
-the delete delay has passed; after that the entry names the commit.
+JSON, oldest first, the time in ms. It is no cache: nothing else tells until when an overwritten range may be
+read. An overwrite moves the log start to the log's end and starts a segment there. A range that was resolved
+before may still be read while its segments exist, and they stay until the delete delay has passed; after that
+the entry names the commit.
 
     1. the file is replaced and flushed   while the commit is placed: the entry does not count yet
     2. the log start moves                with the commit: now the entry counts, since it ends at or
