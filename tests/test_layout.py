@@ -29,6 +29,7 @@ LAYERS = (
     {"record"},
     {"store"},
     {"producer", "consumer", "log", "wire"},
+    {"catalog"},
     {"memory", "remote", "replica"},
     {"commit"},
     {"cluster"},
@@ -61,8 +62,9 @@ DOORS = {
     "producer": {"futures", "idempotence", "metrics", "producer"},
     "consumer": {"offset_bounds", "planning", "reading", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
-        "administration", "creation", "delayed_fetch", "given_up", "lost_topics", "manager", "metadata", "partition", "view",
+        "administration", "creation", "delayed_fetch", "given_up", "lost_topics", "manager", "partition", "view",
     },
+    "catalog": {"cluster_file", "deletions", "json_files", "log_dirs", "metadata", "partition_states", "paths"},
     "commit": {
         "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
     },

@@ -39,6 +39,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import (
@@ -72,7 +73,6 @@ from spark_kbatch.record.header import (
 )
 from spark_kbatch.record.legacy import unwrap
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replicas
 
 LEADER_EPOCH = 0

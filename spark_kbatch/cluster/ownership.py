@@ -20,11 +20,11 @@ import os
 import time
 from typing import NamedTuple
 
+from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.errors import KafkaStorageError, ServerRunningError
 from spark_kbatch.files import Files, LockFile
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.server import PORT_MAX
-from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.stored_json import as_bytes, parse
 
 logger = logging.getLogger(__name__)

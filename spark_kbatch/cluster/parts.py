@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.clock import now_ms
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import History
@@ -35,7 +36,6 @@ from spark_kbatch.replica import administration
 from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
 from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replicas
 
 logger = logging.getLogger(__name__)

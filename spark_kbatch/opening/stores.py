@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.foreign_store import ForeignStore
 from spark_kbatch.cluster.os_errors import translating
@@ -20,7 +21,6 @@ from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
-from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.store.store import Store
 
 _MEMORY = "memory://"

@@ -32,6 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.catalog.paths import partition_of
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -57,7 +58,6 @@ from spark_kbatch.replica.given_up import GivenUp, given_up, given_up_without
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.paths import partition_of
 from spark_kbatch.replica.view import ReplicaInfo
 
 logger = logging.getLogger(__name__)

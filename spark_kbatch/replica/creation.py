@@ -21,17 +21,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from spark_kbatch.catalog.cluster_file import A_PATH, LogDir, log_dirs_as_json, log_dirs_of
+from spark_kbatch.catalog.json_files import GENERATION, REIGN, Mirrors, version_of
+from spark_kbatch.catalog.metadata import Metadata
+from spark_kbatch.catalog.paths import ClusterPaths, mirror_of, node_dir, staging_of
 from spark_kbatch.errors import ConfigError, KafkaStorageError, LogDirLockedError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import random_id, read_meta_properties
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.administration import create_topic_locked
-from spark_kbatch.replica.cluster_file import A_PATH, LogDir, log_dirs_as_json, log_dirs_of
 from spark_kbatch.replica.given_up import GivenUp, given_up_without
-from spark_kbatch.replica.json_files import GENERATION, REIGN, Mirrors, version_of
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.metadata import Metadata
-from spark_kbatch.replica.paths import ClusterPaths, mirror_of, node_dir, staging_of
 from spark_kbatch.stored_json import StoredObject, as_bytes
 
 logger = logging.getLogger(__name__)

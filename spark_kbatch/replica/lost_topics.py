@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.catalog.paths import partition_of
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
@@ -26,7 +27,6 @@ from spark_kbatch.log.state import valid_slots
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig
 from spark_kbatch.record.header import MAGIC, MAGIC_POSITION
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.paths import partition_of
 
 logger = logging.getLogger(__name__)
 

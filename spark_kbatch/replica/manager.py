@@ -43,6 +43,9 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from contextlib import AbstractContextManager
 
 from spark_kbatch import mutexes
+from spark_kbatch.catalog.deletions import Deletions
+from spark_kbatch.catalog.log_dirs import LogDirs
+from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
     CorruptRecordError,
@@ -85,10 +88,7 @@ from spark_kbatch.replica.delayed_fetch import (
     Room,
 )
 from spark_kbatch.replica.delayed_produce import DelayedProduce
-from spark_kbatch.replica.deletions import Deletions
 from spark_kbatch.replica.locks import Commits, Locks
-from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Appended, Partition
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.purgatory import Purgatory

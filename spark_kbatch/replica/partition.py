@@ -65,6 +65,9 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from spark_kbatch.catalog.log_dirs import LogDirs
+from spark_kbatch.catalog.partition_states import PartitionState, PartitionStates
+from spark_kbatch.catalog.paths import mirror_of
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
@@ -84,9 +87,6 @@ from spark_kbatch.replica.followers import (
     ReplicaFetcher,
     delete_on_follower,
 )
-from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
-from spark_kbatch.replica.paths import mirror_of
 from spark_kbatch.replica.view import PartitionView, Replica
 
 logger = logging.getLogger(__name__)

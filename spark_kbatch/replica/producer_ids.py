@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from spark_kbatch.replica.cluster_file import ClusterFile
+from spark_kbatch.catalog.cluster_file import ClusterFile
 from spark_kbatch.replica.locks import Locks
 
 BLOCK_SIZE = 1000

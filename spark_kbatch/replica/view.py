@@ -13,6 +13,8 @@ import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
+from spark_kbatch.catalog.log_dirs import LogDirs
+from spark_kbatch.catalog.partition_states import PartitionState, PartitionStates
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
@@ -25,8 +27,6 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, has_more, written_to
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
 
 logger = logging.getLogger(__name__)
 

@@ -23,13 +23,13 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from spark_kbatch.catalog.paths import ClusterPaths
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.files import Files
 from spark_kbatch.log.state import read_all_slots
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.paths import ClusterPaths
 
 LOOKS_MAX = 64  # partitions of one look: of 4,000 that are idle each has its turn every 4 s
 _LATELY_MAX = 14  # partitions that changed lately, and are in each look

@@ -30,10 +30,10 @@ if what == "nothing":
     for batch in batches:
         pass
 elif what == "write":
-    from spark_kbatch.cluster.job import Job
+    from spark_kbatch.opening.writes import begin_job
     from spark_kbatch.options.write import parse_write_options
     from spark_kbatch.spark.writer import KBatchWriter
-    writer = KBatchWriter(Job.begin(parse_write_options(
+    writer = KBatchWriter(begin_job(parse_write_options(
         {"path": path, "topic": f"t{rows}", "num.partitions": "8", "flush": "false"})))
     writer.commit([writer.write(batches)])
 else:

@@ -18,12 +18,12 @@ import pytest
 from click.testing import CliRunner
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.topic_files import TopicFiles
 from spark_kbatch.cli import other_tools
 from spark_kbatch.cli.main import cli, main
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.topic_files import TopicFiles
 from tests.support import builders
 from tests.support.answers import kbatch_answering
 from tests.support.log_histories import data_batch, marker_batch

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.partition_states import PartitionState
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.replica.partition_states import PartitionState
 from tests.support import builders
 from tests.support.fuzz_rounds import for_each_round, mutated
 from tests.support.store import store_of

@@ -16,7 +16,6 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, TopicConfig, TopicPartition
-from spark_kbatch.cluster.job import Job
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
@@ -24,6 +23,7 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.option import PATH
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
@@ -66,7 +66,7 @@ def test_a_tilde_is_the_home_folder_everywhere(
     assert spark_kbatch.open("~/cluster", create=True, log_dirs=["~/disk"]).path == home / "cluster"
     assert spark_kbatch.open(Path("~/cluster")).path == home / "cluster"
     options = parse_write_options({"path": "~/jobs", "log.dirs": "~/disk-of-jobs"})
-    assert Job.begin(options).options.path == str(home / "jobs")
+    assert begin_job(options).options.path == str(home / "jobs")
     assert names(home) == ["cluster", "disk", "disk-of-jobs", "jobs"]
     assert names(working) == []
     with pytest.raises(ConfigError, match=r"no such user .* give \./~nobody-at-all/x"):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.log_dirs import RETRY_MS
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
     ConfigError,
@@ -31,7 +32,6 @@ from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS
 from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, FetchResult
-from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders
 from tests.support.builders import append_records, batch, records_of
 from tests.support.failing_disks import (

@@ -23,6 +23,8 @@ from typing import NamedTuple
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.log_dirs import RETRY_MS
+from spark_kbatch.catalog.paths import partition_of
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
@@ -31,8 +33,6 @@ from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.replica import administration
-from spark_kbatch.replica.log_dirs import RETRY_MS
-from spark_kbatch.replica.paths import partition_of
 from tests.support import builders
 from tests.support.failing_disks import (
     Killed,

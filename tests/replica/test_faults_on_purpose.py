@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from spark_kbatch.catalog.json_files import JsonFiles, Mirrors
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.replica import followers, view
-from spark_kbatch.replica.json_files import JsonFiles, Mirrors
 from spark_kbatch.replica.partition import Partition
 from tests.replica import test_disk_states as states
 from tests.replica.test_schedules import STEPS, Appends, Mounts

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.paths import partition_of
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.replica import administration
-from spark_kbatch.replica.paths import partition_of
 from tests.support import builders
 from tests.support.builders import append_records
 from tests.support.faults import FaultyFiles

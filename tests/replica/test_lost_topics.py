@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog import topic_files
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.replica import topic_files
 from tests.support import builders, stored_groups
 from tests.support.builders import append_records, batch, contents
 from tests.support.reference import Record

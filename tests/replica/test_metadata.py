@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.topic_files import TopicFiles
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -25,7 +26,6 @@ from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.replica.topic_files import TopicFiles
 from tests.conftest import REPOSITORY
 from tests.support import builders
 from tests.support.crashes import sample

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.log_dirs import RETRY_MS
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders
 from tests.support.builders import append_records, batch, records_of
 from tests.support.failing_disks import (

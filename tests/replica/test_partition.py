@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.log_dirs import RETRY_MS
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
@@ -23,7 +24,6 @@ from spark_kbatch.files import Buffer
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.model import LATEST, AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders
 from tests.support.builders import append_records, batch, idempotent_batch, records_of
 from tests.support.crashes import another_boot

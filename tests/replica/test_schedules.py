@@ -30,6 +30,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.log_dirs import RETRY_MS
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.errors import (
@@ -41,7 +42,6 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.log_dirs import RETRY_MS
 from spark_kbatch.replica.view import PartitionView
 from tests.support import builders
 from tests.support.crashes import another_boot

@@ -17,8 +17,8 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_kbatch
-from spark_kbatch.cluster.job import Job
 from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import KBatchDataSource
 from tests.conftest import few
@@ -457,7 +457,7 @@ def test_save_refuses_a_path_that_cannot_be_written(row: DataFrame, tmp_path: Pa
 def test_a_task_that_does_not_see_the_drivers_folder_fails(tmp_path: Path) -> None:
     """An executor may have another folder at the same path."""
     for options in ({"topic": "t"}, {}):
-        job = Job.begin(parse_write_options({"path": str(tmp_path), **options}))
+        job = begin_job(parse_write_options({"path": str(tmp_path), **options}))
         (probe,) = (tmp_path / "staging-0").glob("*/driver")
         probe.unlink()
         with pytest.raises(KafkaStorageError, match=f"does not see {probe}.*not shared"):

@@ -17,13 +17,14 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster import folder_store as parts_module
 from spark_kbatch.cluster import job as job_module
+from spark_kbatch.cluster import parts as parts_module
 from spark_kbatch.cluster.job import Job, Staged
 from spark_kbatch.commit import coordinator
 from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.write import parse_write_options
 from tests.support import builders
 from tests.support.soundness import ensure_sound
@@ -49,7 +50,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def begin(cluster: Cluster, **options: str) -> Job:
     given = {"path": str(cluster.path), "topic": "events", "flush": "false"}
-    return Job.begin(parse_write_options(given | options))
+    return begin_job(parse_write_options(given | options))
 
 
 def stage(job: Job) -> Staged:
@@ -212,7 +213,7 @@ def test_a_job_whose_topic_grows_while_it_runs_is_committed(
 ) -> None:
     """Its rows stay in the partitions that its tasks chose, like those of any running producer."""
     options = parse_write_options({"path": str(cluster.path), "topic": "events", "flush": "false"})
-    job = Job.begin(options, overwrite=overwrite)
+    job = begin_job(options, overwrite=overwrite)
     done = stage(job)
     cluster.create_partitions("events", 4)
     builders.append_records(cluster, {("events", 3): builders.batch(n=4)})
@@ -243,7 +244,7 @@ def test_jobs_that_begin_together_write_to_the_topic_that_the_first_one_creates(
     cluster = Cluster(tmp_path, create=True)
     first = begin(cluster, **{"num.partitions": "2"})
     options = {"path": str(tmp_path), "topic": "events", "num.partitions": "2"}
-    second = Job.begin(parse_write_options(options), overwrite=overwrite)
+    second = begin_job(parse_write_options(options), overwrite=overwrite)
     staged = [stage(second), stage(second)]
     first.commit([stage(first)])
     topic = cluster.topic("events")

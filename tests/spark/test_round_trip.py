@@ -28,8 +28,8 @@ from pyspark.sql.types import (
 )
 
 import spark_kbatch
-from spark_kbatch.cluster.job import Job
 from spark_kbatch.model import LONG_MAX
+from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import ROW_SCHEMA
 from spark_kbatch.spark.writer import KBatchWriter
@@ -472,7 +472,7 @@ def test_all_tasks_of_an_action_read_up_to_the_same_offsets(
 
 def append_without_spark(path: Path, *, partitions: int) -> None:
     """Append one row to each partition while both of Spark's tasks are busy."""
-    writer = KBatchWriter(Job.begin(parse_write_options({"path": str(path), "topic": "t"})))
+    writer = KBatchWriter(begin_job(parse_write_options({"path": str(path), "topic": "t"})))
     rows = pa.RecordBatch.from_pydict(
         {"value": ["new"] * partitions, "partition": pa.array(range(partitions), pa.int32())}
     )

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.log_dirs import RETRY_MS
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders
 from tests.support.crashes import another_boot
 from tests.support.failing_disks import (

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import ReplicaInfo
 from tests.support import builders

@@ -13,6 +13,14 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spark_kbatch.catalog.json_files import JsonFiles
+from spark_kbatch.catalog.paths import (
+    ClusterPaths,
+    mirror_of,
+    node_dir,
+    partition_of,
+    staging_of,
+)
 from spark_kbatch.errors import ConfigError, InvalidReplicationFactorError, KafkaStorageError
 from spark_kbatch.log.checkpoints import (
     META_PROPERTIES,
@@ -23,14 +31,6 @@ from spark_kbatch.log.checkpoints import (
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir
 from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX
-from spark_kbatch.replica.json_files import JsonFiles
-from spark_kbatch.replica.paths import (
-    ClusterPaths,
-    mirror_of,
-    node_dir,
-    partition_of,
-    staging_of,
-)
 from spark_kbatch.stored_json import StoredObject
 
 FORMAT_VERSION = 2  # of a new cluster; an existing one keeps its own

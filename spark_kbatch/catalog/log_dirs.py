@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch import mutexes
+from spark_kbatch.catalog.cluster_file import ClusterFile, LogDir
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import NO_ROOM, Files
 from spark_kbatch.log.checkpoints import META_PROPERTIES, read_meta_properties
-from spark_kbatch.replica.cluster_file import ClusterFile, LogDir
 
 logger = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spark_kbatch.catalog.cluster_file import NODES_MAX
+from spark_kbatch.catalog.deletions import DeletedTopics
+from spark_kbatch.catalog.json_files import JsonFiles, Mirrors, number_of
+from spark_kbatch.catalog.paths import ClusterPaths
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import INT_MAX, TopicPartition
-from spark_kbatch.replica.cluster_file import NODES_MAX
-from spark_kbatch.replica.deletions import DeletedTopics
-from spark_kbatch.replica.json_files import JsonFiles, Mirrors, number_of
-from spark_kbatch.replica.paths import ClusterPaths
 from spark_kbatch.stored_json import StoredObject, as_bytes
 
 _HEX = re.compile(r"(?:[0-9a-f]{2})*")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from spark_kbatch.catalog.cluster_file import ClusterFile
+from spark_kbatch.catalog.deletions import DeletedTopics
+from spark_kbatch.catalog.json_files import JsonFiles
+from spark_kbatch.catalog.partition_states import PartitionStates
+from spark_kbatch.catalog.paths import ClusterPaths
+from spark_kbatch.catalog.topic_files import TopicFiles
 from spark_kbatch.files import Files
-from spark_kbatch.replica.cluster_file import ClusterFile
-from spark_kbatch.replica.deletions import DeletedTopics
-from spark_kbatch.replica.json_files import JsonFiles
-from spark_kbatch.replica.partition_states import PartitionStates
-from spark_kbatch.replica.paths import ClusterPaths
-from spark_kbatch.replica.topic_files import TopicFiles
 
 
 class Metadata:

@@ -17,6 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spark_kbatch.catalog.cluster_file import NODES_MAX, ClusterFile
+from spark_kbatch.catalog.deletions import TOPIC_ID, DeletedTopics
+from spark_kbatch.catalog.json_files import GENERATION, JsonFiles
+from spark_kbatch.catalog.paths import ClusterPaths
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -34,10 +38,6 @@ from spark_kbatch.options.topic import (
     topic_field,
     topic_key,
 )
-from spark_kbatch.replica.cluster_file import NODES_MAX, ClusterFile
-from spark_kbatch.replica.deletions import TOPIC_ID, DeletedTopics
-from spark_kbatch.replica.json_files import GENERATION, JsonFiles
-from spark_kbatch.replica.paths import ClusterPaths
 from spark_kbatch.stored_json import StoredObject
 
 _TOPICS_NAMED_MAX, _NEAREST = 20, 5  # in an error; of more topics only the nearest

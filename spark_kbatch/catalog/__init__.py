@@ -1,0 +1,17 @@
+"""What exists in a cluster's folder, PATH: its topics, who leads their partitions, log dirs, deletions.
+
+docs/format.md draws PATH. A real broker refuses a log dir that holds other sub-directories than TOPIC-N, so
+everything of ours lies beside broker-N. A log dir on another disk has a mirror-N beside it, with copies of the
+JSON files.
+
+    paths             where the files lie
+    json_files        reading and writing PATH's JSON files, and their copies in mirrors
+    cluster_file      cluster.json
+    topic_files       topics/
+    partition_states  partitions/
+    deletions         deleted/, and the steps of deleting a topic
+    log_dirs          which disks can be used
+    metadata          one object that holds those parts
+
+Who changes topics holds the metadata lock: `replica/administration`.
+"""
