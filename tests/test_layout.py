@@ -59,7 +59,7 @@ DOORS = {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
         "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
     },
-    "producer": {"futures", "idempotence", "metrics", "producer"},
+    "producer": {"accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender"},
     "consumer": {"offset_bounds", "planning", "reading", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "creation", "delayed_fetch", "given_up", "lost_topics", "manager", "partition", "view",
@@ -68,7 +68,7 @@ DOORS = {
     "commit": {
         "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
     },
-    "remote": {"client", "offsets", "pipeline", "source", "store", "topics", "transactions"},
+    "remote": {"batch_producer", "client", "metadata", "offsets", "source", "store", "topics", "transactions"},
     "mirroring": {"copying", "mirror"},
     "wire": {
         "addresses", "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "produce", "protocol",

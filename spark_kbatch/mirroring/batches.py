@@ -54,22 +54,12 @@ _PIECE_BYTES = 4 * 1024 * 1024
 
 
 class MirroredBatch(NamedTuple):
-    """A record batch for a mirror's target, with base offset 0 and no producer id until it is stamped."""
+    """A record batch for a mirror's target, with base offset 0 and without a producer id."""
 
     data: bytearray
     attributes: int
     records_count: int
     is_kept: bool  # its records are the bytes of the source
-
-    def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Set the batch's producer id, epoch and sequence number, and mark it as transactional."""
-        rewrite(
-            self.data,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            attributes=self.attributes | TRANSACTIONAL,
-        )
 
 
 def batches(

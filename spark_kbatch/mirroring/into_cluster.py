@@ -35,10 +35,11 @@ from spark_kbatch.mirroring.progress import Committed, Progress
 from spark_kbatch.mirroring.target import EndOffsets, TargetTopic, ensure_no_other_wrote
 from spark_kbatch.model import LATEST, OffsetRange, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions
-from spark_kbatch.record.header import increment_sequence
+from spark_kbatch.options.topic import Topic
+from spark_kbatch.remote.batch_producer import BatchProducer
 from spark_kbatch.remote.client import Client
+from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.offsets import list_edge
-from spark_kbatch.remote.pipeline import Pipeline
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.remote.transactions import OffsetToCommit, Transactions, is_fenced
 from spark_kbatch.wire.errors import ErrorCode
@@ -46,7 +47,6 @@ from spark_kbatch.wire.protocol import ApiKey, DescribeConfigsRequest
 
 TRANSACTION_TIMEOUT_MS = 60_000
 _COMMIT_ALL_AGAIN_MS = 24 * 3_600_000
-_ABORT_TIMEOUT_MS = 5_000
 _TOPIC_RESOURCE = 2
 _MAX_MESSAGE_BYTES = "max.message.bytes"
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588  # of a cluster that does not tell its own
@@ -68,14 +68,11 @@ class ClusterTarget:
         self._mirror = mirror
         self._client = Client(options)
         self._transactions = Transactions(self._client, mirror, timeout_ms=TRANSACTION_TIMEOUT_MS)
-        self._pipeline = self._new_pipeline()
-        self._sequences: dict[TopicPartition, int] = {}
+        self._producer = BatchProducer(self._transactions)
+        self._topics: dict[str, Topic] = {}
         self._sent: Counter[TopicPartition] = Counter()  # records, in the current transaction
         self._committed: dict[TopicPartition, int] = {}  # offsets, by this process
         self._all_committed_ms = 0
-
-    def _new_pipeline(self) -> Pipeline:
-        return Pipeline(self._client, self._mirror, timeout_ms=TRANSACTION_TIMEOUT_MS)
 
     @property
     def name(self) -> str:
@@ -96,7 +93,7 @@ class ClusterTarget:
         with self._fenced(), self._explained():
             self._transactions.take_over()
             found = self._transactions.committed()
-        self._sequences = {}
+        self._producer = BatchProducer(self._transactions)
         try:
             return mirror_progress.unpack_partitions(
                 {
@@ -113,17 +110,19 @@ class ClusterTarget:
     def topic(self, name: str) -> TargetTopic | None:
         """Return a topic of the target cluster; None if it does not exist."""
         found = self._client.metadata([name], fresh=True).topics.get(name)
-        if found is None:
-            return None
-        return TargetTopic(found.topic_id, len(found.partitions), self._max_message_bytes(name))
+        return None if found is None else self._known(found)
 
     def create_topic(self, name: str, partitions: int) -> TargetTopic:
         """Create a topic with the cluster's default settings and replication factor."""
         # Its answer may have been lost.
         with contextlib.suppress(TopicAlreadyExistsError):
             self._client.create_topic(name, partitions)
-        found = self._client.topic(name)
-        return TargetTopic(found.topic_id, len(found.partitions), self._max_message_bytes(name))
+        return self._known(self._client.topic(name))
+
+    def _known(self, found: TopicMetadata) -> TargetTopic:
+        name, count = found.name, len(found.partitions)
+        self._topics[name] = Topic(name, found.topic_id, count, config=None)
+        return TargetTopic(found.topic_id, count, self._max_message_bytes(name))
 
     def _max_message_bytes(self, topic: str) -> int:
         resource = DescribeConfigsRequest.DescribeConfigsResource(
@@ -172,16 +171,13 @@ class ClusterTarget:
 
     def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Produce a partition's batches in the mirror's current transaction."""
-        transactions = self._transactions
+        topic, partition = self._topics[topic_partition.topic], topic_partition.partition
         with self._fenced():
-            transactions.add_partitions([topic_partition])
             for batch in batches:
-                sequence = self._sequences.get(topic_partition, 0)
-                batch.stamp(transactions.producer_id, transactions.producer_epoch, sequence)
-                following = increment_sequence(sequence, batch.records_count)
-                self._sequences[topic_partition] = following
                 self._sent[topic_partition] += batch.records_count
-                self._pipeline.send(topic_partition, batch.data)
+                self._producer.send(
+                    topic, partition, batch.data, batch.records_count, batch.attributes
+                )
 
     def is_due(self) -> bool:
         """Return True if the group's offsets must be committed again so as not to expire: once a day."""
@@ -202,7 +198,7 @@ class ClusterTarget:
             if is_due or self._committed.get(tp) != offset
         }
         with self._fenced():
-            self._pipeline.drain()
+            self._producer.flush()
             self._ensure_no_other_wrote(first)
             self._commit_offsets(progress, changed)
             self._transactions.end(commit=True)
@@ -234,14 +230,8 @@ class ClusterTarget:
             self._committed.update({tp: one.offset for tp, one in found.items()})
 
     def abandon(self) -> None:
-        """Abort the transaction after an error, so that readers need not wait until it times out.
-
-        If that fails, they wait.
-        """
-        self._client.connections.disconnect_busy("the mirror failed")
-        self._pipeline = self._new_pipeline()
-        with contextlib.suppress(KBatchError):
-            self._transactions.end(commit=False, timeout_ms=_ABORT_TIMEOUT_MS)
+        """Abort the transaction after an error, so that readers need not wait until it times out."""
+        self._producer.abort()
 
     def close(self) -> None:
         """Abort the transaction if it is open, and close all connections."""

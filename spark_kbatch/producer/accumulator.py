@@ -1,6 +1,7 @@
 """The accumulator: a queue of batches per partition, in which rows wait until a sender drains them.
 
     append      fills the last batch of a queue, then new ones in pooled buffers
+    put         adds a finished batch, as a mirror has them
     ready       tells whether a batch may be sent, and if none may, when to look again
     ready_nodes tells the same for partitions that are led by several nodes
     drain       closes the first batch of every queue that may be sent, up to max.request.size
@@ -250,6 +251,14 @@ class RecordAccumulator:
             self._mark_full(queue)
         if is_full or is_new:
             self._on_ready()
+
+    def put(self, batch: ProducerBatch) -> None:
+        """Add a finished batch, whose memory is its own, after the others of its partition."""
+        queue = self._queue(batch.topic_partition)
+        with queue.lock, self._lock:
+            queue.batches.append(batch)
+            self._incomplete.add(batch)
+            self._full.add(queue)
 
     def queue_sizes(self, topic: Topic) -> list[int]:
         """Return the number of waiting batches by partition, for the adaptive partitioner."""

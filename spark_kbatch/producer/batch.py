@@ -187,8 +187,15 @@ class ProducerBatch:
         now_ms: int,
         *,
         is_pooled: bool = False,
+        attributes: int | None = None,
     ) -> None:
-        """Set up an open batch; `is_pooled` tells whether its bytes are in the pool."""
+        """Set up an open batch, or one that was encoded elsewhere.
+
+        Args:
+            is_pooled: whether its bytes are in the pool.
+            attributes: of one from elsewhere, which are set together with its sequence numbers.
+        """
+        self._attributes = attributes
         self.topic, self.topic_partition, self.builder = topic, topic_partition, builder
         self.created_ms = self.last_attempt_ms = now_ms
         self.is_pooled = is_pooled
@@ -219,6 +226,11 @@ class ProducerBatch:
         """Whether the batch has sequence numbers, which it keeps over retries."""
         return self.base_sequence != NO_SEQUENCE
 
+    @property
+    def can_be_split(self) -> bool:
+        """Whether smaller batches may take its place, which have the attributes of this producer's."""
+        return self.records_count > 1 and self._attributes is None
+
     def add_callback(
         self, first: int, count: int, callback: Callable[[ProduceResult, int, int], None]
     ) -> None:
@@ -241,6 +253,7 @@ class ProducerBatch:
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 base_sequence=base_sequence,
+                attributes=self._attributes,
             )
 
     def close(self) -> None:

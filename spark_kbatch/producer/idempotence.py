@@ -20,6 +20,10 @@ them under their old numbers. Until then the partition is unresolved, and no new
 (Kafka renumbers at once when a batch fails for good. It may then write a batch twice whose answer was
 lost.)
 
+A transactional producer gets its id and epoch from its coordinator, which fences others by them. So it takes
+no new epoch: where the table says so, the batch fails, and nothing more of its partition is sent. The
+transaction can only be aborted.
+
 Only the sender's thread calls this, with or without a queue's lock. When a producer has ended, the next one
 of the process may go on with its id and numbers (`passed_on`), so that short tasks do not take an id each.
 
@@ -70,9 +74,16 @@ class _Partition:
 class Sequences:
     """The sequence numbers of one producer."""
 
-    def __init__(self, new_producer_id: Callable[[], int]) -> None:
-        """Set up; `new_producer_id` is called when the first batch needs one."""
-        self._new_producer_id = new_producer_id
+    def __init__(
+        self, new_producer_id: Callable[[], int], *, transactional_epoch: int | None = None
+    ) -> None:
+        """Set up.
+
+        Args:
+            new_producer_id: called when the first batch needs one.
+            transactional_epoch: of a transactional producer, for good.
+        """
+        self._new_producer_id, self._transactional_epoch = new_producer_id, transactional_epoch
         self._producer_id, self._epoch = -1, 0
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._unresolved: set[TopicPartition] = set()  # at least those that are
@@ -118,12 +129,15 @@ class Sequences:
             partition = self._partitions[topic_partition]
             if partition.is_unresolved and not partition.in_flight:
                 if not partition.is_next(partition.next_sequence):
+                    if self._transactional_epoch is not None:
+                        continue
                     self._to_renumber.add(topic_partition)
                 partition.is_unresolved = False
             if not partition.is_unresolved:
                 self._unresolved.discard(topic_partition)
         if self._producer_id < 0:
-            self._producer_id, self._epoch = self._new_producer_id(), 0
+            self._producer_id = self._new_producer_id()
+            self._epoch = self._transactional_epoch or 0
         elif self._to_renumber:
             if self._epoch < _EPOCH_MAX:
                 self._epoch += 1
@@ -206,20 +220,22 @@ class Sequences:
     def can_retry(self, batch: ProducerBatch, answer: AppendResult) -> bool:
         """Return True if the batch may be retried after this error."""
         partition = self._partition(batch.topic_partition)
+        is_oldest, needs_epoch = partition.in_flight[:1] == [batch], False
         if isinstance(answer.error, (InvalidProducerEpochError, UnknownProducerIdError)):
             # Those after it get the same answer, and are renumbered with it.
-            if partition.in_flight[0] is batch:
-                self._to_renumber.add(batch.topic_partition)
-            return True
-        if isinstance(answer.error, OutOfOrderSequenceError):
+            needs_epoch = True
+        elif isinstance(answer.error, OutOfOrderSequenceError):
             # The missing batch may be in flight; if it is not, only a new epoch helps. Older batches
             # must end first: a log may have them.
-            is_oldest = partition.in_flight[0] is batch
             expected = partition.is_next(batch.base_sequence) and not batch.sequence_was_reset
-            if is_oldest and (partition.is_unresolved or expected):
-                self._to_renumber.add(batch.topic_partition)
-            return True
-        return isinstance(answer.error, RetriableError)
+            needs_epoch = is_oldest and (partition.is_unresolved or expected)
+        elif not isinstance(answer.error, RetriableError):
+            return False
+        if needs_epoch and self._transactional_epoch is not None:
+            return False
+        if needs_epoch and is_oldest:
+            self._to_renumber.add(batch.topic_partition)
+        return True
 
     def _set_unresolved(self, topic_partition: TopicPartition) -> None:
         self._partition(topic_partition).is_unresolved = True

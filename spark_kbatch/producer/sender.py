@@ -1,9 +1,11 @@
 """The sender: drains batches from the accumulator, sends them, and handles the answers.
 
     send_ready    answers -> expired batches -> ready nodes -> drain -> requests   in the caller's thread
+    run_until     the same, and the nodes' input and output, until something holds    in the caller's thread
     start         a thread that does so whenever something is due                  one per producer
 
 A producer without linger.ms needs no thread: the caller that appends calls `send_ready` when a batch is full.
+Nor does one of finished batches, such as a mirror: the caller that adds them calls `run_until`.
 
 A round sends one request to each node that leads a partition with batches to send, whose connection takes
 one now, and that has answered all but max.in.flight.requests.per.connection - 1 of its requests. So a node
@@ -16,7 +18,7 @@ input and output, in the sender's thread, while the sender waits.
     it was written before                   succeeds; its offset is unknown
     a run is refused, by which no batch     is sent again at once, alone: the others may be sound
       was written
-    too large, of several records           is split; its children are sent at once
+    too large, of several records           is split, unless it came finished; its children are sent at once
     retriable, and there is time            is retried after a pause, before younger ones
     a lock that was not free                is retried; `retries` does not count this attempt
     anything else                           fails
@@ -250,6 +252,14 @@ class Sender:
         """The number of requests that are not yet answered."""
         return len(self._in_flight)
 
+    def run_until(self, is_done: Callable[[], bool]) -> None:
+        """Send and receive in the caller's thread, at least once, until `is_done`."""
+        has_ended = False
+        while not has_ended:
+            delay_ms = self.run_once()
+            has_ended = is_done()
+            self._nodes.poll(0 if has_ended else min(delay_ms, _PAUSE_MS))
+
     def start(self) -> None:
         """Run in a separate thread until `close`."""
         self._thread = threading.Thread(target=self._run, name="kbatch-sender", daemon=True)
@@ -287,10 +297,8 @@ class Sender:
         self._accumulator.close()
         self._is_closing = True
         if self._thread is None:
-            while self._has_work:
-                delay_ms = self.run_once()
-                if self._has_work:
-                    self._nodes.poll(min(delay_ms, _PAUSE_MS))
+            end_ms = NEVER_MS if timeout is None else self._monotonic_ms() + timeout * 1000
+            self.run_until(lambda: not self._has_work or self._monotonic_ms() >= end_ms)
         elif self._thread is not threading.current_thread():
             self.wake_up()
             self._thread.join(timeout)
@@ -420,7 +428,7 @@ class Sender:
             self._succeed(batch, result)
         elif is_run and _is_refusal(error) and not self._can_retry(batch, result, now_ms):
             self._accumulator.dissolve(batch)
-        elif _is_too_large(error) and batch.records_count > 1:
+        elif _is_too_large(error) and batch.can_be_split:
             if self._sequences is not None:
                 self._sequences.remove(batch)
             count = self._accumulator.split_and_reenqueue(batch)

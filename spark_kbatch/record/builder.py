@@ -110,6 +110,14 @@ class RecordBatchBuilder:
             _STATE.pack_into(state, 0, *empty)
             self.state = state
 
+    @classmethod
+    def finished(cls, data: memoryview, records_count: int) -> RecordBatchBuilder:
+        """Return a closed builder of a batch that was encoded elsewhere."""
+        builder = cls(data, 0, len(data))
+        builder.takes_more, builder.is_closed, builder.data = False, True, data
+        builder.state[RECORDS_COUNT] = records_count
+        return builder
+
     @property
     def records_count(self) -> int:
         """Number of records so far."""

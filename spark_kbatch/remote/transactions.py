@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from spark_kbatch.errors import (
-    ApiError,
     ConfigError,
     KBatchError,
     RequestTimedOutError,
@@ -36,10 +35,11 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.record.header import NO_LEADER_EPOCH
 from spark_kbatch.remote.client import Client
 from spark_kbatch.wire.connections import Node
-from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.errors import ErrorCode, code_of, error_of
 from spark_kbatch.wire.protocol import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -67,7 +67,7 @@ _REQUIRE_STABLE_SINCE = 7  # OffsetFetch
 
 def is_fenced(error: KBatchError) -> bool:
     """Return True if an error means that the producer was fenced by a newer one or timed out."""
-    return isinstance(error, ApiError) and error.code in _FENCED
+    return code_of(error) in _FENCED
 
 
 class OffsetToCommit(NamedTuple):
@@ -94,7 +94,7 @@ class Transactions:
         """
         self.name = name
         self.producer_id, self.producer_epoch = -1, -1
-        self._client, self._timeout_ms = client, timeout_ms
+        self.client, self.timeout_ms = client, timeout_ms
         self._coordinators: dict[int, Node] = {}
         self._partitions: set[TopicPartition] = set()  # of the current transaction
         self._has_offsets = False
@@ -111,13 +111,17 @@ class Transactions:
         """
         body = InitProducerIdRequest(
             transactional_id=self.name,
-            transaction_timeout_ms=self._timeout_ms,
+            transaction_timeout_ms=self.timeout_ms,
             producer_id=-1,
             producer_epoch=-1,
         )
         answer = self._ask(_TRANSACTION, ApiKey.INIT_PRODUCER_ID, body, _own_error)
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
         self._forget()
+
+    def sequences(self) -> Sequences:
+        """Return new sequence numbers, for the batches of the producer id that `take_over` has got."""
+        return Sequences(lambda: self.producer_id, transactional_epoch=self.producer_epoch)
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None
@@ -138,7 +142,7 @@ class Transactions:
         def body(version: int) -> Any:
             if version < _REQUIRE_STABLE_SINCE:
                 raise ConfigError(
-                    f"{self._client.options} is older than Kafka 2.5: it does not tell whether the "
+                    f"{self.client.options} is older than Kafka 2.5: it does not tell whether the "
                     "offsets of a transaction that is being ended are committed"
                 )
             return OffsetFetchRequest(group_id=self.name, topics=topics, require_stable=True)
@@ -263,7 +267,7 @@ class Transactions:
             RequestTimedOutError: there was no such answer in time.
             KBatchError: an error that no retry mends, one that `is_fenced` knows among them.
         """
-        client = self._client
+        client = self.client
         if timeout_ms is None:
             timeout_ms = client.options.default_api_timeout_ms
         deadline_ms, attempts = client.monotonic_ms() + timeout_ms, 0
@@ -304,7 +308,7 @@ class Transactions:
         if known is not None:
             return known
         body = FindCoordinatorRequest(key=self.name, key_type=kind)
-        answer = self._client.request(
+        answer = self.client.request(
             ApiKey.FIND_COORDINATOR, body, last_version=3, timeout_ms=timeout_ms
         )
         if answer.error_code:

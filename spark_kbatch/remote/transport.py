@@ -9,7 +9,8 @@ explain, and after a lost connection; from whichever broker is free. A broker th
 longer leads the partition may name the one that does.
 
 A client is leased from the pool of the process when the transport is made, and goes back when it is closed, which
-the sender's thread does at its end; so do the producer's id and sequence numbers.
+the sender's thread does at its end; so do the producer's id and sequence numbers. In transactions, both are those
+of the transactions.
 
     answer of a broker                      the sender gets
     DUPLICATE_SEQUENCE_NUMBER               success: the batch was written before; its offset is not known
@@ -48,7 +49,8 @@ from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.record.header import unpack
 from spark_kbatch.remote.client import bootstrap_nodes, leased
 from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
-from spark_kbatch.remote.producer_ids import passed_on_identity
+from spark_kbatch.remote.producer_ids import ProducerIdentity, passed_on_identity
+from spark_kbatch.remote.transactions import Transactions
 from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, ProduceBatch, SendRequest
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
@@ -60,6 +62,7 @@ from spark_kbatch.wire.produce import (
     ProduceTopic,
 )
 from spark_kbatch.wire.protocol import (
+    PRODUCE_MAX_VERSION_OF_TRANSACTIONS,
     PRODUCE_MIN_VERSION,
     SUPPORTED,
     ApiKey,
@@ -102,21 +105,34 @@ class BrokerTransport:
     For one thread, but for some methods.
     """
 
-    def __init__(self, options: ClusterOptions, *, request_timeout_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        options: ClusterOptions,
+        *,
+        request_timeout_ms: int | None = None,
+        transactions: Transactions | None = None,
+    ) -> None:
         """Lease a client of the cluster, and a producer id that an earlier producer left, if any.
 
         Args:
             options: of the cluster.
             request_timeout_ms: how long to wait for a producer id at a time; the cluster's by default.
+            transactions: whose client and producer id are used instead, by the thread that sends.
         """
         self._options = options
         self._request_timeout_ms = request_timeout_ms or options.request_timeout_ms
         self._leases = ExitStack()
-        self._client = self._leases.enter_context(leased(options))
+        if transactions is None:
+            self._client = self._leases.enter_context(leased(options))
+            self._identity = self._leases.enter_context(
+                passed_on_identity(options, self._new_producer_id)
+            )
+        else:
+            self._client = transactions.client
+            self._identity = ProducerIdentity(transactions.sequences())
+        self._transactional_id = None if transactions is None else transactions.name
+        self._last_version = PRODUCE_MAX_VERSION_OF_TRANSACTIONS if transactions else None
         self._connections = self._client.connections
-        self._identity = self._leases.enter_context(
-            passed_on_identity(options, self._new_producer_id)
-        )
         self.sequences = self._identity.sequences
         # Another cluster's brokers may have taken the place of those that gave an inherited id.
         self._has_inherited_id = self.sequences.has_id
@@ -134,6 +150,7 @@ class BrokerTransport:
         self._cache = MetadataCache(self._max_age_ms)
         self._bootstrap = bootstrap_nodes(options)
         self._refused: KBatchError | None = None  # why no broker could be asked, if that is final
+        self.unknown_topics: set[str] = set()  # to the cluster, as last looked up
         self._wanted: set[str] = set()  # topics whose leaders are to be looked up
         self._is_asking = False
         self._asked_times = 0  # without an answer that tells everything
@@ -288,7 +305,9 @@ class BrokerTransport:
             name, partition = batch.topic_partition
             topic = topics.setdefault(name, ProduceTopic(name, []))
             topic.partitions.append(ProducePartition(partition, batch.data))
-        body = ProduceRequest(request.acks, request.timeout_ms, list(topics.values()))
+        body = ProduceRequest(
+            request.acks, request.timeout_ms, list(topics.values()), self._transactional_id
+        )
         node: Any = request.node
 
         def body_of(version: int) -> ProduceRequest:
@@ -299,7 +318,12 @@ class BrokerTransport:
             on_answer(self._results(request, answer, error))
 
         self._connections.send(
-            node, ApiKey.PRODUCE, body_of, on_complete, timeout_ms=max(request.timeout_ms, 1)
+            node,
+            ApiKey.PRODUCE,
+            body_of,
+            on_complete,
+            last_version=self._last_version,
+            timeout_ms=max(request.timeout_ms, 1),
         )
 
     def _results(self, request: SendRequest, answer: Any, error: KBatchError | None) -> Answer:
@@ -366,14 +390,21 @@ class BrokerTransport:
         )
         return NEVER_MS
 
+    @property
+    def why_unreachable(self) -> KBatchError | None:
+        """The error for which a broker cannot be connected to; None if there is none."""
+        return next(filter(None, map(self._connections.last_error, self._known_nodes())), None)
+
+    def _known_nodes(self) -> list[Node]:
+        leaders = (leader.node for leader in self._leaders.values())
+        return [*dict.fromkeys([*self._cache.nodes.values(), *leaders]), *self._bootstrap]
+
     def _node_to_ask(self) -> tuple[Node | None, int]:
         """Return the least busy broker for a Metadata request, or None and the ms until the next try.
 
         If none is connected, this starts to connect to one.
         """
-        connections = self._connections
-        leaders = (leader.node for leader in self._leaders.values())
-        nodes = [*dict.fromkeys([*self._cache.nodes.values(), *leaders]), *self._bootstrap]
+        connections, nodes = self._connections, self._known_nodes()
         able = [node for node in nodes if connections.can_send(node)]
         if able:
             return min(able, key=connections.in_flight_count), 0
@@ -398,6 +429,8 @@ class BrokerTransport:
             self._doubtful.clear()
             self._note_topics(metadata)
             self._note_leaders(metadata)
+            self.unknown_topics -= metadata.topics.keys()
+            self.unknown_topics |= errors.unknown
             tells_all = asked <= metadata.topics.keys()
             self._wanted.update(errors.transient)
         else:

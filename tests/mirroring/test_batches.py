@@ -103,17 +103,6 @@ def test_a_batch_leaves_its_producer_behind(attributes: int) -> None:
     assert contents([batch]) == records(0, 1)
 
 
-def test_a_stamped_batch_belongs_to_the_producers_transaction() -> None:
-    (batch,) = mirrored(reference.encode_batch(records(0, 1), codec=3))
-
-    batch.stamp(77, 5, 1000)
-
-    header = read_header(bytes(batch.data))
-    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 5, 1000)
-    assert header.attributes == 3 | TRANSACTIONAL
-    assert decode_batches(bytes(batch.data)) == records(0, 1)
-
-
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_with_gaps_is_encoded_again_with_its_codec(codec: int) -> None:
     source = reference.encode_batch(records(2, 3, 7), base_offset=0, codec=codec)

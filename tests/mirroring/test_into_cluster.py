@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,16 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.errors import ConfigError, KBatchError, MirrorFencedError, RequestTimedOutError
+from spark_kbatch.errors import (
+    ConfigError,
+    KBatchError,
+    MirrorFencedError,
+    OutOfOrderSequenceError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+    UnknownProducerIdError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.mirroring import into_cluster
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.copying import MirrorProgress
@@ -22,8 +33,10 @@ from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.mirroring.target import EndOffsets
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.remote import parse_cluster_options
+from spark_kbatch.remote import batch_producer
+from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.protocol import ApiKey, Request
 from tests.support import builders
 from tests.support.mirrors import MIRROR, as_mirrored, mirrored
 from tests.support.transactional_cluster import Faults, TransactionalCluster
@@ -64,6 +77,10 @@ def run(
         return mirrored(source.path, process, name=name, **settings)
     finally:
         process.close()
+
+
+def a_batch() -> MirroredBatch:
+    return MirroredBatch(bytearray(builders.batch(n=1)), 0, 1, is_kept=True)
 
 
 def rest(brokers: TransactionalCluster, source: Cluster) -> None:
@@ -204,9 +221,9 @@ def test_an_open_transaction_counts_as_records_of_another(
     two.run()
     begun = target(brokers)
     begun.take_over()
-    batch = MirroredBatch(bytearray(builders.batch(n=1)), 0, 1, is_kept=True)
-    begun.send(TopicPartition("events", 0), [batch])
-    begun._pipeline.drain()
+    begun.topic("events")
+    begun.send(TopicPartition("events", 0), [a_batch()])
+    begun._producer.flush()
 
     with pytest.raises(ConfigError, match="has records, and mirror 'another' has not written any"):
         run(source, brokers, "another")
@@ -249,26 +266,136 @@ def test_another_process_of_the_name_fences_the_first(
     rest(brokers, source)
 
 
-def test_an_error_aborts_the_unit_at_once(source: Cluster, brokers: TransactionalCluster) -> None:
-    brokers.refusals[ApiKey.PRODUCE] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+@pytest.mark.parametrize(
+    ("code", "kind", "told"),
+    [
+        pytest.param(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED, KBatchError, "AUTHORIZATION_FAILED.* for events-0",
+            id="forbidden",
+        ),
+        pytest.param(
+            ErrorCode.MESSAGE_TOO_LARGE, RecordTooLargeError, "batch of 2 records.*max.message.bytes",
+            id="larger-than-the-topic-takes-by-now",
+        ),
+        pytest.param(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, OutOfOrderSequenceError, "to events-0.*was lost",
+            id="out-of-order",
+        ),
+        pytest.param(
+            ErrorCode.UNKNOWN_PRODUCER_ID, UnknownProducerIdError, "events-0", id="forgotten"
+        ),
+        pytest.param(
+            ErrorCode.INVALID_PRODUCER_EPOCH, MirrorFencedError, "taken over by another process",
+            id="fenced",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refused_batch_aborts_the_unit_at_once(
+    source: Cluster,
+    brokers: TransactionalCluster,
+    code: ErrorCode,
+    kind: type[KBatchError],
+    told: str,
+) -> None:
+    brokers.refusals[ApiKey.PRODUCE] = code
 
-    with pytest.raises(KBatchError, match="TOPIC_AUTHORIZATION_FAILED"):
+    with pytest.raises(kind, match=told):
         run(source, brokers)
 
     assert not brokers.has_open_transaction
+    assert list(brokers.ended.values()) == [True, False]  # the first one has offsets alone
     brokers.refusals.clear()
     run(source, brokers)
     rest(brokers, source)
 
 
+@pytest.mark.parametrize(
+    ("most_bytes", "goes_on"),
+    [pytest.param(0, False, id="when-too-much-waits"), pytest.param(1 << 20, True, id="later")],
+)
 def test_a_cluster_that_never_writes_ends_the_mirror(
-    source: Cluster, brokers: TransactionalCluster, monkeypatch: pytest.MonkeyPatch
+    source: Cluster,
+    brokers: TransactionalCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    most_bytes: int,
+    goes_on: bool,
 ) -> None:
     monkeypatch.setattr(into_cluster, "TRANSACTION_TIMEOUT_MS", 300)
+    monkeypatch.setattr(batch_producer, "_MOST_BYTES", most_bytes)
     brokers.refusals[ApiKey.PRODUCE] = ErrorCode.NOT_ENOUGH_REPLICAS
+    steps: list[MirrorProgress] = []
 
-    with pytest.raises(RequestTimedOutError, match=r"events-0.*NOT_ENOUGH_REPLICAS"):
-        run(source, brokers)
+    with (
+        contextlib.closing(target(brokers)) as process,
+        pytest.raises(
+            RequestTimedOutError, match=r"transaction's 300 ms: .*events-0 .*NOT_ENOUGH_REPLICAS"
+        ),
+    ):
+        mirrored(source.path, process, on_progress=steps.append)
+
+    assert bool(steps) == goes_on
+
+
+def test_a_leader_that_cannot_be_reached_is_named(
+    source: Cluster, brokers: TransactionalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(into_cluster, "TRANSACTION_TIMEOUT_MS", 500)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        gone = Node(2, "127.0.0.1", taken.getsockname()[1])
+
+    def move(_done: MirrorProgress) -> None:
+        brokers.leaders = [gone]
+        brokers.refusals[ApiKey.PRODUCE] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    with (
+        contextlib.closing(target(brokers)) as process,
+        pytest.raises(RequestTimedOutError, match=f"events-0 .*{gone.port}"),
+    ):
+        mirrored(source.path, process, on_progress=move, unit_bytes=1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("is_made_again", "told"),
+    [(False, "'events' does not exist in"), (True, "deleted and created again")],
+)
+def test_a_topic_that_is_deleted_meanwhile_ends_the_mirror(
+    source: Cluster, brokers: TransactionalCluster, *, is_made_again: bool, told: str
+) -> None:
+    def delete(_done: MirrorProgress) -> None:
+        brokers.topics.pop("events", None)
+        if is_made_again:
+            brokers.create_topic("events", 3)
+            brokers.refusals[ApiKey.PRODUCE] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    with (
+        contextlib.closing(target(brokers)) as process,
+        pytest.raises(UnknownTopicOrPartitionError, match=told),
+    ):
+        mirrored(source.path, process, on_progress=delete)
+
+
+def test_an_abort_waits_for_the_answers_to_what_was_sent(brokers: TransactionalCluster) -> None:
+    """Or else a batch could be written after the end of its transaction, and belong to none."""
+    arrived = threading.Event()
+
+    def be_slow(request: Request) -> None:
+        if request.api_key == ApiKey.PRODUCE:
+            arrived.set()
+            time.sleep(0.3)
+
+    brokers.create_topic("events", 1)
+    brokers.on_request = be_slow
+    with contextlib.closing(target(brokers)) as process:
+        process.take_over()
+        process.topic("events")
+        process.send(TopicPartition("events", 0), [a_batch()])
+        process._producer._sender.run_until(arrived.is_set)
+        process.abandon()
+
+    first, *_, marker = brokers.topics["events"][0].batches
+    assert (first.is_marker, marker.is_marker) == (False, True)
+    assert first.transaction == marker.transaction
 
 
 def test_all_progress_is_committed_again_once_a_day(

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spark_kbatch.model import EARLIEST, AbortedTransaction
+from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from spark_kbatch.wire.produce import (
@@ -126,6 +127,8 @@ class TransactionalCluster:
         self.leader_epochs: dict[tuple[str, str, int], int] = {}  # by group and partition
         self.ended: dict[int, bool] = {}  # transactions: whether they were committed
         self.refusals: dict[int, int] = {}  # error codes for all requests of a kind
+        self.on_request: Callable[[Request], object] = lambda request: None
+        self.leaders: list[Node] = []  # where partitions are, with ids from 2 on; by default here
         self._producers: dict[str, _Producer] = {}
         self._transactions = 0
         self._lock = threading.Lock()
@@ -163,6 +166,7 @@ class TransactionalCluster:
     # Answers.
 
     def _answer(self, request: Request) -> Any:
+        self.on_request(request)
         with self._lock:
             fault = self.faults.pick(request.api_key)
             if fault == "lost":
@@ -192,7 +196,8 @@ class TransactionalCluster:
         node = self._server.node
         return MetadataResponse(
             brokers=[
-                MetadataResponse.MetadataResponseBroker(node_id=1, host=node.host, port=node.port)
+                MetadataResponse.MetadataResponseBroker(node_id=n, host=one.host, port=one.port)
+                for n, one in enumerate([node, *self.leaders], 1)
             ],
             cluster_id="a-cluster",
             controller_id=1,
@@ -203,7 +208,8 @@ class TransactionalCluster:
                     topic_id=self.topic_ids.get(name),
                     partitions=[
                         topic.MetadataResponsePartition(
-                            error_code=0, partition_index=number, leader_id=1, leader_epoch=0,
+                            error_code=0, partition_index=number,
+                            leader_id=1 + len(self.leaders), leader_epoch=len(self.leaders),
                             replica_nodes=[1], isr_nodes=[1],
                         )
                         for number in range(len(self.topics.get(name, [])))
@@ -319,6 +325,8 @@ class TransactionalCluster:
         if producer.transaction is not None:
             self.ended[producer.transaction] = commit
             for topic, number in producer.partitions:
+                if topic not in self.topics:
+                    continue
                 log = self.topics[topic][number]
                 marker = marker_batch(
                     base_offset=log.end, producer_id=producer.producer_id, abort=not commit
@@ -424,6 +432,8 @@ class TransactionalCluster:
         return ProduceResponse(topics)
 
     def _append(self, name: str, topic: str, one: Any) -> int:
+        if topic not in self.topics:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         producer, log = self._producers[name], self.topics[topic][one.partition]
         data = bytes(one.records)
         header = read_header(data)
