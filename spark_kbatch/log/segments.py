@@ -63,14 +63,15 @@ class LogSegments:
         Raises:
             KafkaStorageError: the directory is gone.
         """
+        known, bases = self._listed
         try:
             version = self.files.version(self.directory)
+            key = (version, state.segment_base_offset, state.log_start_offset, state.leader_epoch)
+            names = self.files.list(self.directory) if known != key else ()
         except FileNotFoundError as error:
             raise self.gone(self.directory) from error
-        key = (version, state.segment_base_offset, state.log_start_offset, state.leader_epoch)
-        known, bases = self._listed
         if known != key:
-            every = (base_offset_of(name) for name in self.files.list(self.directory))
+            every = map(base_offset_of, names)
             active = state.segment_base_offset
             bases = [base for base in every if base is not None and base <= active]
             self._listed = key, bases

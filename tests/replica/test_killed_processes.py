@@ -35,7 +35,7 @@ def produce(path: Path, notes: Path) -> None:
             key = f"{notes.name}-{number}"
             record = [Record(0, number, key.encode(), b"value" * (number % 7))]
             entries = dict.fromkeys(PARTITIONS, encode_batch(record))
-            for tp, result in append_records(cluster, entries).items():
+            for tp, result in append_records(cluster, entries, timeout_ms=60_000).items():
                 assert result.error is None, result.error
                 file.write(f"{tp.partition} {result.base_offset} {key}\n")
             file.flush()

@@ -182,6 +182,24 @@ def deleting(name: str, cluster: Cluster, answer: Callable[..., Any]) -> Callabl
     return answer_first
 
 
+def test_a_topic_that_is_deleted_while_it_is_described_is_unknown(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = another(cluster)  # has not listed the segments yet
+    files, is_deleted = store_of(reader).files, []
+    found = files.list
+
+    def listed(directory: Path) -> list[str]:
+        if directory.name == "events-0" and not is_deleted:
+            is_deleted.append(another(cluster).delete_topic("events"))
+        return found(directory)
+
+    monkeypatch.setattr(files, "list", listed)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        reader.describe(["events"])
+    assert is_deleted
+
+
 @pytest.mark.parametrize("when", ["after its name", "after its partitions"])
 @pytest.mark.parametrize(
     ("use", "expected"),

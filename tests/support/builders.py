@@ -195,12 +195,13 @@ def append_records(
     *,
     required_acks: int = -1,
     flush: bool = False,
+    timeout_ms: int = 1000,
     **named: Any,
 ) -> dict[TopicPartition, AppendResult]:
     """Return what `FolderStore.append_records` answers, and check that it answers once."""
     answers: list[Mapping[TopicPartition, AppendResult]] = []
     store_of(cluster).append_records(
-        timeout_ms=1000,
+        timeout_ms=timeout_ms,
         required_acks=required_acks,
         entries_per_partition={TopicPartition(*place): data for place, data in entries.items()},
         on_complete=answers.append,
