@@ -112,6 +112,15 @@ def fields_of(cls: type, given: Given | Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(key) for name, key in keys.items() if key in given}
 
 
+def repr_of(options: Any) -> str:
+    """Return the `repr` of a dataclass of options, with those fields that are not as by default."""
+    values = {
+        one.name: (getattr(options, one.name), one.default) for one in dataclasses.fields(options)
+    }
+    shown = [f"{name}={value!r}" for name, (value, default) in values.items() if value != default]
+    return f"{type(options).__name__}({', '.join(shown)})"
+
+
 # fmt: off
 PATH = Option("path", kinds.any_text("a folder"), None, "The cluster's folder, as given to `save`, `load` or `start`. Absolute, or relative to the driver's working directory; may start with `file:`, or with `~` for the home folder of the driver's user. Driver and executors must share it.")
 BOOTSTRAP = Option("kafka.bootstrap.servers", kinds.any_text("HOST:PORT, more of them separated by commas; or a folder: `/...`, `./...` or `file:...`"), None, "Servers of a real cluster, to ask first: they name all others. A folder is used as `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")

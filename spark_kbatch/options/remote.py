@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
@@ -32,6 +32,7 @@ from spark_kbatch.options.option import (
     option,
     path_of,
     refuse_unknown,
+    repr_of,
     table_of,
 )
 from spark_kbatch.options.security import (
@@ -103,13 +104,7 @@ class ClusterOptions:
     # fmt: on
 
     def __repr__(self) -> str:
-        shown = [
-            f"{one.name}={getattr(self, one.name)!r}"
-            for one in fields(self)
-            if one.name in ("bootstrap_servers", "security")
-            or getattr(self, one.name) != one.default
-        ]
-        return f"ClusterOptions({', '.join(shown)})"
+        return repr_of(self)
 
     def __str__(self) -> str:
         return ",".join(self.bootstrap_servers)

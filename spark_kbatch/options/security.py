@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import kinds
-from spark_kbatch.options.option import fields_of, option, table_of
+from spark_kbatch.options.option import fields_of, option, repr_of, table_of
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = (
@@ -204,13 +204,7 @@ class Security:
     # fmt: on
 
     def __repr__(self) -> str:
-        defaults = Security()
-        shown = [
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in fields(self)
-            if getattr(self, field.name) != getattr(defaults, field.name)
-        ]
-        return f"Security({', '.join(shown)})"
+        return repr_of(self)
 
     @property
     def uses_tls(self) -> bool:
