@@ -113,11 +113,12 @@ def fields_of(cls: type, given: Given | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def repr_of(options: Any) -> str:
-    """Return the `repr` of a dataclass of options, with those fields that are not as by default."""
-    values = {
-        one.name: (getattr(options, one.name), one.default) for one in dataclasses.fields(options)
-    }
-    shown = [f"{name}={value!r}" for name, (value, default) in values.items() if value != default]
+    """Return the `repr` of a dataclass of options, of those fields that are not as by default."""
+    shown = [
+        f"{one.name}={getattr(options, one.name)!r}"
+        for one in dataclasses.fields(options)
+        if getattr(options, one.name) != one.default
+    ]
     return f"{type(options).__name__}({', '.join(shown)})"
 
 
