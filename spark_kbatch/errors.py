@@ -54,9 +54,10 @@ KBatchError
     RequestTimedOutError (also TimeoutError)
       BufferExhaustedError          buffer.memory stayed in use for max.block.ms
 
-The names are Kafka's, `Error` for `Exception`. An error with fields is a dataclass that makes its
-sentence from them: so it survives pickling out of a Spark worker with its fields, and the sentence
-carries every number, because text is all that Spark shows.
+The names are Kafka's, `Error` for `Exception`. An error with fields is a dataclass, whose `_text`
+is its sentence with the fields in braces; `__str__` is its own where the sentence depends on them. So it
+survives pickling out of a Spark worker with its fields, and the sentence carries every number, because
+text is all that Spark shows.
 
 Source: Kafka clients/.../common/errors.
 """
@@ -73,8 +74,13 @@ from spark_kbatch.model import TIMESTAMP_MS_MAX
 class KBatchError(Exception):
     """Root of everything that spark_kbatch raises on purpose."""
 
+    _text = ""  # empty where the error is raised with its sentence
+
     def __post_init__(self) -> None:
         self.args = tuple(vars(self).values())  # what pickle calls the class with
+
+    def __str__(self) -> str:
+        return self._text.format_map(vars(self)) if self._text else super().__str__()
 
 
 class ConfigError(KBatchError, ValueError):
@@ -131,8 +137,7 @@ class InvalidRequiredAcksError(ConfigError):
 
     required_acks: int
 
-    def __str__(self) -> str:
-        return f"acks is {self.required_acks}; accepted: -1 (all in-sync replicas), 0 and 1 (the leader)"
+    _text = "acks is {required_acks}; accepted: -1 (all in-sync replicas), 0 and 1 (the leader)"
 
 
 class UnknownTopicOrPartitionError(KBatchError):
@@ -167,8 +172,7 @@ class DataLossError(KBatchError):
     left: str
     why: str
 
-    def __str__(self) -> str:
-        return f"{self.asked} cannot be read: {self.why}; available: {self.left}"
+    _text = "{asked} cannot be read: {why}; available: {left}"
 
 
 @dataclass(eq=False, repr=False)
@@ -213,12 +217,10 @@ class RecordDeserializationError(KBatchError):
     position: int  # of the first byte that is wrong, in the key or value
     byte: int
 
-    def __str__(self) -> str:
-        return (
-            f"the {self.column} of {self.topic}-{self.partition} at offset {self.offset} is not UTF-8: byte "
-            f"{self.byte:#04x} at position {self.position}; read it as bytes, without text=True, or with "
-            'text="replace"'
-        )
+    _text = (
+        "the {column} of {topic}-{partition} at offset {offset} is not UTF-8: byte {byte:#04x} at position "
+        '{position}; read it as bytes, without text=True, or with text="replace"'
+    )
 
 
 def _created_with(topic: str, option: str) -> str:
@@ -241,17 +243,19 @@ class RecordTooLargeError(KBatchError):
 
     def __str__(self) -> str:
         remedy = (
-            f"{_created_with(self.topic, self.option)}, or write smaller values"
+            _created_with(self.topic, self.option)
             if self.is_new
-            else f"raise the topic's {self.option}, or write smaller values"
+            else f"raise the topic's {self.option}"
             if self.limit < 0
-            else f"raise the topic's {self.option} with `kbatch alter-topic` or `alter_topic`, or write "
-            "smaller values"
+            else f"raise the topic's {self.option} with `kbatch alter-topic` or `alter_topic`"
             if self.option in ("max.message.bytes", "segment.bytes")
-            else f"raise {self.option}, or write smaller values"
+            else f"raise {self.option}"
         )
         limit = f"{self.option}={self.limit}" if self.limit >= 0 else f"its {self.option}"
-        return f"{self.what} takes {self.size_in_bytes} bytes, more than {limit}; {remedy}"
+        return (
+            f"{self.what} takes {self.size_in_bytes} bytes, more than {limit}; {remedy}, or write smaller "
+            "values"
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -263,20 +267,16 @@ class InvalidTimestampError(KBatchError):
     option: str = ""  # the topic's limit that the time passes
     limit_ms: int = -1
     now_ms: int = -1
-    records: tuple[
-        tuple[int, int], ...
-    ] = ()  # of a client's batch: numbers and times of such records
+    records: tuple[tuple[int, int], ...] = ()  # of a client's batch: their numbers and times
     is_new: bool = False  # the topic does not exist yet: a job's commit would create it
 
     def __str__(self) -> str:
         if self.option:
             distance = self.timestamp_ms - self.now_ms
             side = "after" if distance > 0 else "before"
-            remedy = (
-                _created_with(self.topic, self.option)
-                if self.is_new
-                else "raise that with `kbatch alter-topic` or `alter_topic`"
-            )
+            remedy = "raise that with `kbatch alter-topic` or `alter_topic`"
+            if self.is_new:
+                remedy = _created_with(self.topic, self.option)
             return (
                 f"a record for topic {self.topic!r} has the time {self.timestamp_ms} ms, "
                 f"{abs(distance)} ms {side} now ({self.now_ms}), more than {self.option}="
@@ -322,13 +322,12 @@ class UnsupportedForMessageFormatError(KBatchError):
     topic_partition: str
     message_format_version: str
 
-    def __str__(self) -> str:
-        return (
-            f"{self.topic_partition} keeps messages in the format of message.format.version="
-            f"{self.message_format_version}, and clients send record batches, of a newer one: use a topic "
-            "with message.format.version=3.0, or write to this one with Spark or from Python, which "
-            "convert records"
-        )
+    _text = (
+        "{topic_partition} keeps messages in the format of "
+        "message.format.version={message_format_version}, and clients send record batches, of a newer one: "
+        "use a topic with message.format.version=3.0, or write to this one with Spark or from Python, "
+        "which convert records"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -339,11 +338,10 @@ class UnexpectedAppendOffsetError(KBatchError):
     expected: int
     found: int
 
-    def __str__(self) -> str:
-        return (
-            f"batches for the follower of {self.topic_partition} start at offset {self.found}, but its "
-            f"log ends at {self.expected}: truncate it to where it agrees with the leader, and fetch from there"
-        )
+    _text = (
+        "batches for the follower of {topic_partition} start at offset {found}, but its log ends at "
+        "{expected}: truncate it to where it agrees with the leader, and fetch from there"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -354,12 +352,10 @@ class OffsetsOutOfOrderError(KBatchError):
     expected: int
     found: int
 
-    def __str__(self) -> str:
-        return (
-            f"a batch for the follower of {self.topic_partition} starts at offset {self.found}, but the "
-            f"batch before it ends at {self.expected}: the leader's log is damaged, or is not the one that "
-            "was copied so far"
-        )
+    _text = (
+        "a batch for the follower of {topic_partition} starts at offset {found}, but the batch before it "
+        "ends at {expected}: the leader's log is damaged, or is not the one that was copied so far"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -372,10 +368,9 @@ class OutOfOrderSequenceError(KBatchError):
     found: int
 
     def __str__(self) -> str:
-        following = f"{self.expected}" if self.expected >= 0 else "another one"
         return (
-            f"producer {self.producer_id} sent sequence {self.found} to {self.topic_partition}, "
-            f"where {following} is next: a batch before it was lost"
+            f"producer {self.producer_id} sent sequence {self.found} to {self.topic_partition}, where "
+            f"{self.expected if self.expected >= 0 else 'another one'} is next: a batch before it was lost"
         )
 
 
@@ -402,8 +397,7 @@ class UnknownProducerIdError(KBatchError):
     topic_partition: str
     producer_id: int
 
-    def __str__(self) -> str:
-        return f"producer {self.producer_id} is no longer known to the leader of {self.topic_partition}"
+    _text = "producer {producer_id} is no longer known to the leader of {topic_partition}"
 
 
 @dataclass(eq=False, repr=False)
@@ -436,11 +430,10 @@ class TransactionCoordinatorFencedError(KBatchError):
     current: int
     found: int
 
-    def __str__(self) -> str:
-        return (
-            f"a coordinator of epoch {self.found} ended a transaction of producer {self.producer_id} in "
-            f"{self.topic_partition}, where the coordinator's epoch is {self.current}"
-        )
+    _text = (
+        "a coordinator of epoch {found} ended a transaction of producer {producer_id} in "
+        "{topic_partition}, where the coordinator's epoch is {current}"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -449,8 +442,7 @@ class ClosedError(KBatchError, ValueError):
 
     path: str
 
-    def __str__(self) -> str:
-        return f"{self.path} is closed; open it again, or use it before closing it"
+    _text = "{path} is closed; open it again, or use it before closing it"
 
 
 @dataclass(eq=False, repr=False)
@@ -462,11 +454,8 @@ class ServerRunningError(KBatchError):
     process_id: int
 
     def __str__(self) -> str:
-        where = (
-            f"at {self.address}, in process {self.process_id}"
-            if self.address
-            else "that has just been started"
-        )
+        at = f"at {self.address}, in process {self.process_id}"
+        where = at if self.address else "that has just been started"
         return f"{self.path} is served already by a server {where}; use that one, or stop it first"
 
 
@@ -477,11 +466,10 @@ class GroupNotEmptyError(KBatchError):
     group_id: str
     where: str  # the cluster
 
-    def __str__(self) -> str:
-        return (
-            f"consumer group {self.group_id!r} of {self.where} has members: stop them first; those that died "
-            "leave after their session time-out, while the cluster is served"
-        )
+    _text = (
+        "consumer group {group_id!r} of {where} has members: stop them first; those that died leave after "
+        "their session time-out, while the cluster is served"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -491,8 +479,7 @@ class GroupIdNotFoundError(KBatchError):
     group_id: str
     where: str  # the cluster
 
-    def __str__(self) -> str:
-        return f"consumer group {self.group_id!r} does not exist in {self.where}"
+    _text = "consumer group {group_id!r} does not exist in {where}"
 
 
 class ProducerClosedError(KBatchError):
@@ -506,11 +493,10 @@ class ProducerForkedError(KBatchError):
     process_id: int
     child_id: int
 
-    def __str__(self) -> str:
-        return (
-            f"this producer belongs to process {self.process_id}; process {self.child_id} is a fork of it "
-            "and lacks the thread that sends; create a producer in each process, after the fork"
-        )
+    _text = (
+        "this producer belongs to process {process_id}; process {child_id} is a fork of it and lacks the "
+        "thread that sends; create a producer in each process, after the fork"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -520,11 +506,10 @@ class NotPicklableError(KBatchError, TypeError):
     kind: str
     instead: str
 
-    def __str__(self) -> str:
-        return (
-            f"a {self.kind} cannot be pickled, as Spark does with all that a function for its tasks uses: it "
-            f"belongs to the process that made it; {self.instead}"
-        )
+    _text = (
+        "a {kind} cannot be pickled, as Spark does with all that a function for its tasks uses: it belongs "
+        "to the process that made it; {instead}"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -587,22 +572,19 @@ class AuthenticationError(KBatchError):
     server: str
     reason: str  # ends with the option to look at
 
-    _by = "authentication"
-
-    def __str__(self) -> str:
-        return f"{self._by} with {self.server} failed: {self.reason}"
+    _text = "authentication with {server} failed: {reason}"
 
 
 class SslAuthenticationError(AuthenticationError):
     """TLS could not be agreed on, or a certificate was not accepted."""
 
-    _by = "TLS"
+    _text = "TLS with {server} failed: {reason}"
 
 
 class SaslAuthenticationError(AuthenticationError):
     """A user, a password, a token or a mechanism was not accepted."""
 
-    _by = "SASL authentication"
+    _text = "SASL authentication with {server} failed: {reason}"
 
 
 @dataclass(eq=False, repr=False)
@@ -612,8 +594,7 @@ class CommitError(KBatchError):
     outcome: str
     reason: str
 
-    def __str__(self) -> str:
-        return f"commit failed, {self.outcome}: {self.reason}"
+    _text = "commit failed, {outcome}: {reason}"
 
 
 @dataclass(eq=False, repr=False)
@@ -702,21 +683,19 @@ class FencedLeaderEpochError(RetriableError):
     current: int
     found: int
 
-    def __str__(self) -> str:
-        return (
-            f"leader epoch {self.found} of {self.topic_partition} was replaced by {self.current}: "
-            "look up the partition's leader again"
-        )
+    _text = (
+        "leader epoch {found} of {topic_partition} was replaced by {current}: look up the partition's "
+        "leader again"
+    )
 
 
 class UnknownLeaderEpochError(FencedLeaderEpochError):
     """A request carries a newer leader epoch than the one known here."""
 
-    def __str__(self) -> str:
-        return (
-            f"leader epoch {self.found} of {self.topic_partition} is newer than {self.current}, the one "
-            "known here: retry later"
-        )
+    _text = (
+        "leader epoch {found} of {topic_partition} is newer than {current}, the one known here: retry "
+        "later"
+    )
 
 
 class LogDirLockedError(RetriableError):
@@ -731,13 +710,11 @@ class LockTimeoutError(RetriableError):
     path: str
     waited_s: float
 
-    def __str__(self) -> str:
-        return (
-            f"the lock of {self.lock} was not free within {self.waited_s:.1f} s; nothing is written. "
-            "Another process or thread holds it: one that is in a long write, is stopped, or hangs. "
-            f"`lsof {self.path}` shows which processes on this machine have the lock's file open; the "
-            "lock is free once its holder ends"
-        )
+    _text = (
+        "the lock of {lock} was not free within {waited_s:.1f} s; nothing is written. Another process or "
+        "thread holds it: one that is in a long write, is stopped, or hangs. `lsof {path}` shows which "
+        "processes on this machine have the lock's file open; the lock is free once its holder ends"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -747,8 +724,7 @@ class DisconnectedError(RetriableError):
     server: str
     reason: str
 
-    def __str__(self) -> str:
-        return f"no connection to {self.server}: {self.reason}"
+    _text = "no connection to {server}: {reason}"
 
 
 class UnknownHostError(DisconnectedError):

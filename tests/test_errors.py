@@ -1,8 +1,10 @@
-"""Errors leave a Spark worker as pickles."""
+"""Errors leave a Spark worker as pickles, and Spark shows their text alone."""
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
+import string
 
 import pytest
 
@@ -38,3 +40,13 @@ def test_pickled_error_keeps_its_type_fields_and_sentence(error: KBatchError) ->
     assert vars(copy) == vars(error)
     assert copy.args == error.args
     assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [one for one in vars(errors).values() if isinstance(one, type) and vars(one).get("_text")],
+)
+def test_sentence_carries_every_field(error: type[KBatchError]) -> None:
+    named = {name for _, name, _, _ in string.Formatter().parse(error._text) if name}
+
+    assert named == {field.name for field in dataclasses.fields(error)}  # type: ignore[arg-type]

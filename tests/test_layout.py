@@ -46,7 +46,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
     "options": {
-        "arguments", "columns", "group", "mirror", "option", "paths", "producer", "read", "remote", "security", "server", "topic", "write",
+        "arguments", "columns", "group", "kinds", "mirror", "option", "paths", "producer", "read", "remote", "security", "server", "topic", "write",
     },
     "kernels": {"legacy", "lines", "records", "routing"},
     "record": {

@@ -1,6 +1,7 @@
 """Options by key, and arguments of Python calls: each is stated once, with its default, and checked here.
 
-option      what an option is: key, parser, accepted values, default, text
+option      what an option is: key, kind, default, text; tables, and fields of dataclasses, of options
+kinds       what options accept: numbers, words, text
 columns     names of the columns that are written
 write       options of a write through Spark
 read        options of a read, batch or stream

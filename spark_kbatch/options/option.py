@@ -1,5 +1,15 @@
 """The definition of an option, and the matching of the options that a caller gives with the known ones.
 
+An option is stated once, as a field of a frozen dataclass: its key, what it accepts, its default, and its
+text in the documentation, whose tables are made of these fields.
+
+    @dataclass(frozen=True)
+    class ProducerConfig:
+        linger_ms: int = option("linger.ms", kinds.number(0), 0, "How long a batch waits for more records.")
+
+    table_of(ProducerConfig)                           # (Option("linger.ms", ...),)
+    fields_of(ProducerConfig, {"linger.ms": 5})        # {"linger_ms": 5}
+
 Keys are Kafka's, or those of Spark's Kafka connector, and match in any case. A key of Kafka's may
 have the prefix `kafka.`, as Spark's connector requires. Keys that only concern a remote broker are
 accepted with that prefix and ignored; unknown keys are refused, naming the nearest known one, or what
@@ -10,17 +20,19 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import INT_MAX
+from spark_kbatch.options import arguments, kinds
 
 MiB, GiB = 1 << 20, 1 << 30
+_ROWS = "options"  # of a field's metadata
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -28,9 +40,8 @@ class Option:
     """The definition of one option, and its row in the documentation's tables of options."""
 
     key: str
-    parse: Callable[[str, str], Any]  # raises a ConfigError with key, value and what is accepted
-    accepts: str
-    default: Any  # as `parse` returns it, or None
+    kind: kinds.OptionKind[Any]
+    default: Any  # as its kind parses it, or None
     text: str
     default_words: str = ""  # where the table does not show the default itself
 
@@ -44,36 +55,76 @@ class Option:
         default = self.default.value if isinstance(self.default, Enum) else self.default
         return str(default).lower() if isinstance(default, bool) else str(default)
 
+    def parse(self, value: Any) -> Any:
+        """Parse a value: text as in a properties file, or the Python value that it stands for.
 
-def refuse(key: str, value: str, accepts: str) -> NoReturn:
-    """Raise a ConfigError for an option's value that is not accepted."""
-    raise ConfigError(f"option {key!r} is {value!r}; accepted: {accepts}")
-
-
-def parse_number(low: int, high: int = INT_MAX) -> Callable[[str, str], int]:
-    """Return a parser of whole numbers from `low` to `high`, both inclusive."""
-
-    def parse(key: str, value: str) -> int:
-        text = value.strip()
-        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not low <= int(text) <= high:
-            refuse(key, value, f"a whole number from {low} to {high}")
-        return int(text)
-
-    return parse
+        Raises:
+            ConfigError: the value is not accepted.
+        """
+        if isinstance(value, bool):
+            value = str(value).lower()
+        if isinstance(value, (int, str)):
+            return self.kind.parse(self.key, str(value))
+        raise ConfigError(
+            f"option {self.key!r} is {arguments.shown(value)} of type {type(value).__name__}; "
+            f"accepted: {self.kind.accepts}"
+        )
 
 
-def parse_boolean(key: str, value: str) -> bool:
-    """Parse an option's value that is true or false."""
-    text = value.strip().lower()
-    if text not in ("true", "false"):
-        refuse(key, value, "true or false")
-    return text == "true"
+def option(
+    key: str, kind: kinds.OptionKind[_T], default: _T, text: str, default_words: str = ""
+) -> _T:
+    """Return a field that is one option, for a dataclass of options."""
+    row = Option(key, kind, default, text, default_words)
+    return dataclasses.field(default=default, metadata={_ROWS: (row,)})
 
 
-# One row a line: the tables read as tables.
+def made_of(*options: Option, default: Any = dataclasses.MISSING) -> Any:
+    """Return a field that several options make up, for a dataclass of options; what parses these fills it."""
+    return dataclasses.field(default=default, metadata={_ROWS: options})
+
+
+def table_of(cls: type, taker: str = "") -> tuple[Option, ...]:
+    """Return the options that the fields of a dataclass are made of.
+
+    Args:
+        cls: the dataclass.
+        taker: what takes the options, a read or a write, for the error where something else is given one.
+    """
+    rows = tuple(row for one in dataclasses.fields(cls) for row in one.metadata.get(_ROWS, ()))
+    if taker:
+        _takers.update((row.key.lower(), taker) for row in rows if row not in (PATH, BOOTSTRAP))
+    return rows
+
+
+def fields_of(cls: type, given: Given | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of those fields of a dataclass that are one option each, where it is given.
+
+    Args:
+        cls: the dataclass.
+        given: the options that are given, by key.
+
+    Raises:
+        ConfigError: a value is not accepted.
+    """
+    rows = {one.name: one.metadata.get(_ROWS, ()) for one in dataclasses.fields(cls)}
+    keys = {name: row[0].key for name, row in rows.items() if len(row) == 1}
+    return {name: given.get(key) for name, key in keys.items() if key in given}
+
+
+def repr_of(options: Any) -> str:
+    """Return the `repr` of a dataclass of options, of those fields that are not as by default."""
+    shown = [
+        f"{one.name}={getattr(options, one.name)!r}"
+        for one in dataclasses.fields(options)
+        if getattr(options, one.name) != one.default
+    ]
+    return f"{type(options).__name__}({', '.join(shown)})"
+
+
 # fmt: off
-PATH = Option("path", lambda _key, value: value, "a folder", None, "The cluster's folder, as given to `save`, `load` or `start`. Absolute, or relative to the driver's working directory; may start with `file:`, or with `~` for the home folder of the driver's user. Driver and executors must share it.")
-BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "HOST:PORT, more of them separated by commas; or a folder: `/...`, `./...` or `file:...`", None, "Servers of a real cluster, to ask first: they name all others. A folder is used as `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
+PATH = Option("path", kinds.any_text("a folder"), None, "The cluster's folder, as given to `save`, `load` or `start`. Absolute, or relative to the driver's working directory; may start with `file:`, or with `~` for the home folder of the driver's user. Driver and executors must share it.")
+BOOTSTRAP = Option("kafka.bootstrap.servers", kinds.any_text("HOST:PORT, more of them separated by commas; or a folder: `/...`, `./...` or `file:...`"), None, "Servers of a real cluster, to ask first: they name all others. A folder is used as `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
 # fmt: on
 
 # Options of Kafka's clients without meaning here, by reason; accepted with their prefix, and ignored.
@@ -151,14 +202,6 @@ _NEAR_ENOUGH = 0.6  # of `difflib`; below that a suggestion misleads
 _takers: dict[str, str] = {}  # by key, in small letters: "a read" or "a write"
 
 
-def options_of(taker: str, *options: Option) -> tuple[Option, ...]:
-    """Return the options of a read or a write, noted for the error where another is given one of them."""
-    for option in options:
-        if option not in (PATH, BOOTSTRAP):
-            _takers[option.key.lower()] = taker
-    return options
-
-
 class Given:
     """The options that a caller gives, matched with the known options.
 
@@ -212,7 +255,7 @@ class Given:
             ConfigError: the value is not accepted.
         """
         option = self._known[key]
-        return option.parse(key, self._texts[key]) if key in self._texts else option.default
+        return option.kind.parse(key, self._texts[key]) if key in self._texts else option.default
 
     def ensure_none_forbidden(self) -> None:
         """Check for keys that Spark's connector forbids.

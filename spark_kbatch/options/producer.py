@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import BATCHES_REMEMBERED, CODECS, INT_MAX, LONG_MAX
-from spark_kbatch.options import arguments
-from spark_kbatch.options.option import Option, parse_boolean, parse_number, refuse_unknown
+from spark_kbatch.model import BATCHES_REMEMBERED, INT_MAX, LONG_MAX
+from spark_kbatch.options import kinds
+from spark_kbatch.options.option import MiB, fields_of, made_of, option, refuse_unknown, table_of
 from spark_kbatch.options.write import (
+    ACKS,
+    CODEC,
     COMPRESSION_LEVELS,
     compression_level,
-    parse_acks,
-    parse_compression_type,
     parse_dotted_path,
 )
 
@@ -38,52 +38,31 @@ _BATCH_SIZE_MIN = 16 * 1024  # smaller batches hold too few records to be worth 
 class ProducerConfig:
     """The parsed options of a producer, checked against each other."""
 
-    acks: int = -1  # -1 for all
-    auto_create_topics_enable: bool = True
-    batch_size: int = 16384
-    buffer_memory: int = 32 * 1024 * 1024
-    compression_type: str = "none"
-    compression_level: int | None = None  # None: the codec's default
-    delivery_timeout_ms: int = 120_000
-    enable_idempotence: bool = True
-    flush: bool = True
-    linger_ms: int | None = 0  # None: no batch is sent because of its age
-    max_block_ms: int = 60_000
-    max_in_flight_requests_per_connection: int = 5
-    max_request_size: int = 1024 * 1024
-    partitioner_adaptive_partitioning_enable: bool = True
-    partitioner_class: str | Callable[..., Any] | None = None
-    partitioner_ignore_keys: bool = False
-    request_timeout_ms: int = 30_000
-    retries: int = INT_MAX
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1000
+    # fmt: off
+    acks: int = option("acks", ACKS, -1, "When a record counts as sent: once all in-sync replicas have it (all), once the leader has it (1), or at once (0). With 0, offsets stay unknown and errors are not reported.", "all")
+    batch_size: int = option("batch.size", kinds.number(0), 16384, "Size in bytes at which a partition's batch is full; limited to a quarter of buffer.memory. 0, like 1, makes each record a batch.")
+    linger_ms: int | None = option("linger.ms", kinds.number(0, LONG_MAX), 0, "How long a batch that is not full waits for more records before it is sent.")  # None: no batch is sent because of its age
+    buffer_memory: int = option("buffer.memory", kinds.number(0, LONG_MAX), 32 * MiB, "Total bytes of memory for records that wait to be sent. A larger record is refused.")
+    max_block_ms: int = option("max.block.ms", kinds.number(0, LONG_MAX), 60_000, "How long `send` waits for free buffer.memory before it fails.")
+    max_request_size: int = option("max.request.size", kinds.number(0), 1 * MiB, "Largest size of a record, and about how many bytes are sent in one request.")
+    compression_type: str = option("compression.type", CODEC, "none", "Compression codec of the record batches.")
+    compression_level: int | None = made_of(*COMPRESSION_LEVELS, default=None)  # None: the codec's default
+    delivery_timeout_ms: int = option("delivery.timeout.ms", kinds.number(0), 120_000, "How long after `send` returns a record may take to be delivered, or to fail; at least linger.ms + request.timeout.ms.")
+    request_timeout_ms: int = option("request.timeout.ms", kinds.number(0), 30_000, "How long to wait for the answer to a request before its batches are retried.")
+    retries: int = option("retries", kinds.number(0), INT_MAX, "Maximum number of retries of a batch after a retriable error. Waiting for a partition that another process has locked is not a retry.")
+    retry_backoff_ms: int = option("retry.backoff.ms", kinds.number(0, LONG_MAX), 100, "Pause before the first retry; it doubles with each further one, up to retry.backoff.max.ms.")
+    retry_backoff_max_ms: int = option("retry.backoff.max.ms", kinds.number(0, LONG_MAX), 1000, "Longest pause before a retry.")
+    max_in_flight_requests_per_connection: int = option("max.in.flight.requests.per.connection", kinds.number(1), 5, "Maximum number of requests that are sent before an answer arrives.")
+    enable_idempotence: bool = option("enable.idempotence", kinds.BOOLEAN, True, "Whether retries leave exactly one copy of each record in the log, in order. Requires acks=all, retries of at least 1, and at most 5 requests in flight.")
+    partitioner_class: str | Callable[..., Any] | None = option("partitioner.class", kinds.OptionKind(parse_dotted_path, "a function, or its path `package.module.function`"), None, "Function that chooses the partition of records without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each record.", "Kafka's partitioner")
+    partitioner_ignore_keys: bool = option("partitioner.ignore.keys", kinds.BOOLEAN, False, "Whether to choose partitions without looking at keys, as for records that have none.")
+    partitioner_adaptive_partitioning_enable: bool = option("partitioner.adaptive.partitioning.enable", kinds.BOOLEAN, True, "Whether records without a key prefer partitions with fewer waiting batches.")
+    auto_create_topics_enable: bool = option("auto.create.topics.enable", kinds.BOOLEAN, True, "Whether a topic that does not exist is created, with one partition, when a record is sent to it; for clusters in a folder. A topic that is deleted while the producer runs is not created again.")
+    flush: bool = option("flush", kinds.BOOLEAN, True, "Whether a batch is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose acknowledged records.")
+    # fmt: on
 
 
-# fmt: off
-PRODUCER_OPTIONS = (
-    Option("acks", parse_acks, "all, -1, 1, 0", ProducerConfig.acks, "When a record counts as sent: once all in-sync replicas have it (all), once the leader has it (1), or at once (0). With 0, offsets stay unknown and errors are not reported.", "all"),
-    Option("batch.size", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.batch_size, "Size in bytes at which a partition's batch is full; limited to a quarter of buffer.memory. 0, like 1, makes each record a batch."),
-    Option("linger.ms", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.linger_ms, "How long a batch that is not full waits for more records before it is sent."),
-    Option("buffer.memory", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.buffer_memory, "Total bytes of memory for records that wait to be sent. A larger record is refused."),
-    Option("max.block.ms", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.max_block_ms, "How long `send` waits for free buffer.memory before it fails."),
-    Option("max.request.size", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.max_request_size, "Largest size of a record, and about how many bytes are sent in one request."),
-    Option("compression.type", parse_compression_type, ", ".join(CODECS), ProducerConfig.compression_type, "Compression codec of the record batches."),
-    *COMPRESSION_LEVELS,
-    Option("delivery.timeout.ms", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.delivery_timeout_ms, "How long after `send` returns a record may take to be delivered, or to fail; at least linger.ms + request.timeout.ms."),
-    Option("request.timeout.ms", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.request_timeout_ms, "How long to wait for the answer to a request before its batches are retried."),
-    Option("retries", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.retries, "Maximum number of retries of a batch after a retriable error. Waiting for a partition that another process has locked is not a retry."),
-    Option("retry.backoff.ms", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.retry_backoff_ms, "Pause before the first retry; it doubles with each further one, up to retry.backoff.max.ms."),
-    Option("retry.backoff.max.ms", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.retry_backoff_max_ms, "Longest pause before a retry."),
-    Option("max.in.flight.requests.per.connection", parse_number(1), f"1 to {INT_MAX}", ProducerConfig.max_in_flight_requests_per_connection, "Maximum number of requests that are sent before an answer arrives."),
-    Option("enable.idempotence", parse_boolean, "true, false", ProducerConfig.enable_idempotence, "Whether retries leave exactly one copy of each record in the log, in order. Requires acks=all, retries of at least 1, and at most 5 requests in flight."),
-    Option("partitioner.class", parse_dotted_path, "a function, or its path `package.module.function`", None, "Function that chooses the partition of records without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each record.", "Kafka's partitioner"),
-    Option("partitioner.ignore.keys", parse_boolean, "true, false", ProducerConfig.partitioner_ignore_keys, "Whether to choose partitions without looking at keys, as for records that have none."),
-    Option("partitioner.adaptive.partitioning.enable", parse_boolean, "true, false", ProducerConfig.partitioner_adaptive_partitioning_enable, "Whether records without a key prefer partitions with fewer waiting batches."),
-    Option("auto.create.topics.enable", parse_boolean, "true, false", ProducerConfig.auto_create_topics_enable, "Whether a topic that does not exist is created, with one partition, when a record is sent to it; for clusters in a folder. A topic that is deleted while the producer runs is not created again."),
-    Option("flush", parse_boolean, "true, false", ProducerConfig.flush, "Whether a batch is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose acknowledged records."),
-)
-# fmt: on
+PRODUCER_OPTIONS = table_of(ProducerConfig)
 
 _NO_BROKER = "it concerns connections to brokers"
 _NO_METRICS = "nothing collects metrics"
@@ -133,17 +112,17 @@ def parse_producer_options(*options: Mapping[str, Any]) -> ProducerConfig:
             raise ConfigError(f"option {key!r} is given twice{forms}")
         names[key] = name
         if key in known:
-            given[key] = _parsed(known[key], value)
+            is_function = (
+                key == "partitioner.class" and callable(value) and not isinstance(value, type)
+            )
+            given[key] = value if is_function else known[key].parse(value)
         elif (reason := _no_meaning(key)) is not None:
             raise ConfigError(f"option {key!r} has no meaning here: {reason}; leave it out")
         else:
             refuse_unknown(name, list(known))
-    values = {option.key: option.default for option in PRODUCER_OPTIONS} | given
-    level = compression_level(values.__getitem__)
-    for option in COMPRESSION_LEVELS:
-        del values[option.key]
+    values = {key: option.default for key, option in known.items()} | given
     config = ProducerConfig(
-        **{key.replace(".", "_"): value for key, value in values.items()}, compression_level=level
+        **fields_of(ProducerConfig, given), compression_level=compression_level(values.__getitem__)
     )
     config = replace(
         config,
@@ -162,20 +141,6 @@ def fair_batch_size(batch_size: int, buffer_memory: int, partitions: int) -> int
     """
     each = max(buffer_memory // (2 * partitions), _BATCH_SIZE_MIN)
     return min(batch_size, each)
-
-
-def _parsed(option: Option, value: Any) -> Any:
-    is_function = callable(value) and not isinstance(value, type)
-    if option.key == "partitioner.class" and is_function:
-        return value
-    if isinstance(value, bool):
-        return option.parse(option.key, str(value).lower())
-    if isinstance(value, (int, str)):
-        return option.parse(option.key, str(value))
-    raise ConfigError(
-        f"option {option.key!r} is {arguments.shown(value)} of type {type(value).__name__}; "
-        f"accepted: {option.accepts}"
-    )
 
 
 def _no_meaning(key: str) -> str | None:

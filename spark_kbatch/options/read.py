@@ -21,21 +21,22 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import EARLIEST, INT_MAX, LATEST, LONG_MAX, IsolationLevel, TopicPartition
+from spark_kbatch.options import kinds
 from spark_kbatch.options.option import (
     BOOTSTRAP,
     PATH,
     Given,
     Option,
-    options_of,
-    parse_boolean,
-    parse_number,
-    refuse,
+    fields_of,
+    made_of,
+    option,
+    table_of,
 )
 from spark_kbatch.options.remote import ClusterOptions, path_or_cluster_of
 from spark_kbatch.options.topic import ensure_valid_topic
 from spark_kbatch.options.write import (
+    FOREIGN_ENDS,
     MAX_DECOMPRESSED_BATCH_BYTES,
-    parse_foreign_end,
     parse_isolation_level,
 )
 
@@ -111,57 +112,21 @@ class Patience(NamedTuple):
 DEFAULT_PATIENCE = Patience()
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """The parsed options of `spark.read` or `spark.readStream`; a stream ignores `ending`."""
-
-    path: str  # empty for a real cluster
-    selection: Selection
-    starting: Bound
-    ending: Bound
-    no_match: NoMatch  # what to do where no record has the starting time or a later one
-    fail_on_data_loss: bool
-    include_headers: bool
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    max_offsets_per_trigger: int | None
-    min_offsets_per_trigger: int | None
-    max_trigger_delay_ms: int
-    foreign_end: str
-    isolation_level: IsolationLevel
-    max_decompressed_batch_bytes: int
-    cluster: ClusterOptions | None = None  # a real one, which is read in place of `path`
-    patience: Patience = DEFAULT_PATIENCE  # with the real cluster
-
-
-def _foreign_end(key: str, value: str) -> str:
-    text = value.strip().lower()
-    parse_foreign_end(key, text)
-    return text
-
-
-def _no_match(key: str, value: str) -> str:
-    text = value.strip().lower()
-    if text not in ("error", "latest"):
-        refuse(key, value, "error, latest")
-    return text
-
-
 def _subscribe(key: str, value: str) -> Subscribe:
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names:
-        refuse(key, value, "one or more topics, separated by commas")
+        kinds.refuse(key, value, "one or more topics, separated by commas")
     return Subscribe(tuple(ensure_valid_topic(name) for name in names))
 
 
 def _subscribe_pattern(key: str, value: str) -> SubscribePattern:
     pattern = value.strip()
     if not pattern:
-        refuse(key, value, "a regular expression that is not empty")
+        kinds.refuse(key, value, "a regular expression that is not empty")
     try:
         re.compile(pattern)
     except re.error as error:
-        refuse(key, value, f"a regular expression in Python's syntax; found: {error}")
+        kinds.refuse(key, value, f"a regular expression in Python's syntax; found: {error}")
     return SubscribePattern(pattern)
 
 
@@ -171,7 +136,7 @@ def _assign(key: str, value: str) -> Assign:
     for topic, partitions in _json_object(key, value, accepts).items():
         ensure_valid_topic(topic)
         if not isinstance(partitions, list):
-            refuse(key, value, accepts)
+            kinds.refuse(key, value, accepts)
         for number in partitions:
             partition = _partition_number(key, value, number, accepts)
             found.add(TopicPartition(topic, partition))
@@ -184,7 +149,7 @@ def _json_object(key: str, value: str, accepts: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        refuse(key, value, accepts)
+        kinds.refuse(key, value, accepts)
     return parsed
 
 
@@ -197,7 +162,7 @@ def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
     text = str(number)
     if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > INT_MAX:
-        refuse(key, value, accepts)
+        kinds.refuse(key, value, accepts)
     return int(text)
 
 
@@ -224,17 +189,17 @@ def _by_partition(
             topics[topic] = words[found.lower()]
             continue
         if not isinstance(found, dict):
-            refuse(key, value, f"{accepts}; topic {topic!r} has {json.dumps(found)}")
+            kinds.refuse(key, value, f"{accepts}; topic {topic!r} has {json.dumps(found)}")
         for partition, number in found.items():
             topic_partition = TopicPartition(
                 topic, _partition_number(key, value, partition, accepts)
             )
             is_integer = isinstance(number, int) and not isinstance(number, bool)
             if not is_integer or not (number in words.values() or 0 <= number <= LONG_MAX):
-                refuse(key, value, f"{accepts}; {topic_partition} has {json.dumps(number)}")
+                kinds.refuse(key, value, f"{accepts}; {topic_partition} has {json.dumps(number)}")
             # "0" and "00" are one partition, as in Spark's connector.
             if topic_partition in numbers:
-                refuse(key, value, f"{accepts}; each partition only once")
+                kinds.refuse(key, value, f"{accepts}; each partition only once")
             numbers[topic_partition] = number
     return numbers, topics
 
@@ -264,7 +229,7 @@ def _offsets(*, hint: str = "", **words: int) -> Callable[[str, str], Offsets]:
 
 
 def _timestamp(key: str, value: str) -> Timestamps:
-    return Timestamps(key, parse_number(0, LONG_MAX)(key, value))
+    return Timestamps(key, kinds.number(0, LONG_MAX).parse(key, value))
 
 
 def _timestamps(key: str, value: str) -> Timestamps:
@@ -279,57 +244,66 @@ def _time_ms(key: str, value: str) -> int:
     """Parse a duration in Spark's notation; a bare number is in milliseconds."""
     found = _TIME.fullmatch(value.strip().lower())
     if found is None or int(found[1]) < 0:
-        refuse(
+        kinds.refuse(
             key, value, "a time such as 500ms, 30s, 15m, 1h or 1d; a number without a unit is in ms"
         )
     number = int(found[1])
     return number // 1000 if found[2] == "us" else number * _UNIT_MS[found[2] or "ms"]
 
 
-def _ignored(_key: str, value: str) -> str:
-    return value
-
-
 _BATCH_STARTING_OFFSETS = _offsets(
     earliest=EARLIEST, hint="; only a stream may start at 'latest', or -1"
 )
 
-# One row a line: the table reads as a table.
-# fmt: off
-READ_OPTIONS = options_of(
-    "a read",
-    PATH,
-    BOOTSTRAP,
-    Option("subscribe", _subscribe, "topic names, separated by commas", None, "Topics to read. Exactly one of `subscribe`, `subscribePattern` and `assign` is required."),
-    Option("subscribePattern", _subscribe_pattern, "a regular expression", None, "Pattern of the topics to read, in Python's syntax. It may match anywhere in the name: `orders` selects `orders-eu`, `^orders$` does not. Internal topics are never selected."),
-    Option("assign", _assign, 'JSON: `{"events":[0,1]}`', None, "Partitions to read. Those that do not exist are left out."),
-    Option("startingOffsets", _BATCH_STARTING_OFFSETS, 'earliest, or JSON: `{"events":{"0":23,"1":-2},"clicks":"earliest"}`; a stream also: latest, -1', None, "Where to start, inclusive; -2 means earliest, -1 latest, and a word in place of a topic's partitions stands for all of them. JSON must cover every partition that is read. Used only when a stream starts for the first time: later it resumes from its checkpoint.", "earliest; for a stream: latest"),
-    Option("startingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735689600000}}`', None, "Where to start: in each partition, at the first record with the given time (in ms) or a later one. JSON must name every partition that is read. Takes precedence over startingOffsets."),
-    Option("startingTimestamp", _timestamp, "a time in ms", None, "The same, with one time for all partitions. Takes precedence over startingOffsetsByTimestamp."),
-    Option("startingOffsetsByTimestampStrategy", _no_match, "error, latest", "error", "What to do if a partition has no record with the given starting time or a later one: fail, or start at its end."),
-    Option("endingOffsets", _offsets(latest=LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1},"clicks":"latest"}`', Offsets("endingOffsets", LATEST), "Where to end, exclusive; -1 means latest. JSON must cover every partition that is read. Batch only.", "latest"),
-    Option("endingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735776000000}}`', None, "Where to end: in each partition, before the first record with the given time (in ms) or a later one; at its end if it has none. Takes precedence over endingOffsets. Batch only."),
-    Option("endingTimestamp", _timestamp, "a time in ms", None, "The same, with one time for all partitions. Takes precedence over endingOffsetsByTimestamp. Batch only."),
-    Option("failOnDataLoss", parse_boolean, "true, false", True, "Whether to fail when requested offsets are gone, or do not exist yet. With false, the offsets that are left are read, and a warning is logged."),
-    Option("includeHeaders", parse_boolean, "true, false", False, "Whether to include the record headers, as the column `headers`."),
-    Option("minPartitions", parse_number(1), f"1 to {INT_MAX}", None, "Desired minimum number of Spark partitions; large topic partitions are split to reach about that number."),
-    Option("maxRecordsPerPartition", parse_number(1, LONG_MAX), "1 or more", None, "Maximum number of offsets in one Spark partition; larger ranges are split, where both ends are given as offsets. Without this and minPartitions, a range of more than 128 MiB of log is split into pieces of about that size; in a real cluster, which does not tell sizes, there is one Spark partition for each topic partition."),
-    Option("maxOffsetsPerTrigger", parse_number(1, LONG_MAX), "1 or more", None, "About the maximum number of offsets per micro-batch, divided among the partitions in proportion to what each has. Ignored in a batch."),
-    Option("minOffsetsPerTrigger", parse_number(0, LONG_MAX), "0 or more", None, "Minimum number of new offsets for a micro-batch to start, unless maxTriggerDelay passes first. Ignored in a batch."),
-    Option("maxTriggerDelay", _time_ms, "`500ms`, `30s`, `15m`, `1h`; ms without a unit", 15 * 60_000, "How long minOffsetsPerTrigger may delay a micro-batch. Ignored in a batch.", "15m"),
-    Option("isolation.level", parse_isolation_level, "read_committed, read_uncommitted", IsolationLevel.READ_COMMITTED, "How to read records of transactions. With read_committed, those of aborted transactions are left out, and `latest` is the last stable offset, where the first open transaction starts; with read_uncommitted, all records up to the high watermark are read. Control records are never rows. Only a real broker's logs have such transactions: a kbatch job's data is not in the log before its commit."),
-    Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where to end in a real broker's log directory: after the last valid batch of each log, or at the high watermark that the broker last wrote to its checkpoint."),
-    Option("max.decompressed.batch.bytes", parse_number(1), f"1 to {INT_MAX}", MAX_DECOMPRESSED_BATCH_BYTES, "Largest size, in bytes, that one compressed batch may expand to; a larger one is an error. A task holds one such batch in memory, and a few KB of a damaged or hostile log can expand to gigabytes.", "1073741824 (1 GiB)"),
-    Option("groupIdPrefix", _ignored, "any", None, "Ignored: there are no consumer groups."),
-    Option("kafkaConsumer.pollTimeoutMs", parse_number(0, LONG_MAX), "0 or more", None, "How long a task waits for the next records of a real cluster, in spite of lost connections and leaders that move. Ignored with a folder, which is read without waiting.", "kafka.default.api.timeout.ms, 1 minute"),
-    Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", 0, "How often topics, partitions and offsets of a real cluster are looked up again after kafka.default.api.timeout.ms have passed without an answer; until then, transient errors are retried anyway. Ignored with a folder."),
-    Option("fetchOffset.retryIntervalMs", parse_number(0, LONG_MAX), "0 or more", 1000, "Pause before such a look-up is repeated. Ignored with a folder."),
-)
-# fmt: on
-
 _STREAM_STARTING_OFFSETS = _offsets(
     earliest=EARLIEST, latest=LATEST, hint="; a batch starts at neither 'latest' nor -1"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """The parsed options of `spark.read` or `spark.readStream`; a stream ignores `ending`."""
+
+    # fmt: off
+    path: str = made_of(PATH, BOOTSTRAP)  # empty for a real cluster
+    selection: Selection = made_of(
+        Option("subscribe", kinds.OptionKind(_subscribe, "topic names, separated by commas"), None, "Topics to read. Exactly one of `subscribe`, `subscribePattern` and `assign` is required."),
+        Option("subscribePattern", kinds.OptionKind(_subscribe_pattern, "a regular expression"), None, "Pattern of the topics to read, in Python's syntax. It may match anywhere in the name: `orders` selects `orders-eu`, `^orders$` does not. Internal topics are never selected."),
+        Option("assign", kinds.OptionKind(_assign, 'JSON: `{"events":[0,1]}`'), None, "Partitions to read. Those that do not exist are left out."),
+    )
+    starting: Bound = made_of(
+        Option("startingOffsets", kinds.OptionKind(_BATCH_STARTING_OFFSETS, 'earliest, or JSON: `{"events":{"0":23,"1":-2},"clicks":"earliest"}`; a stream also: latest, -1'), None, "Where to start, inclusive; -2 means earliest, -1 latest, and a word in place of a topic's partitions stands for all of them. JSON must cover every partition that is read. Used only when a stream starts for the first time: later it resumes from its checkpoint.", "earliest; for a stream: latest"),
+        Option("startingOffsetsByTimestamp", kinds.OptionKind(_timestamps, 'JSON: `{"events":{"0":1735689600000}}`'), None, "Where to start: in each partition, at the first record with the given time (in ms) or a later one. JSON must name every partition that is read. Takes precedence over startingOffsets."),
+        Option("startingTimestamp", kinds.OptionKind(_timestamp, "a time in ms"), None, "The same, with one time for all partitions. Takes precedence over startingOffsetsByTimestamp."),
+    )
+    no_match: NoMatch = option("startingOffsetsByTimestampStrategy", kinds.one_of("error", "latest"), "error", "What to do if a partition has no record with the given starting time or a later one: fail, or start at its end.")
+    ending: Bound = made_of(
+        Option("endingOffsets", kinds.OptionKind(_offsets(latest=LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1},"clicks":"latest"}`'), Offsets("endingOffsets", LATEST), "Where to end, exclusive; -1 means latest. JSON must cover every partition that is read. Batch only.", "latest"),
+        Option("endingOffsetsByTimestamp", kinds.OptionKind(_timestamps, 'JSON: `{"events":{"0":1735776000000}}`'), None, "Where to end: in each partition, before the first record with the given time (in ms) or a later one; at its end if it has none. Takes precedence over endingOffsets. Batch only."),
+        Option("endingTimestamp", kinds.OptionKind(_timestamp, "a time in ms"), None, "The same, with one time for all partitions. Takes precedence over endingOffsetsByTimestamp. Batch only."),
+    )
+    fail_on_data_loss: bool = option("failOnDataLoss", kinds.BOOLEAN, True, "Whether to fail when requested offsets are gone, or do not exist yet. With false, the offsets that are left are read, and a warning is logged.")
+    include_headers: bool = option("includeHeaders", kinds.BOOLEAN, False, "Whether to include the record headers, as the column `headers`.")
+    min_partitions: int | None = option("minPartitions", kinds.number(1), None, "Desired minimum number of Spark partitions; large topic partitions are split to reach about that number.")
+    max_records_per_partition: int | None = option("maxRecordsPerPartition", kinds.number(1, LONG_MAX), None, "Maximum number of offsets in one Spark partition; larger ranges are split, where both ends are given as offsets. Without this and minPartitions, a range of more than 128 MiB of log is split into pieces of about that size; in a real cluster, which does not tell sizes, there is one Spark partition for each topic partition.")
+    max_offsets_per_trigger: int | None = option("maxOffsetsPerTrigger", kinds.number(1, LONG_MAX), None, "About the maximum number of offsets per micro-batch, divided among the partitions in proportion to what each has. Ignored in a batch.")
+    min_offsets_per_trigger: int | None = option("minOffsetsPerTrigger", kinds.number(0, LONG_MAX), None, "Minimum number of new offsets for a micro-batch to start, unless maxTriggerDelay passes first. Ignored in a batch.")
+    max_trigger_delay_ms: int = option("maxTriggerDelay", kinds.OptionKind(_time_ms, "`500ms`, `30s`, `15m`, `1h`; ms without a unit"), 15 * 60_000, "How long minOffsetsPerTrigger may delay a micro-batch. Ignored in a batch.", "15m")
+    isolation_level: IsolationLevel = option("isolation.level", kinds.OptionKind(parse_isolation_level, "read_committed, read_uncommitted"), IsolationLevel.READ_COMMITTED, "How to read records of transactions. With read_committed, those of aborted transactions are left out, and `latest` is the last stable offset, where the first open transaction starts; with read_uncommitted, all records up to the high watermark are read. Control records are never rows. Only a real broker's logs have such transactions: a kbatch job's data is not in the log before its commit.")
+    foreign_end: str = option("foreign.end", kinds.one_of(*FOREIGN_ENDS), "log", "Where to end in a real broker's log directory: after the last valid batch of each log, or at the high watermark that the broker last wrote to its checkpoint.")
+    max_decompressed_batch_bytes: int = option("max.decompressed.batch.bytes", kinds.number(1), MAX_DECOMPRESSED_BATCH_BYTES, "Largest size, in bytes, that one compressed batch may expand to; a larger one is an error. A task holds one such batch in memory, and a few KB of a damaged or hostile log can expand to gigabytes.", "1073741824 (1 GiB)")
+    patience: Patience = made_of(
+        Option("groupIdPrefix", kinds.stripped("any"), None, "Ignored: there are no consumer groups."),
+        Option("kafkaConsumer.pollTimeoutMs", kinds.number(0, LONG_MAX), None, "How long a task waits for the next records of a real cluster, in spite of lost connections and leaders that move. Ignored with a folder, which is read without waiting.", "kafka.default.api.timeout.ms, 1 minute"),
+        Option("fetchOffset.numRetries", kinds.number(0), 0, "How often topics, partitions and offsets of a real cluster are looked up again after kafka.default.api.timeout.ms have passed without an answer; until then, transient errors are retried anyway. Ignored with a folder."),
+        Option("fetchOffset.retryIntervalMs", kinds.number(0, LONG_MAX), 1000, "Pause before such a look-up is repeated. Ignored with a folder."),
+        default=DEFAULT_PATIENCE,
+    )  # with the real cluster
+    # fmt: on
+    cluster: ClusterOptions | None = None  # a real one, which is read in place of `path`
+
+
+READ_OPTIONS = table_of(ReadOptions, "a read")
 
 
 def parse_read_options(options: Mapping[str, str], *, warn: bool = True) -> ReadOptions:
@@ -422,8 +396,8 @@ def _general(
     options: Mapping[str, str], given: Given, starting: Bound, ending: Bound, no_match: NoMatch
 ) -> ReadOptions:
     selection = _selection(given)
-    min_partitions = given.get("minPartitions")
-    max_records_per_partition = given.get("maxRecordsPerPartition")
+    for key in ("minPartitions", "maxRecordsPerPartition"):
+        given.get(key)  # which refuses a bad value before what follows
     given.ensure_none_forbidden()
     path, cluster = path_or_cluster_of(given, options)
     least, most = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
@@ -442,18 +416,8 @@ def _general(
         selection=selection,
         starting=starting,
         ending=ending,
-        no_match=no_match,
-        fail_on_data_loss=given.get("failOnDataLoss"),
-        include_headers=given.get("includeHeaders"),
-        min_partitions=min_partitions,
-        max_records_per_partition=max_records_per_partition,
-        max_offsets_per_trigger=most,
-        min_offsets_per_trigger=least,
-        max_trigger_delay_ms=given.get("maxTriggerDelay"),
-        foreign_end=given.get("foreign.end"),
-        isolation_level=given.get("isolation.level"),
-        max_decompressed_batch_bytes=given.get("max.decompressed.batch.bytes"),
         patience=DEFAULT_PATIENCE if cluster is None else patience,
+        **fields_of(ReadOptions, given),
     )
 
 

@@ -15,22 +15,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import INT_MAX, LONG_MAX
+from spark_kbatch.model import LONG_MAX
+from spark_kbatch.options import kinds
 from spark_kbatch.options.option import (
     FORBIDDEN_KAFKA_KEYS,
     IGNORED_KAFKA_KEYS,
     Given,
     MiB,
     Option,
-    parse_boolean,
-    parse_number,
+    fields_of,
+    made_of,
+    option,
     path_of,
-    refuse,
     refuse_unknown,
+    repr_of,
+    table_of,
 )
 from spark_kbatch.options.security import (
     IGNORED_SECURITY_KEYS,
@@ -49,44 +52,6 @@ _SERVERS_ACCEPTED = (
 )
 
 
-@dataclass(frozen=True, repr=False)
-class ClusterOptions:
-    """The parsed options of a client of a real Kafka cluster."""
-
-    bootstrap_servers: tuple[str, ...]  # HOST:PORT each
-    client_id: str = "spark-kbatch"
-    client_rack: str = ""
-    request_timeout_ms: int = 30_000
-    default_api_timeout_ms: int = 60_000
-    metadata_max_age_ms: int = 300_000
-    metadata_recovery_strategy: str = "rebootstrap"
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1000
-    connections_max_idle_ms: int = 540_000
-    socket_connection_setup_timeout_ms: int = 10_000
-    socket_connection_setup_timeout_max_ms: int = 30_000
-    fetch_max_bytes: int = 50 * MiB
-    fetch_min_bytes: int = 1
-    fetch_max_wait_ms: int = 500
-    max_partition_fetch_bytes: int = 4 * MiB
-    check_crcs: bool = True
-    security: Security = field(default_factory=Security)
-
-    def __repr__(self) -> str:
-        shown = [
-            f"{one.name}={getattr(self, one.name)!r}"
-            for one in fields(self)
-            if one.name in ("bootstrap_servers", "security")
-            or getattr(self, one.name) != one.default
-        ]
-        return f"ClusterOptions({', '.join(shown)})"
-
-    def __str__(self) -> str:
-        return ",".join(self.bootstrap_servers)
-
-
 def is_address(text: str) -> bool:
     """Return True if a text names servers, as HOST:PORT separated by commas, and not a folder."""
     servers = [one.strip() for one in text.split(",") if one.strip()]
@@ -103,51 +68,49 @@ def host_and_port(server: str) -> tuple[str, int]:
 
 def _bootstrap_servers(key: str, value: str) -> tuple[str, ...]:
     if not is_address(value):
-        refuse(key, value, _SERVERS_ACCEPTED)
+        kinds.refuse(key, value, _SERVERS_ACCEPTED)
     found = [_SERVER.fullmatch(one.strip()) for one in value.split(",") if one.strip()]
     servers = [f"{one['host']}:{one['port']}" for one in found if one]
     if any(not 1 <= host_and_port(one)[1] <= _PORT_MAX for one in servers):
-        refuse(key, value, f"ports from 1 to {_PORT_MAX}")
+        kinds.refuse(key, value, f"ports from 1 to {_PORT_MAX}")
     return tuple(dict.fromkeys(servers))
 
 
-def _text(_key: str, value: str) -> str:
-    return value.strip()
+@dataclass(frozen=True, repr=False)
+class ClusterOptions:
+    """The parsed options of a client of a real Kafka cluster."""
+
+    # fmt: off
+    bootstrap_servers: tuple[str, ...] = made_of(Option("bootstrap.servers", kinds.OptionKind(_bootstrap_servers, _SERVERS_ACCEPTED), None, "Servers to ask first; they name all others of the cluster.", "required"))  # HOST:PORT each
+    client_id: str = option("client.id", kinds.stripped("text"), "spark-kbatch", "Name of the client in the brokers' logs, metrics and quotas.")
+    client_rack: str = option("client.rack", kinds.stripped("text"), "", "Rack of the client: brokers with `replica.selector.class` let it read from the nearest replica.", "none")
+    request_timeout_ms: int = option("request.timeout.ms", kinds.number(1), 30_000, "How long to wait for the answer to one request; then the connection is closed, and the request fails or is retried.")
+    default_api_timeout_ms: int = option("default.api.timeout.ms", kinds.number(1), 60_000, "How long to retry what may fail transiently, such as a lost connection or a partition without a leader, before it fails.")
+    metadata_max_age_ms: int = option("metadata.max.age.ms", kinds.number(0, LONG_MAX), 300_000, "Time after which topics, partitions and leaders are looked up again, even if nothing failed.")
+    metadata_recovery_strategy: str = option("metadata.recovery.strategy", kinds.one_of("rebootstrap", "none"), "rebootstrap", "What to do if none of the known brokers can be reached: ask the bootstrap servers again, or go on with the known ones.")
+    retry_backoff_ms: int = option("retry.backoff.ms", kinds.number(0, LONG_MAX), 100, "Pause before the first retry; it doubles with each further one, up to retry.backoff.max.ms.")
+    retry_backoff_max_ms: int = option("retry.backoff.max.ms", kinds.number(0, LONG_MAX), 1000, "Longest pause before a retry.")
+    reconnect_backoff_ms: int = option("reconnect.backoff.ms", kinds.number(0, LONG_MAX), 50, "Pause before the first attempt to connect to a broker again; it doubles with each further one, up to reconnect.backoff.max.ms.")
+    reconnect_backoff_max_ms: int = option("reconnect.backoff.max.ms", kinds.number(0, LONG_MAX), 1000, "Longest pause before an attempt to connect again.")
+    connections_max_idle_ms: int = option("connections.max.idle.ms", kinds.number(1, LONG_MAX), 540_000, "Time after which an idle connection is closed.")
+    socket_connection_setup_timeout_ms: int = option("socket.connection.setup.timeout.ms", kinds.number(1, LONG_MAX), 10_000, "How long a connection may take to be made, TLS included; it doubles with each failure, up to socket.connection.setup.timeout.max.ms.")
+    socket_connection_setup_timeout_max_ms: int = option("socket.connection.setup.timeout.max.ms", kinds.number(1, LONG_MAX), 30_000, "Longest time that a connection may take to be made.")
+    fetch_max_bytes: int = option("fetch.max.bytes", kinds.number(0), 50 * MiB, "Maximum bytes of records in one answer to a fetch. The first batch is sent even if it is larger.")
+    fetch_min_bytes: int = option("fetch.min.bytes", kinds.number(0), 1, "Bytes that a broker waits for before it answers a fetch.")
+    fetch_max_wait_ms: int = option("fetch.max.wait.ms", kinds.number(0), 500, "How long a broker waits for fetch.min.bytes.")
+    max_partition_fetch_bytes: int = option("max.partition.fetch.bytes", kinds.number(0), 4 * MiB, "Maximum bytes of one partition in an answer to a fetch. The first batch is sent even if it is larger. A task holds two answers. Kafka's default is 1 MiB.")
+    check_crcs: bool = option("check.crcs", kinds.BOOLEAN, True, "Ignored: the CRC of each batch is always checked.")
+    security: Security = made_of(*SECURITY_OPTIONS, default=Security())
+    # fmt: on
+
+    def __repr__(self) -> str:
+        return repr_of(self)
+
+    def __str__(self) -> str:
+        return ",".join(self.bootstrap_servers)
 
 
-def _recovery(key: str, value: str) -> str:
-    found = value.strip().lower()
-    if found not in ("rebootstrap", "none"):
-        refuse(key, value, "rebootstrap, none")
-    return found
-
-
-# fmt: off
-CLUSTER_OPTIONS = (
-    Option("bootstrap.servers", _bootstrap_servers, _SERVERS_ACCEPTED, None, "Servers to ask first; they name all others of the cluster.", "required"),
-    Option("client.id", _text, "text", ClusterOptions.client_id, "Name of the client in the brokers' logs, metrics and quotas."),
-    Option("client.rack", _text, "text", ClusterOptions.client_rack, "Rack of the client: brokers with `replica.selector.class` let it read from the nearest replica.", "none"),
-    Option("request.timeout.ms", parse_number(1), f"1 to {INT_MAX}", ClusterOptions.request_timeout_ms, "How long to wait for the answer to one request; then the connection is closed, and the request fails or is retried."),
-    Option("default.api.timeout.ms", parse_number(1), f"1 to {INT_MAX}", ClusterOptions.default_api_timeout_ms, "How long to retry what may fail transiently, such as a lost connection or a partition without a leader, before it fails."),
-    Option("metadata.max.age.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.metadata_max_age_ms, "Time after which topics, partitions and leaders are looked up again, even if nothing failed."),
-    Option("metadata.recovery.strategy", _recovery, "rebootstrap, none", ClusterOptions.metadata_recovery_strategy, "What to do if none of the known brokers can be reached: ask the bootstrap servers again, or go on with the known ones."),
-    Option("retry.backoff.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.retry_backoff_ms, "Pause before the first retry; it doubles with each further one, up to retry.backoff.max.ms."),
-    Option("retry.backoff.max.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.retry_backoff_max_ms, "Longest pause before a retry."),
-    Option("reconnect.backoff.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.reconnect_backoff_ms, "Pause before the first attempt to connect to a broker again; it doubles with each further one, up to reconnect.backoff.max.ms."),
-    Option("reconnect.backoff.max.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.reconnect_backoff_max_ms, "Longest pause before an attempt to connect again."),
-    Option("connections.max.idle.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.connections_max_idle_ms, "Time after which an idle connection is closed."),
-    Option("socket.connection.setup.timeout.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.socket_connection_setup_timeout_ms, "How long a connection may take to be made, TLS included; it doubles with each failure, up to socket.connection.setup.timeout.max.ms."),
-    Option("socket.connection.setup.timeout.max.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.socket_connection_setup_timeout_max_ms, "Longest time that a connection may take to be made."),
-    Option("fetch.max.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_max_bytes, "Maximum bytes of records in one answer to a fetch. The first batch is sent even if it is larger."),
-    Option("fetch.min.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_min_bytes, "Bytes that a broker waits for before it answers a fetch."),
-    Option("fetch.max.wait.ms", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_max_wait_ms, "How long a broker waits for fetch.min.bytes."),
-    Option("max.partition.fetch.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.max_partition_fetch_bytes, "Maximum bytes of one partition in an answer to a fetch. The first batch is sent even if it is larger. A task holds two answers. Kafka's default is 1 MiB."),
-    Option("check.crcs", parse_boolean, "true, false", ClusterOptions.check_crcs, "Ignored: the CRC of each batch is always checked."),
-    *SECURITY_OPTIONS,
-)
-# fmt: on
-
-_SECURITY_KEYS = frozenset(option.key for option in SECURITY_OPTIONS)
+CLUSTER_OPTIONS = table_of(ClusterOptions)
 _KEYS = {option.key: option for option in CLUSTER_OPTIONS}
 
 
@@ -174,14 +137,12 @@ def parse_cluster_options(options: Mapping[str, Any], *, alone: bool = False) ->
         elif texts.setdefault(key, value) != value:
             raise ConfigError(f"option {key!r} is given twice, with different values; give it once")
         else:
-            values[key] = option.parse(key, _as_text(key, value))
+            values[key] = option.kind.parse(key, _as_text(key, value))
     if "bootstrap.servers" not in values:
         raise ConfigError(
             f"option 'kafka.bootstrap.servers' is not given; accepted: {_SERVERS_ACCEPTED}"
         )
-    secured = {key: values.pop(key) for key in _SECURITY_KEYS & values.keys()}
-    cluster = {key.replace(".", "_"): value for key, value in values.items()}
-    return ClusterOptions(**cluster, security=security_of(secured))
+    return ClusterOptions(**fields_of(ClusterOptions, values), security=security_of(values))
 
 
 def parse_client_options(servers: Any, *given: Mapping[str, Any]) -> ClusterOptions:

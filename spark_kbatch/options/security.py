@@ -13,12 +13,13 @@ security/ssl/DefaultSslEngineFactory.java.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.options.option import Option, refuse
+from spark_kbatch.options import kinds
+from spark_kbatch.options.option import fields_of, option, repr_of, table_of
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = (
@@ -58,71 +59,14 @@ class Jaas(NamedTuple):
 NO_JAAS = Jaas()
 
 
-@dataclass(frozen=True, repr=False)
-class Security:
-    """A client's identity, and the protection of its connections; each field is a key of Kafka's."""
-
-    protocol: str = "PLAINTEXT"
-    ssl_truststore_location: str = ""
-    ssl_truststore_certificates: str = ""  # PEM
-    ssl_keystore_location: str = ""
-    ssl_keystore_certificate_chain: str = ""  # PEM
-    ssl_keystore_key: Secret = NO_SECRET  # PEM
-    ssl_key_password: Secret = NO_SECRET
-    ssl_endpoint_identification_algorithm: str = "https"  # empty: names are not checked
-    ssl_enabled_protocols: tuple[str, ...] = TLS_VERSIONS
-    ssl_cipher_suites: tuple[str, ...] = ()
-    sasl_mechanism: str = "GSSAPI"
-    sasl_jaas_config: Jaas = NO_JAAS
-    sasl_kerberos_service_name: str = ""
-    sasl_login_callback_handler_class: str = ""
-    sasl_oauthbearer_token_endpoint_url: str = ""
-    sasl_oauthbearer_scope: str = ""
-    sasl_oauthbearer_client_id: str = ""
-    sasl_oauthbearer_client_secret: Secret = NO_SECRET
-
-    def __repr__(self) -> str:
-        defaults = Security()
-        shown = [
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in fields(self)
-            if getattr(self, field.name) != getattr(defaults, field.name)
-        ]
-        return f"Security({', '.join(shown)})"
-
-    @property
-    def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.protocol.endswith("SSL")
-
-    @property
-    def uses_sasl(self) -> bool:
-        """Whether the client authenticates itself by SASL."""
-        return self.protocol.startswith("SASL")
-
-
-def _text(_key: str, value: str) -> str:
-    return value.strip()
-
-
 def _secret(_key: str, value: str) -> Secret:
     return Secret(value)
-
-
-def _one_of(accepted: tuple[str, ...]) -> Callable[[str, str], str]:
-    def parse(key: str, value: str) -> str:
-        found = value.strip().upper()
-        if found not in accepted:
-            refuse(key, value, ", ".join(accepted))
-        return found
-
-    return parse
 
 
 def _identification(key: str, value: str) -> str:
     found = value.strip().lower()
     if found not in ("https", ""):
-        refuse(key, value, "https, or empty to accept a certificate of any name")
+        kinds.refuse(key, value, "https, or empty to accept a certificate of any name")
     return found
 
 
@@ -130,7 +74,7 @@ def _tls_versions(key: str, value: str) -> tuple[str, ...]:
     by_name = {one.lower(): one for one in TLS_VERSIONS}
     found = [by_name.get(one.lower()) for one in _split(value)]
     if not found or None in found:
-        refuse(key, value, f"{', '.join(TLS_VERSIONS)}, separated by commas")
+        kinds.refuse(key, value, f"{', '.join(TLS_VERSIONS)}, separated by commas")
     return tuple(one for one in found if one is not None)
 
 
@@ -232,37 +176,48 @@ def _refuse_jaas(key: str, why: str) -> NoReturn:
     raise ConfigError(f"option {key!r} is not valid: {why}; accepted: {_JAAS_ACCEPTS}")
 
 
-# fmt: off
-SECURITY_OPTIONS = (
-    Option("security.protocol", _one_of(PROTOCOLS), ", ".join(PROTOCOLS), Security.protocol, "How connections are secured: with SSL they are encrypted, with SASL the client authenticates itself."),
-    Option("ssl.truststore.location", _pem_location, "a PEM file", "", "File with the certificates of the authorities that brokers' certificates are checked against. Executors read it too, at the same path.", "the system's authorities"),
-    Option("ssl.truststore.certificates", _text, "PEM text", "", "The same certificates as text, in place of a file.", "none"),
-    Option("ssl.truststore.type", _store_type, "PEM", "PEM", "Format of the certificates. Key stores of Java are refused, with the command that converts them."),
-    Option("ssl.keystore.location", _pem_location, "a PEM file", "", "File with the client's private key and certificate chain, for brokers that ask for a client certificate.", "none"),
-    Option("ssl.keystore.certificate.chain", _text, "PEM text", "", "The certificate chain as text, in place of a file; with ssl.keystore.key.", "none"),
-    Option("ssl.keystore.key", _secret, "PEM text", NO_SECRET, "The private key as text, in place of a file; with ssl.keystore.certificate.chain.", "none"),
-    Option("ssl.keystore.type", _store_type, "PEM", "PEM", "Format of the private key."),
-    Option("ssl.key.password", _secret, "a password", NO_SECRET, "Password of the private key, if it is encrypted.", "none"),
-    Option("ssl.endpoint.identification.algorithm", _identification, "https, or empty", Security.ssl_endpoint_identification_algorithm, "How to check that a certificate is for the broker's host name. Empty accepts any name, so that any holder of a certificate from the same authority can pass for the broker."),
-    Option("ssl.enabled.protocols", _tls_versions, ", ".join(TLS_VERSIONS), Security.ssl_enabled_protocols, "Versions of TLS to offer.", "TLSv1.2,TLSv1.3"),
-    Option("ssl.cipher.suites", _listed, "names of OpenSSL or IANA, separated by commas", (), "Cipher suites to offer, for TLS 1.2.", "OpenSSL's"),
-    Option("sasl.mechanism", _one_of(MECHANISMS), ", ".join(MECHANISMS), Security.sasl_mechanism, "How the client authenticates itself. GSSAPI needs the package `gssapi` and a ticket, from `kinit` or a keytab in the environment variable `KRB5_CLIENT_KTNAME`; AWS_MSK_IAM needs the package `botocore`."),
-    Option("sasl.jaas.config", parse_jaas, 'as for Kafka: `org.apache.kafka.common.security.scram.ScramLoginModule required username="NAME" password="PASSWORD";`', Jaas(), "Login module and credentials, as one would give them to a Java client. Only the user name, the password and other options are used, the classes are not.", "none"),
-    Option("sasl.kerberos.service.name", _text, "a name", "", "Name of the Kerberos principal that brokers run as.", "none"),
-    Option("sasl.login.callback.handler.class", _text, "a class of Kafka, or a function `package.module.function`", "", "Where tokens come from, for OAUTHBEARER: a Python function without arguments that returns a token. Classes of Kafka are accepted; which of its ways is used follows from the other options.", "none"),
-    Option("sasl.oauthbearer.token.endpoint.url", _text, "a URL: https, http, file", "", "Where OAUTHBEARER gets tokens: the identity provider's endpoint, or a file that holds one.", "none"),
-    Option("sasl.oauthbearer.scope", _text, "text", "", "Scope to ask the token endpoint for.", "none"),
-    Option("sasl.oauthbearer.client.credentials.client.id", _text, "text", "", "Client id for the token endpoint; `clientId` of sasl.jaas.config does the same.", "none"),
-    Option("sasl.oauthbearer.client.credentials.client.secret", _secret, "a password", NO_SECRET, "Client secret for the token endpoint; `clientSecret` of sasl.jaas.config does the same.", "none"),
-)
-# fmt: on
+@dataclass(frozen=True, repr=False)
+class Security:
+    """A client's identity, and the protection of its connections; each field is a key of Kafka's."""
 
-_FIELDS = {
-    "security.protocol": "protocol",
-    "sasl.oauthbearer.client.credentials.client.id": "sasl_oauthbearer_client_id",
-    "sasl.oauthbearer.client.credentials.client.secret": "sasl_oauthbearer_client_secret",
-}
-_WITHOUT_FIELD = ("ssl.truststore.type", "ssl.keystore.type")  # checked, and then of no further use
+    # fmt: off
+    protocol: str = option("security.protocol", kinds.one_of(*PROTOCOLS), "PLAINTEXT", "How connections are secured: with SSL they are encrypted, with SASL the client authenticates itself.")
+    ssl_truststore_location: str = option("ssl.truststore.location", kinds.OptionKind(_pem_location, "a PEM file"), "", "File with the certificates of the authorities that brokers' certificates are checked against. Executors read it too, at the same path.", "the system's authorities")
+    ssl_truststore_certificates: str = option("ssl.truststore.certificates", kinds.stripped("PEM text"), "", "The same certificates as text, in place of a file.", "none")  # PEM
+    ssl_truststore_type: str = option("ssl.truststore.type", kinds.OptionKind(_store_type, "PEM"), "PEM", "Format of the certificates. Key stores of Java are refused, with the command that converts them.")
+    ssl_keystore_location: str = option("ssl.keystore.location", kinds.OptionKind(_pem_location, "a PEM file"), "", "File with the client's private key and certificate chain, for brokers that ask for a client certificate.", "none")
+    ssl_keystore_certificate_chain: str = option("ssl.keystore.certificate.chain", kinds.stripped("PEM text"), "", "The certificate chain as text, in place of a file; with ssl.keystore.key.", "none")  # PEM
+    ssl_keystore_key: Secret = option("ssl.keystore.key", kinds.OptionKind(_secret, "PEM text"), NO_SECRET, "The private key as text, in place of a file; with ssl.keystore.certificate.chain.", "none")  # PEM
+    ssl_keystore_type: str = option("ssl.keystore.type", kinds.OptionKind(_store_type, "PEM"), "PEM", "Format of the private key.")
+    ssl_key_password: Secret = option("ssl.key.password", kinds.OptionKind(_secret, "a password"), NO_SECRET, "Password of the private key, if it is encrypted.", "none")
+    ssl_endpoint_identification_algorithm: str = option("ssl.endpoint.identification.algorithm", kinds.OptionKind(_identification, "https, or empty"), "https", "How to check that a certificate is for the broker's host name. Empty accepts any name, so that any holder of a certificate from the same authority can pass for the broker.")  # empty: names are not checked
+    ssl_enabled_protocols: tuple[str, ...] = option("ssl.enabled.protocols", kinds.OptionKind(_tls_versions, ", ".join(TLS_VERSIONS)), TLS_VERSIONS, "Versions of TLS to offer.", "TLSv1.2,TLSv1.3")
+    ssl_cipher_suites: tuple[str, ...] = option("ssl.cipher.suites", kinds.OptionKind(_listed, "names of OpenSSL or IANA, separated by commas"), (), "Cipher suites to offer, for TLS 1.2.", "OpenSSL's")
+    sasl_mechanism: str = option("sasl.mechanism", kinds.one_of(*MECHANISMS), "GSSAPI", "How the client authenticates itself. GSSAPI needs the package `gssapi` and a ticket, from `kinit` or a keytab in the environment variable `KRB5_CLIENT_KTNAME`; AWS_MSK_IAM needs the package `botocore`.")
+    sasl_jaas_config: Jaas = option("sasl.jaas.config", kinds.OptionKind(parse_jaas, 'as for Kafka: `org.apache.kafka.common.security.scram.ScramLoginModule required username="NAME" password="PASSWORD";`'), NO_JAAS, "Login module and credentials, as one would give them to a Java client. Only the user name, the password and other options are used, the classes are not.", "none")
+    sasl_kerberos_service_name: str = option("sasl.kerberos.service.name", kinds.stripped("a name"), "", "Name of the Kerberos principal that brokers run as.", "none")
+    sasl_login_callback_handler_class: str = option("sasl.login.callback.handler.class", kinds.stripped("a class of Kafka, or a function `package.module.function`"), "", "Where tokens come from, for OAUTHBEARER: a Python function without arguments that returns a token. Classes of Kafka are accepted; which of its ways is used follows from the other options.", "none")
+    sasl_oauthbearer_token_endpoint_url: str = option("sasl.oauthbearer.token.endpoint.url", kinds.stripped("a URL: https, http, file"), "", "Where OAUTHBEARER gets tokens: the identity provider's endpoint, or a file that holds one.", "none")
+    sasl_oauthbearer_scope: str = option("sasl.oauthbearer.scope", kinds.stripped("text"), "", "Scope to ask the token endpoint for.", "none")
+    sasl_oauthbearer_client_id: str = option("sasl.oauthbearer.client.credentials.client.id", kinds.stripped("text"), "", "Client id for the token endpoint; `clientId` of sasl.jaas.config does the same.", "none")
+    sasl_oauthbearer_client_secret: Secret = option("sasl.oauthbearer.client.credentials.client.secret", kinds.OptionKind(_secret, "a password"), NO_SECRET, "Client secret for the token endpoint; `clientSecret` of sasl.jaas.config does the same.", "none")
+    # fmt: on
+
+    def __repr__(self) -> str:
+        return repr_of(self)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether the client authenticates itself by SASL."""
+        return self.protocol.startswith("SASL")
+
+
+SECURITY_OPTIONS = table_of(Security)
 
 # Keys that Kafka's clients know and that change nothing here.
 IGNORED_SECURITY_KEYS = frozenset(
@@ -287,13 +242,7 @@ def security_of(values: Mapping[str, Any]) -> Security:
     Raises:
         ConfigError: names the options that do not fit.
     """
-    security = Security(
-        **{
-            _FIELDS.get(key, key.replace(".", "_")): value
-            for key, value in values.items()
-            if key not in _WITHOUT_FIELD
-        }
-    )
+    security = Security(**fields_of(Security, values))
     _ensure_one_of_each_store(security)
     if security.uses_sasl:
         _ensure_credentials(security)

@@ -19,15 +19,8 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
 )
 from spark_kbatch.model import CODECS, INT_MAX, LONG_MAX
-from spark_kbatch.options import arguments
-from spark_kbatch.options.option import (
-    GiB,
-    Given,
-    MiB,
-    Option,
-    parse_number,
-    refuse,
-)
+from spark_kbatch.options import arguments, kinds
+from spark_kbatch.options.option import GiB, Given, MiB, Option, option, table_of
 
 INTERNAL_PREFIX = "__"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
@@ -115,8 +108,26 @@ def message_magic(version: str) -> int:
     found = _VERSION.fullmatch(version.strip())
     major, minor = (int(found[1]), int(found[2])) if found else (0, 0)
     if (major == 0 and minor < 8) or major > 4:
-        refuse("message.format.version", version, _VERSIONS)
+        kinds.refuse("message.format.version", version, _VERSIONS)
     return 2 if major else (0 if minor < 10 else 1 if minor == 10 else 2)
+
+
+def _cleanup_policy(key: str, value: str) -> str:
+    policies = [policy.strip().lower() for policy in value.split(",")]
+    if "compact" in policies:
+        kinds.refuse(
+            key, value,
+            "delete; compaction leaves gaps between offsets, and logs written here have none",
+        )  # fmt: skip
+    if policies != ["delete"]:
+        kinds.refuse(key, value, "delete")
+    return "delete"
+
+
+def _format_version(key: str, value: str) -> str:
+    del key
+    message_magic(value)
+    return value.strip()
 
 
 @dataclass(frozen=True)
@@ -130,35 +141,32 @@ class TopicConfig:
         ConfigError: a timestamp type, a cleanup policy, a codec or a version that is not accepted.
     """
 
-    max_message_bytes: int = 1 * MiB + 12
-    segment_bytes: int = 1 * GiB
-    index_interval_bytes: int = 4096
-    segment_index_bytes: int = 10 * MiB
-    segment_ms: int = LONG_MAX
-    message_timestamp_type: str = CREATE_TIME
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_after_max_ms: int = 3_600_000
-    retention_ms: int = NO_LIMIT
-    retention_bytes: int = NO_LIMIT
-    file_delete_delay_ms: int = 60_000
-    cleanup_policy: str = "delete"
-    message_format_version: str = "3.0"
-    min_insync_replicas: int = 1
-    compression_type: str = PRODUCER
+    # fmt: off
+    max_message_bytes: int = option("max.message.bytes", kinds.number(0), 1 * MiB + 12, "Largest record batch, after compression, that the topic accepts.")
+    segment_bytes: int = option("segment.bytes", kinds.number(1 * MiB), 1 * GiB, "Largest size of a segment file.")
+    index_interval_bytes: int = option("index.interval.bytes", kinds.number(0), 4096, "How many bytes lie between two index entries. More entries find an offset faster, but make the index larger.")
+    segment_index_bytes: int = option("segment.index.bytes", kinds.number(24), 10 * MiB, "Largest size of an index file; a segment with a full index is rolled.")
+    segment_ms: int = option("segment.ms", kinds.number(1, LONG_MAX), LONG_MAX, "How long a segment takes records before the next one is rolled, by the records' times: from the first batch of the segment to the new record; by the clock where records have no times.", "not set")
+    message_timestamp_type: str = option("message.timestamp.type", kinds.one_of(CREATE_TIME, LOG_APPEND_TIME), CREATE_TIME, "Whether a record has the time of its creation or of its append to the log (in a Spark job: of the commit).")
+    message_timestamp_before_max_ms: int = option("message.timestamp.before.max.ms", kinds.number(0, LONG_MAX), LONG_MAX, "How far a record's time may lie before the time of writing; records older than that are refused. Ignored with LogAppendTime.", "not set")
+    message_timestamp_after_max_ms: int = option("message.timestamp.after.max.ms", kinds.number(0, LONG_MAX), 3_600_000, "How far a record's time may lie after the time of writing; records later than that are refused: most often such a time is in microseconds by mistake. Ignored with LogAppendTime.")
+    retention_ms: int = option("retention.ms", kinds.number(NO_LIMIT, LONG_MAX), NO_LIMIT, "How long records are kept: segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written.")
+    retention_bytes: int = option("retention.bytes", kinds.number(NO_LIMIT, LONG_MAX), NO_LIMIT, "How large a partition may grow: its oldest segments are deleted as long as the rest still has this many bytes; -1 keeps all.")
+    file_delete_delay_ms: int = option("file.delete.delay.ms", kinds.number(0, LONG_MAX), 60_000, "How long the files of deleted segments, renamed to `.deleted`, and those of a deleted topic stay on disk.")
+    cleanup_policy: str = option("cleanup.policy", kinds.OptionKind(_cleanup_policy, "delete"), "delete", "What happens to old segments. Compaction is refused: it leaves gaps between offsets.")
+    message_format_version: str = option("message.format.version", kinds.OptionKind(_format_version, _VERSIONS), "3.0", "Record format, named by a version of Kafka that wrote it: V0 before 0.10, V1 before 0.11, then V2. V0 and V1 have no headers, no zstd and no idempotent producers; V0 has no timestamps.")
+    min_insync_replicas: int = option("min.insync.replicas", kinds.number(1), 1, "How many replicas of a partition, the leader included, must be in sync for a write with acks=all to succeed; with fewer, nothing is written. A number above the replication factor means all replicas.")
+    compression_type: str = option("compression.type", kinds.one_of(PRODUCER, UNCOMPRESSED, *(name for name, codec in CODECS.items() if codec)), PRODUCER, "The codec that record batches are stored with. With `producer` that is the one that the producer has chosen; with any other it is this one, at its default level: writers of ours use it instead of their own, and what other clients send is compressed again.")
+    # fmt: on
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            value = getattr(self, setting.name)
+        for setting in CONFIG_OPTIONS:
+            field = topic_field(setting.key)
+            value = getattr(self, field)
             if isinstance(setting.default, int):
-                arguments.whole_number(setting.name, value, NO_LIMIT)
+                arguments.whole_number(field, value, NO_LIMIT)
             else:
-                arguments.text(setting.name, value)
-        for field, parse in (
-            ("message_timestamp_type", _timestamp_type),
-            ("cleanup_policy", _cleanup_policy),
-            ("compression_type", _compression_type),
-        ):
-            object.__setattr__(self, field, parse(topic_key(field), getattr(self, field)))
+                object.__setattr__(self, field, setting.parse(arguments.text(field, value)))
         if self.message_magic == 0 and self.is_log_append_time:
             raise ConfigError(
                 "option 'message.timestamp.type' is 'LogAppendTime', which needs "
@@ -232,6 +240,11 @@ class TopicConfig:
     def has_retention(self) -> bool:
         """Whether records are deleted by age or size."""
         return (self.retention_ms, self.retention_bytes) != (NO_LIMIT, NO_LIMIT)
+
+
+# All settings of a topic; a write's options have all but the last, where the key is the producer's.
+CONFIG_OPTIONS = table_of(TopicConfig)
+TOPIC_OPTIONS = CONFIG_OPTIONS[:-1]
 
 
 def topic_key(field: str) -> str:
@@ -310,68 +323,6 @@ class Topic:
     def stored_codec(self, sent_codec: int) -> int:
         """Return the codec that a batch is stored with, given the one that its producer used."""
         return sent_codec if self.config is None else self.config.stored_codec(sent_codec)
-
-
-def _timestamp_type(key: str, value: str) -> str:
-    found = {name.lower(): name for name in (CREATE_TIME, LOG_APPEND_TIME)}.get(
-        value.strip().lower()
-    )
-    if found is None:
-        refuse(key, value, f"{CREATE_TIME}, {LOG_APPEND_TIME}")
-    return found
-
-
-def _cleanup_policy(key: str, value: str) -> str:
-    policies = [policy.strip().lower() for policy in value.split(",")]
-    if "compact" in policies:
-        refuse(
-            key, value,
-            "delete; compaction leaves gaps between offsets, and logs written here have none",
-        )  # fmt: skip
-    if policies != ["delete"]:
-        refuse(key, value, "delete")
-    return "delete"
-
-
-def _compression_type(key: str, value: str) -> str:
-    text = value.strip().lower()
-    accepted = (PRODUCER, UNCOMPRESSED, *(name for name, codec in CODECS.items() if codec))
-    if text not in accepted:
-        refuse(key, value, ", ".join(accepted))
-    return text
-
-
-def _format_version(key: str, value: str) -> str:
-    del key
-    message_magic(value)
-    return value.strip()
-
-
-# One row a line: the tables read as tables.
-# fmt: off
-TOPIC_OPTIONS = (
-    Option("max.message.bytes", parse_number(0), f"0 to {INT_MAX}", TopicConfig.max_message_bytes, "Largest record batch, after compression, that the topic accepts."),
-    Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", TopicConfig.segment_bytes, "Largest size of a segment file."),
-    Option("segment.ms", parse_number(1, LONG_MAX), "1 or more", TopicConfig.segment_ms, "How long a segment takes records before the next one is rolled, by the records' times: from the first batch of the segment to the new record; by the clock where records have no times.", "not set"),
-    Option("segment.index.bytes", parse_number(24, INT_MAX), "24 to 2147483647", TopicConfig.segment_index_bytes, "Largest size of an index file; a segment with a full index is rolled."),
-    Option("index.interval.bytes", parse_number(0), f"0 to {INT_MAX}", TopicConfig.index_interval_bytes, "How many bytes lie between two index entries. More entries find an offset faster, but make the index larger."),
-    Option("message.timestamp.type", _timestamp_type, "CreateTime, LogAppendTime", TopicConfig.message_timestamp_type, "Whether a record has the time of its creation or of its append to the log (in a Spark job: of the commit)."),
-    Option("message.timestamp.before.max.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.message_timestamp_before_max_ms, "How far a record's time may lie before the time of writing; records older than that are refused. Ignored with LogAppendTime.", "not set"),
-    Option("message.timestamp.after.max.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.message_timestamp_after_max_ms, "How far a record's time may lie after the time of writing; records later than that are refused: most often such a time is in microseconds by mistake. Ignored with LogAppendTime."),
-    Option("retention.ms", parse_number(-1, LONG_MAX), "-1 or more", TopicConfig.retention_ms, "How long records are kept: segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written."),
-    Option("retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", TopicConfig.retention_bytes, "How large a partition may grow: its oldest segments are deleted as long as the rest still has this many bytes; -1 keeps all."),
-    Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.file_delete_delay_ms, "How long the files of deleted segments, renamed to `.deleted`, and those of a deleted topic stay on disk."),
-    Option("message.format.version", _format_version, _VERSIONS, TopicConfig.message_format_version, "Record format, named by a version of Kafka that wrote it: V0 before 0.10, V1 before 0.11, then V2. V0 and V1 have no headers, no zstd and no idempotent producers; V0 has no timestamps."),
-    Option("min.insync.replicas", parse_number(1), f"1 to {INT_MAX}", TopicConfig.min_insync_replicas, "How many replicas of a partition, the leader included, must be in sync for a write with acks=all to succeed; with fewer, nothing is written. A number above the replication factor means all replicas."),
-    Option("cleanup.policy", _cleanup_policy, "delete", TopicConfig.cleanup_policy, "What happens to old segments. Compaction is refused: it leaves gaps between offsets."),
-)
-
-# All settings of a topic. The last is none of a write's options, where the key is the producer's.
-CONFIG_OPTIONS = (
-    *TOPIC_OPTIONS,
-    Option("compression.type", _compression_type, "producer, uncompressed, gzip, snappy, lz4, zstd", TopicConfig.compression_type, "The codec that record batches are stored with. With `producer` that is the one that the producer has chosen; with any other it is this one, at its default level: writers of ours use it instead of their own, and what other clients send is compressed again."),
-)
-# fmt: on
 
 
 def parse_topic_options(options: Any) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import INT_MAX
-from spark_kbatch.options.option import refuse, refuse_unknown
+from spark_kbatch.options.kinds import refuse
+from spark_kbatch.options.option import Option, refuse_unknown
 from spark_kbatch.options.server import SERVER_OPTIONS, ServerConfig
 from spark_kbatch.options.topic import (
     CONFIG_OPTIONS,
@@ -119,16 +120,7 @@ _OPTIONS = {option.key: option for option in CONFIG_OPTIONS}
 def topic_settings(config: TopicConfig, given: Collection[str]) -> list[Setting]:
     """Return the settings of a topic; the keys in `given` were given, if only with the default's value."""
     of_topic = ConfigSource.DYNAMIC_TOPIC_CONFIG
-    found = [
-        _setting(
-            option.key,
-            getattr(config, topic_field(option.key)),
-            getattr(TopicConfig, topic_field(option.key)),
-            option.text,
-            of_topic,
-        )
-        for option in CONFIG_OPTIONS
-    ]
+    found = _given(config, CONFIG_OPTIONS, of_topic)
     return sorted(
         one._replace(source=of_topic) if one.name in given else one
         for one in [*found, *_fixed(_FIXED_OF_TOPICS)]
@@ -146,19 +138,10 @@ def server_settings(
         listener: HOST:PORT at which clients reach it.
     """
     static = ConfigSource.STATIC_BROKER_CONFIG
-    found = [
-        _setting(
-            option.key,
-            getattr(config, topic_field(option.key)),
-            getattr(ServerConfig, topic_field(option.key)),
-            option.text,
-            static,
-        )
-        for option in SERVER_OPTIONS
-    ]
+    found = _given(config, SERVER_OPTIONS, static)
     for name, key in _OF_NEW_TOPICS.items():
-        default = getattr(TopicConfig, topic_field(key))
-        found.append(_setting(name, default, default, _OPTIONS[key].text, static))
+        option = _OPTIONS[key]
+        found.append(_setting(name, option.default, option.default, option.text, static))
     for name, value, text in (
         ("log.dirs", ",".join(log_dirs), "Folders of the logs."),
         ("listeners", f"PLAINTEXT://{listener}", "Address of the server."),
@@ -221,6 +204,15 @@ def all_of(given: Iterable[tuple[str, str | None]]) -> Changes:
 def is_list(key: str) -> bool:
     """Return True if a topic's setting is a list, to which values can be appended."""
     return key in _LISTS
+
+
+def _given(
+    config: TopicConfig | ServerConfig, options: Iterable[Option], source: ConfigSource
+) -> list[Setting]:
+    return [
+        _setting(one.key, getattr(config, topic_field(one.key)), one.default, one.text, source)
+        for one in options
+    ]
 
 
 def _fixed(settings: Mapping[str, _Fixed]) -> list[Setting]:

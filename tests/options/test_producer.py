@@ -10,26 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.options.producer import PRODUCER_OPTIONS, ProducerConfig, parse_producer_options
-
-
-def test_without_options_everything_is_as_in_kafka() -> None:
-    assert parse_producer_options({}) == ProducerConfig(
-        acks=-1, batch_size=16384, buffer_memory=33554432, compression_type="none",
-        compression_level=None, delivery_timeout_ms=120000, enable_idempotence=True, flush=True,
-        linger_ms=0, max_block_ms=60000, max_in_flight_requests_per_connection=5,
-        max_request_size=1048576, partitioner_adaptive_partitioning_enable=True,
-        partitioner_class=None, partitioner_ignore_keys=False, request_timeout_ms=30000,
-        retries=2147483647, retry_backoff_ms=100, retry_backoff_max_ms=1000,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "option", [o for o in PRODUCER_OPTIONS if o.key != "partitioner.class"], ids=lambda o: o.key
-)
-def test_the_default_that_the_table_shows_is_the_one_that_holds(option: Any) -> None:
-    assert parse_producer_options({option.key: option.default_text}) == parse_producer_options({})
-
+from spark_kbatch.options.producer import ProducerConfig, parse_producer_options
 
 VALID: dict[str, tuple[Any, str, Any]] = {
     "batch.size": (1000, "batch_size", 1000),
@@ -128,10 +109,6 @@ def test_a_level_counts_only_for_the_codec_that_is_used() -> None:
 
 def test_a_partitioner_may_be_the_function_itself() -> None:
     assert parse_producer_options({"partitioner_class": min}).partitioner_class is min
-
-
-def test_a_batch_size_of_zero_is_one() -> None:
-    assert parse_producer_options({"batch_size": 0}).batch_size == 1
 
 
 def test_a_pause_that_cannot_grow_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,7 +36,7 @@ def options_markdown(known: tuple[Option, ...]) -> str:
     """Return the options as a Markdown table."""
     lines = ["| option | accepted | default | meaning |", "|---|---|---|---|"]
     for option in known:
-        accepts = option.accepts.replace("|", r"\|")
+        accepts = option.kind.accepts.replace("|", r"\|")
         lines.append(f"| `{option.key}` | {accepts} | {option.default_text} | {option.text} |")
     return "\n".join(lines)
 

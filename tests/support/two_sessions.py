@@ -1,4 +1,8 @@
-"""How pytest-xdist divides the tests among processes: by file, and those that share a Spark session in two parts."""
+"""How pytest-xdist divides the tests among processes: by file, but for two kinds of files.
+
+Those that share a Spark session are in two parts. Those whose tests take minutes in `make soak`, and share nothing,
+are divided test by test.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent.parent
 SESSIONS = 2
+LONG = {"tests/replica/test_schedules.py", "tests/replica/test_administration_schedules.py"}
 
 
 class TwoSessions(LoadScopeScheduling):  # type: ignore[misc]
@@ -15,6 +20,8 @@ class TwoSessions(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
+        if file in LONG:
+            return nodeid
         return f"session {SHARING.index(file) % SESSIONS}" if file in SHARING else file
 
 

@@ -1,0 +1,74 @@
+"""The kinds of values that options accept. Each parses the text of a value, or refuses it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, NoReturn, TypeVar
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import INT_MAX, LONG_MAX
+
+_T_co = TypeVar("_T_co", covariant=True)
+_Word = TypeVar("_Word", bound=str)
+
+
+@dataclass(frozen=True)
+class OptionKind(Generic[_T_co]):
+    """The values that an option accepts: their parser, and what the documentation's tables say of them."""
+
+    parse: Callable[[str, str], _T_co]  # raises a ConfigError with key, value and what is accepted
+    accepts: str
+
+
+def refuse(key: str, value: str, accepts: str) -> NoReturn:
+    """Raise a ConfigError for an option's value that is not accepted."""
+    raise ConfigError(f"option {key!r} is {value!r}; accepted: {accepts}")
+
+
+def number(low: int, high: int = INT_MAX, accepts: str = "") -> OptionKind[int]:
+    """Return the kind of whole numbers from `low` to `high`, both inclusive; `accepts` replaces its words."""
+
+    def parse(key: str, value: str) -> int:
+        text = value.strip()
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not low <= int(text) <= high:
+            refuse(key, value, f"a whole number from {low} to {high}")
+        return int(text)
+
+    shown = f"{low} to {high}" if high < LONG_MAX else f"{low} or more"
+    return OptionKind(parse, accepts or shown)
+
+
+def one_of(*words: _Word) -> OptionKind[_Word]:
+    """Return the kind of a few words, which are accepted in any case."""
+    by_lower = {word.lower(): word for word in words}
+    accepts = ", ".join(words)
+
+    def parse(key: str, value: str) -> _Word:
+        word = by_lower.get(value.strip().lower())
+        if word is None:
+            refuse(key, value, accepts)
+        return word
+
+    return OptionKind(parse, accepts)
+
+
+def any_text(accepts: str) -> OptionKind[str]:
+    """Return the kind of any text."""
+    return OptionKind(lambda _key, value: value, accepts)
+
+
+def stripped(accepts: str) -> OptionKind[str]:
+    """Return the kind of any text, from which blanks around it are removed."""
+    return OptionKind(lambda _key, value: value.strip(), accepts)
+
+
+def _boolean(key: str, value: str) -> bool:
+    text = value.strip().lower()
+    if text not in ("true", "false"):
+        refuse(key, value, "true or false")
+    return text == "true"
+
+
+BOOLEAN = OptionKind(_boolean, "true, false")
