@@ -41,13 +41,12 @@ from spark_kbatch.remote.client import Client
 from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.offsets import list_edge
 from spark_kbatch.remote.source import RemoteSource
+from spark_kbatch.remote.topics import settings_of
 from spark_kbatch.remote.transactions import OffsetToCommit, Transactions, is_fenced
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.protocol import ApiKey, DescribeConfigsRequest
 
 TRANSACTION_TIMEOUT_MS = 60_000
 _COMMIT_ALL_AGAIN_MS = 24 * 3_600_000
-_TOPIC_RESOURCE = 2
 _MAX_MESSAGE_BYTES = "max.message.bytes"
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588  # of a cluster that does not tell its own
 # The answers of a broker that does not let a client write transactions, and of a server that has none.
@@ -125,16 +124,9 @@ class ClusterTarget:
         return TargetTopic(found.topic_id, count, self._max_message_bytes(name))
 
     def _max_message_bytes(self, topic: str) -> int:
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_TOPIC_RESOURCE,
-            resource_name=topic,
-            configuration_keys=[_MAX_MESSAGE_BYTES],
-        )
-        body = DescribeConfigsRequest(resources=[resource])
-        answer = self._client.request(ApiKey.DESCRIBE_CONFIGS, body)
-        values = [one.value for of in answer.results for one in of.configs or ()]
         # Who may write to a topic may still not be allowed to see its settings.
-        return int(values[0]) if values else _DEFAULT_MAX_MESSAGE_BYTES
+        settings = settings_of(self._client, [topic]).get(topic, {})
+        return int(settings.get(_MAX_MESSAGE_BYTES) or _DEFAULT_MAX_MESSAGE_BYTES)
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic, open transactions included."""

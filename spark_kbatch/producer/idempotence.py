@@ -77,11 +77,9 @@ class Sequences:
     def __init__(
         self, new_producer_id: Callable[[], int], *, transactional_epoch: int | None = None
     ) -> None:
-        """Set up.
+        """Set up; `new_producer_id` is called when the first batch needs one.
 
-        Args:
-            new_producer_id: called when the first batch needs one.
-            transactional_epoch: of a transactional producer, for good.
+        A transactional producer keeps its epoch.
         """
         self._new_producer_id, self._transactional_epoch = new_producer_id, transactional_epoch
         self._producer_id, self._epoch = -1, 0

@@ -14,7 +14,12 @@ from __future__ import annotations
 
 import contextlib
 
-from spark_kbatch.errors import KBatchError, RequestTimedOutError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    KBatchError,
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.model import BATCHES_REMEMBERED, INT_MAX, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.accumulator import AccumulatorConfig, RecordAccumulator
@@ -131,7 +136,7 @@ class BatchProducer:
     def _is_below(self, most_bytes: int) -> bool:
         """Return True if no more bytes than this are not written; raise the error of a batch that failed."""
         error = self._sender.first_error
-        if isinstance(error, RequestTimedOutError):
+        if isinstance(error, RetriableError):  # the time was up
             why = self._transport.why_unreachable
             raise RequestTimedOutError(
                 f"{self._client.options} did not write a batch within the transaction's "

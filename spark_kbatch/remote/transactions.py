@@ -2,7 +2,7 @@
 
     transactions = Transactions(client, "a-name", timeout_ms=60_000)
     transactions.take_over()                       # InitProducerId: ends what an earlier process began
-    transactions.committed(partitions)             # OffsetFetch, once the group's offsets are stable
+    transactions.committed()                       # OffsetFetch, once the group's offsets are stable
     transactions.add_partitions(partitions)        # AddPartitionsToTxn, before the first Produce
     transactions.add_offsets(offsets)              # AddOffsetsToTxn, TxnOffsetCommit
     transactions.end(commit=True)                  # EndTxn
@@ -123,21 +123,12 @@ class Transactions:
         """Return new sequence numbers, for the batches of the producer id that `take_over` has got."""
         return Sequences(lambda: self.producer_id, transactional_epoch=self.producer_epoch)
 
-    def committed(
-        self, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, OffsetToCommit]:
-        """Return the group's committed offsets, for the given partitions or all that have one.
+    def committed(self) -> dict[TopicPartition, OffsetToCommit]:
+        """Return the group's committed offsets.
 
         Raises:
             ConfigError: the cluster is too old to say when they are stable.
         """
-        topics = None
-        if partitions is not None:
-            topic = OffsetFetchRequest.OffsetFetchRequestTopic
-            topics = [
-                topic(name=name, partition_indexes=numbers)
-                for name, numbers in _by_topic(partitions).items()
-            ]
 
         def body(version: int) -> Any:
             if version < _REQUIRE_STABLE_SINCE:
@@ -145,7 +136,7 @@ class Transactions:
                     f"{self.client.options} is older than Kafka 2.5: it does not tell whether the "
                     "offsets of a transaction that is being ended are committed"
                 )
-            return OffsetFetchRequest(group_id=self.name, topics=topics, require_stable=True)
+            return OffsetFetchRequest(group_id=self.name, topics=None, require_stable=True)
 
         def errors(answer: Any) -> Iterable[int]:
             yield answer.error_code

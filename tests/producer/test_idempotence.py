@@ -87,32 +87,20 @@ def test_errors_that_stay_are_not_retried() -> None:
     assert not sequences.can_retry(batch, AppendResult(error=InvalidRecordError("")))
 
 
-@pytest.mark.parametrize(
-    "error", [UnknownProducerIdError("events-0", 7), InvalidProducerEpochError("events-0", 7, -1, 3),
-              REFUSED.error],
-    ids=["forgotten", "old-epoch", "out-of-order"],
-)  # fmt: skip
-def test_in_transactions_a_batch_that_needs_another_epoch_fails(error: Exception) -> None:
-    sequences = Sequences(lambda: 7, transactional_epoch=3)
-    sequences.prepare()
-    (first,) = sent(sequences, a_batch())
-    assert not sequences.can_retry(first, AppendResult(error=error))
-
-    sequences.failed(first)
-    sequences.prepare()
-
-    assert not sequences.may_drain(a_batch())
-    assert numbers(first, *sent(sequences, a_batch(partition=1))) == [(7, 3, 0), (7, 3, 0)]
-
-
-def test_in_transactions_a_batch_behind_one_that_failed_goes_again() -> None:
+def test_in_transactions_no_batch_gets_another_epoch() -> None:
     sequences = Sequences(lambda: 7, transactional_epoch=3)
     sequences.prepare()
     acknowledged(sequences, *sent(sequences, a_batch()))
     first, second = sent(sequences, a_batch(), a_batch())
-    assert sequences.can_retry(first, AppendResult(error=RequestTimedOutError()))
-    assert sequences.can_retry(second, REFUSED)
-    assert [sequences.may_drain(first), sequences.may_drain(second)] == [True, False]
+    assert sequences.can_retry(second, REFUSED), "the first may still be written"
+    assert not sequences.can_retry(first, REFUSED)
+
+    sequences.failed(first)
+    sequences.failed(second)
+    sequences.prepare()
+
+    assert not sequences.may_drain(a_batch())
+    assert numbers(*sent(sequences, a_batch(partition=1))) == [(7, 3, 0)]
 
 
 def test_the_first_batch_goes_alone() -> None:

@@ -13,7 +13,7 @@ import random
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -66,15 +66,12 @@ class Faults:
 
     def __init__(self, *, seed: int = 0, share: float = 0.0) -> None:
         self._random, self._share = random.Random(seed), share
-        self.seen: set[str] = set()
 
     def pick(self, api_key: int) -> str | int | None:
         """Return "lost", "unanswered", an error code, or None for no fault."""
         if self._random.random() >= self._share:
             return None
-        found = self._random.choice(["lost", "unanswered", *_ERRORS.get(ApiKey(api_key), ())])
-        self.seen.add(f"{ApiKey(api_key).name} {found}")
-        return found
+        return self._random.choice(["lost", "unanswered", *_ERRORS.get(ApiKey(api_key), ())])
 
 
 class _Batch(NamedTuple):
@@ -474,10 +471,6 @@ class TransactionalCluster:
                         )
                     ],
                 )
-                for (name, number), (offset, metadata) in _sorted(found.items())
+                for (name, number), (offset, metadata) in sorted(found.items())
             ],
         )  # fmt: skip
-
-
-def _sorted(items: Iterable[Any]) -> list[Any]:
-    return sorted(items)
