@@ -37,8 +37,12 @@ from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.remote.client import Client
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode, error_of
-from spark_kbatch.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from spark_kbatch.wire.protocol import PRODUCE_MAX_VERSION_OF_TRANSACTIONS, ApiKey
+from spark_kbatch.wire.protocol import (
+    PRODUCE_MAX_VERSION_OF_TRANSACTIONS,
+    ApiKey,
+    ProduceRequest,
+)
+from spark_kbatch.wire.records import produce_request
 
 logger = logging.getLogger(__name__)
 
@@ -225,14 +229,10 @@ class Pipeline:
         return True
 
     def _request(self, taken: Mapping[TopicPartition, _Batch]) -> ProduceRequest:
-        topics: dict[str, ProduceTopic] = {}
-        for (name, partition), batch in taken.items():
-            topic = topics.setdefault(name, ProduceTopic(name, []))
-            topic.partitions.append(ProducePartition(partition, batch.data))
-        return ProduceRequest(
+        return produce_request(
             -1,
             self._client.options.request_timeout_ms,
-            list(topics.values()),
+            {topic_partition: batch.data for topic_partition, batch in taken.items()},
             self._transactional_id,
         )
 
@@ -248,12 +248,9 @@ class Pipeline:
         codes: dict[TopicPartition, tuple[int, str]] = {}
         if error is None:
             codes = {
-                TopicPartition(topic.topic, one.partition): (
-                    one.error_code,
-                    one.error_message or "",
-                )
-                for topic in answer.topics
-                for one in topic.partitions
+                TopicPartition(topic.name, one.index): (one.error_code, one.error_message or "")
+                for topic in answer.responses
+                for one in topic.partition_responses
             }
         for topic_partition, batch in taken.items():
             queue = self._queues[topic_partition]
