@@ -69,7 +69,7 @@ DOORS = {
     "remote": {"client", "job", "offsets", "pipeline", "source", "store", "topics", "transactions"},
     "mirroring": {"copying", "mirror"},
     "wire": {
-        "addresses", "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "produce", "protocol",
+        "addresses", "assignment", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records",
     },
     "server": {"backend", "groups.store", "intercepts", "ownership", "server"},
     "cluster": {"catalog", "export", "folder_store", "foreign_store", "job", "metrics", "os_errors", "transports"},

@@ -225,9 +225,11 @@ class Coordinated:
     def ask(
         self, api_key: ApiKey, version: int | None = None, client_id: str = "client", **fields: Any
     ) -> Asked:
-        """Send a request, without the fields that its version does not have."""
+        """Send a request; fields that it does not have are left out."""
         version = latest(api_key) if version is None else version
-        body = protocol.request_class(api_key)(**fields)
+        kind = protocol.request_class(api_key)
+        has = {one.name for one in kind.FIELDS}
+        body = kind(**{name: value for name, value in fields.items() if name in has})
         frame = b"".join(protocol.encode_request(api_key, version, 7, client_id, body))
         request = protocol.decode_request(memoryview(frame))
         asked = Asked(api_key, version)
