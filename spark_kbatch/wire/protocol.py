@@ -23,6 +23,20 @@ from spark_kbatch.wire.codec import INT16, Codec, Reader, Structure, Versions, W
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.messages import ApiKey
 
+__all__ = [
+    "SUPPORTED",
+    "ApiKey",
+    "Request",
+    "Response",
+    "Versions",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "request_class",
+    "response_class",
+]
+
 SUPPORTED: Mapping[int, Versions] = {
     key: Versions.parse(key.text.split(maxsplit=1)[0]) for key in ApiKey
 }
@@ -164,11 +178,14 @@ _NAMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def _attribute(name: str) -> type[Structure]:
     """Return the class of a message, such as `ListOffsetsRequest`."""
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _class(*_NAMES[name])
+
+
+__getattr__: Any = _attribute  # by which type checkers take each of the classes for any
 
 
 @functools.cache
