@@ -47,8 +47,8 @@ from spark_kbatch.record.header import MAGIC, walk, whole_size
 from spark_kbatch.remote import offsets, topics
 from spark_kbatch.remote.client import Client
 from spark_kbatch.wire.connections import Node
-from spark_kbatch.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.records import fetch_request
 
 _EARLIEST_LOCAL = -4  # in place of a time: the first offset in the leader's own files
 _LASTING_MS = 5000
@@ -110,17 +110,19 @@ class EmptyAnswers:
 
     def _is_followed(self, offset: int) -> bool:
         """Return True if the first batch from an offset on starts where the range ends, or later."""
-        topic, partition = self._topic_partition
 
         def build(_node: Node, _partitions: list[TopicPartition]) -> Any:
-            epoch = offsets.leader_epoch(self._client, self._topic_partition)
-            one = FetchPartition(partition, offset, _PROBE_BYTES, current_leader_epoch=epoch)
-            isolation = offsets.isolation_number(IsolationLevel.READ_UNCOMMITTED)
-            return FetchRequest(0, 0, [FetchTopic(topic, [one])], isolation_level=isolation)
+            return fetch_request(
+                self._topic_partition,
+                offset,
+                _PROBE_BYTES,
+                offsets.leader_epoch(self._client, self._topic_partition),
+                isolation_level=offsets.isolation_number(IsolationLevel.READ_UNCOMMITTED),
+            )
 
         def results(answer: Any) -> dict[TopicPartition, int]:
             # An error leaves it open; the next fetch meets it, too.
-            parts = [part for each in answer.topics for part in each.partitions]
+            parts = [part for each in answer.responses for part in each.partitions]
             starts = [_starts_at(one.records) for one in parts if not one.error_code]
             return {self._topic_partition: max(starts, default=-1)}
 

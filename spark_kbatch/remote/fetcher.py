@@ -38,7 +38,14 @@ from spark_kbatch.errors import (
     RetriableError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import INT_MAX, LogOffsets, OffsetRange, ReadRange, TopicPartition
+from spark_kbatch.model import (
+    INT_MAX,
+    AbortedTransaction,
+    LogOffsets,
+    OffsetRange,
+    ReadRange,
+    TopicPartition,
+)
 from spark_kbatch.record.header import NO_LEADER_EPOCH, BatchHeader, LogRead, walk, whole_size
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
@@ -46,16 +53,8 @@ from spark_kbatch.remote.empty_answers import EmptyAnswers
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
-from spark_kbatch.wire.fetch import (
-    FetchPartition,
-    FetchPartitionResponse,
-    FetchRequest,
-    FetchTopic,
-)
-from spark_kbatch.wire.protocol import (
-    ApiKey,
-    OffsetForLeaderEpochRequest,
-)
+from spark_kbatch.wire.protocol import ApiKey, OffsetForLeaderEpochRequest
+from spark_kbatch.wire.records import fetch_request
 
 # A first request does not know yet what a record takes.
 _FIRST_BYTES_PER_OFFSET = 1024
@@ -181,9 +180,7 @@ class PartitionFetcher:
             return None
         return self._found(part, coming)
 
-    def _found(
-        self, part: FetchPartitionResponse, coming: _Coming
-    ) -> tuple[LogRead, LogOffsets] | None:
+    def _found(self, part: Any, coming: _Coming) -> tuple[LogRead, LogOffsets] | None:
         asked, edges = coming.asked, _edges(part)
         path = f"{self._topic_partition} at {coming.node}, fetched from offset {asked.offset}"
         if not part.records:
@@ -207,7 +204,10 @@ class PartitionFetcher:
             self._ask_ahead(asked._replace(offset=last.next_offset), coming.node)
         else:
             self._ensure_same()
-        aborted = sorted(part.aborted_transactions or (), key=lambda one: one.first_offset)
+        aborted = [
+            AbortedTransaction(one.producer_id, one.first_offset)
+            for one in sorted(part.aborted_transactions or (), key=lambda one: one.first_offset)
+        ]
         return LogRead(path, 0, data[:size], batches, aborted), edges
 
     # Requests.
@@ -242,15 +242,17 @@ class PartitionFetcher:
             self._coming = self._send(asked, node)
 
     def _send(self, asked: ReadRange, node: Node) -> _Coming:
-        options, (topic, partition) = self._client.options, self._topic_partition
+        options = self._client.options
         coming = _Coming(node, asked)
         rest = int((self._end - asked.offset) * self._bytes_per_offset * _SPARE)
         most = min(max(rest, _BYTES_MIN), self._bytes_max, options.max_partition_fetch_bytes)
-        one = FetchPartition(partition, asked.offset, most, current_leader_epoch=self._leader_epoch)
-        request = FetchRequest(
-            options.fetch_max_wait_ms,
-            options.fetch_min_bytes,
-            [FetchTopic(topic, [one])],
+        request = fetch_request(
+            self._topic_partition,
+            asked.offset,
+            most,
+            self._leader_epoch,
+            max_wait_ms=options.fetch_max_wait_ms,
+            min_bytes=options.fetch_min_bytes,
             max_bytes=options.fetch_max_bytes,
             isolation_level=offsets.isolation_number(asked.isolation),
             rack_id=self._rack_id,
@@ -278,23 +280,22 @@ class PartitionFetcher:
             raise coming.error
         return coming.answer
 
-    def _part_of(self, coming: _Coming, answer: Any) -> FetchPartitionResponse | None:
+    def _part_of(self, coming: _Coming, answer: Any) -> Any:
         """Return the partition's part of a Fetch response; None if throttling left the response empty."""
         if answer.error_code != ErrorCode.NONE:
             raise _fetch_error(
                 answer.error_code, f"asked {coming.node} for {self._topic_partition}"
             )
-        if not answer.topics and answer.throttle_time_ms > 0:
+        if not answer.responses and answer.throttle_time_ms > 0:
             return None
         topic, partition = self._topic_partition
-        for one in answer.topics:
+        for one in answer.responses:
             for part in one.partitions:
-                if one.topic == topic and part.partition == partition:
-                    found: FetchPartitionResponse = part
-                    return found
+                if one.topic == topic and part.partition_index == partition:
+                    return part
         raise ProtocolError(
             f"response of {coming.node}",
-            "topics.partitions",
+            "responses.partitions",
             -1,
             str(self._topic_partition),
             "none",
@@ -302,7 +303,7 @@ class PartitionFetcher:
 
     # Errors, and answers without records.
 
-    def _ensure_no_error(self, part: FetchPartitionResponse, coming: _Coming) -> None:
+    def _ensure_no_error(self, part: Any, coming: _Coming) -> None:
         if part.diverging_epoch is not None:
             raise self._truncated(coming.asked.offset, part.diverging_epoch.end_offset)
         if part.error_code != ErrorCode.NONE:
@@ -479,7 +480,7 @@ def _fetch_error(code: int, text: str) -> Exception:
     return _TransientError(error) if is_transient else error
 
 
-def _edges(part: FetchPartitionResponse) -> LogOffsets:
+def _edges(part: Any) -> LogOffsets:
     """Return the log start offset, high watermark and last stable offset that a Fetch response has.
 
     The last stable offset is there only for READ_COMMITTED; otherwise it is the high watermark.

@@ -55,12 +55,6 @@ from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, ProduceBatc
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
-from spark_kbatch.wire.produce import (
-    ProducePartition,
-    ProducePartitionResponse,
-    ProduceRequest,
-    ProduceTopic,
-)
 from spark_kbatch.wire.protocol import (
     PRODUCE_MAX_VERSION_OF_TRANSACTIONS,
     PRODUCE_MIN_VERSION,
@@ -68,7 +62,9 @@ from spark_kbatch.wire.protocol import (
     ApiKey,
     InitProducerIdRequest,
     MetadataRequest,
+    ProduceRequest,
 )
+from spark_kbatch.wire.records import produce_request
 
 logger = logging.getLogger(__name__)
 
@@ -300,13 +296,11 @@ class BrokerTransport:
 
     def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
         """Send one Produce request to its broker, which must be ready."""
-        topics: dict[str, ProduceTopic] = {}
-        for batch in request.batches:
-            name, partition = batch.topic_partition
-            topic = topics.setdefault(name, ProduceTopic(name, []))
-            topic.partitions.append(ProducePartition(partition, batch.data))
-        body = ProduceRequest(
-            request.acks, request.timeout_ms, list(topics.values()), self._transactional_id
+        body = produce_request(
+            request.acks,
+            request.timeout_ms,
+            {batch.topic_partition: batch.data for batch in request.batches},
+            self._transactional_id,
         )
         node: Any = request.node
 
@@ -334,18 +328,16 @@ class BrokerTransport:
         if answer is None:  # with acks 0
             return dict.fromkeys(batches, AppendResult())
         results = {}
-        for topic in answer.topics:
-            for one in topic.partitions:
-                topic_partition = TopicPartition(topic.topic, one.partition)
+        for topic in answer.responses:
+            for one in topic.partition_responses:
+                topic_partition = TopicPartition(topic.name, one.index)
                 if topic_partition in batches:
                     results[topic_partition] = _result(batches[topic_partition], one)
                     if one.error_code in _OF_OLD_METADATA:
                         self._note_move(topic_partition, one, answer.node_endpoints)
         return results
 
-    def _note_move(
-        self, topic_partition: TopicPartition, one: ProducePartitionResponse, endpoints: Any
-    ) -> None:
+    def _note_move(self, topic_partition: TopicPartition, one: Any, endpoints: Any) -> None:
         hint = one.current_leader
         nodes = {at.node_id: Node(at.node_id, at.host, at.port) for at in endpoints}
         node = None if hint is None else nodes.get(hint.leader_id)
@@ -478,7 +470,7 @@ def _ensure_version(version: int, batches: Iterable[ProduceBatch]) -> None:
         raise UnsupportedVersionError(ApiKey.PRODUCE, "PRODUCE", version, (needed, ours))
 
 
-def _result(batch: ProduceBatch, one: ProducePartitionResponse) -> AppendResult:
+def _result(batch: ProduceBatch, one: Any) -> AppendResult:
     """Return the outcome of one batch, from its partition's part of a Produce response."""
     if one.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         is_duplicate = one.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
@@ -490,7 +482,7 @@ def _result(batch: ProduceBatch, one: ProducePartitionResponse) -> AppendResult:
     return AppendResult(log_start_offset=one.log_start_offset, error=_error(batch, one))
 
 
-def _error(batch: ProduceBatch, one: ProducePartitionResponse) -> KBatchError:
+def _error(batch: ProduceBatch, one: Any) -> KBatchError:
     name, code = str(batch.topic_partition), one.error_code
     match code:
         case ErrorCode.MESSAGE_TOO_LARGE:
@@ -504,7 +496,7 @@ def _error(batch: ProduceBatch, one: ProducePartitionResponse) -> KBatchError:
         case ErrorCode.INVALID_PRODUCER_EPOCH:
             header = unpack(batch.data)
             return InvalidProducerEpochError(name, header.producer_id, -1, header.producer_epoch)
-    said = [one.error_message, *(error.message for error in one.record_errors)]
+    said = [one.error_message, *(error.batch_index_error_message for error in one.record_errors)]
     text = "; ".join([f"a batch for {name}", *(text for text in said if text)])
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return RetriableApiError(code, "UNKNOWN_TOPIC_OR_PARTITION", text)

@@ -32,19 +32,19 @@ class ApiVersionsHandler:
         """Answer an ApiVersions request, which has no decoded body if its version is unknown."""
         body = received.body
         if body is None:
-            respond(self._answer(0, ErrorCode.UNSUPPORTED_VERSION))
+            respond(self._answer(ErrorCode.UNSUPPORTED_VERSION))
             return
         error = 0
         if received.version >= _FIRST_WITH_SOFTWARE:
             software = (body.client_software_name, body.client_software_version)
             if not all(_SOFTWARE.fullmatch(text or "") for text in software):
                 error = ErrorCode.INVALID_REQUEST
-        respond(self._answer(received.version, error))
+        respond(self._answer(error))
 
-    def _answer(self, version: int, error: int) -> Any:
+    def _answer(self, error: int) -> Any:
         response = protocol.ApiVersionsResponse
         keys = [
             response.ApiVersion(api_key=key, min_version=one.first, max_version=one.last)
             for key, one in sorted(self._supported().items())
         ]
-        return response(version=version, error_code=error, api_keys=keys)
+        return response(error_code=error, api_keys=keys)

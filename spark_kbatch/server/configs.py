@@ -81,7 +81,7 @@ class ConfigsHandler:
                     **outcome._asdict(),
                 )
             )
-        respond(response(version=received.version, results=results))
+        respond(response(results=results))
 
     def _described(self, received: Received, resource: Any) -> list[Setting]:
         """Return the configs of one topic or broker that a DescribeConfigs request asks for."""
@@ -129,7 +129,7 @@ class ConfigsHandler:
                     resource_type=kind, resource_name=name, **outcome._asdict()
                 )
             )
-        respond(response(version=received.version, responses=results))
+        respond(response(responses=results))
 
     def _alter(
         self,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import InvalidTopicError, KBatchError, UnknownTopicOrPartitionError
@@ -23,17 +24,15 @@ from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.replica.delayed_fetch import NO_EPOCH, FetchInfo, FetchParams, FetchResult
 from spark_kbatch.server.memory import AnswerMemory
-from spark_kbatch.server.refusals import fetch_refusal
+from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode, code_of
-from spark_kbatch.wire.fetch import (
-    NO_SESSION,
-    EpochEndOffset,
-    FetchPartitionResponse,
-    FetchTopicResponse,
-)
 from spark_kbatch.wire.protocol import FetchRequest, FetchResponse
 
+_Topic = FetchResponse.FetchableTopicResponse
+_Partition = _Topic.PartitionData
+
+_NO_SESSION = 0  # a session id
 _MIN_BYTES_MAX = 1 << 20  # an answer of this size is sent even if the client wants to wait for more
 # A fetch waits on when its client is gone. Clients wait for half a second by default, and no longer than
 # their request.timeout.ms, 30 s.
@@ -60,7 +59,7 @@ class FetchHandler:
         request: FetchRequest = received.body
         error = _refused(request)
         if error:
-            respond(fetch_refusal(request, received.version, error))
+            respond(refusal(received, error))
             return
         answer = _FetchAnswer(request, respond)
         fetch = functools.partial(self._fetch, request, answer)
@@ -156,9 +155,9 @@ class _FetchAnswer:
         # have an answer of any size.
         left = {**results, **dict.fromkeys(self.unknown, _UNKNOWN)}
         topics = [
-            FetchTopicResponse(
-                topic.topic,
-                [
+            _Topic(
+                topic=topic.topic,
+                partitions=[
                     self._part(one.partition, result)
                     for one in topic.partitions
                     if (result := left.pop(TopicPartition(topic.topic, one.partition), None))
@@ -166,20 +165,21 @@ class _FetchAnswer:
             )
             for topic in self._request.topics
         ]
-        self._respond(FetchResponse(topics))
+        self._respond(FetchResponse(responses=topics))
 
-    def _part(self, partition: int, result: FetchResult) -> FetchPartitionResponse:
+    def _part(self, partition: int, result: FetchResult) -> Any:
         is_committed = self.isolation is IsolationLevel.READ_COMMITTED
         if result.error is not None:
-            return FetchPartitionResponse(
-                partition,
-                code_of(result.error),
+            return _Partition(
+                partition_index=partition,
+                error_code=code_of(result.error),
+                high_watermark=-1,
                 aborted_transactions=[] if is_committed else None,
             )
         offsets = result.offsets
         assert offsets is not None
-        return FetchPartitionResponse(
-            partition,
+        return _Partition(
+            partition_index=partition,
             high_watermark=offsets.high_watermark,
             last_stable_offset=offsets.last_stable_offset,
             log_start_offset=offsets.log_start_offset,
@@ -189,13 +189,15 @@ class _FetchAnswer:
         )
 
 
-def _diverging(entry: EpochEntry | None) -> EpochEndOffset | None:
-    return None if entry is None else EpochEndOffset(entry.epoch, entry.start_offset)
+def _diverging(entry: EpochEntry | None) -> Any:
+    if entry is None:
+        return None
+    return _Partition.EpochEndOffset(epoch=entry.epoch, end_offset=entry.start_offset)
 
 
 def _refused(request: FetchRequest) -> ErrorCode:
     if request.replica_id >= 0:
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED  # a follower; there are none over the network
-    if request.session_id != NO_SESSION:
+    if request.session_id != _NO_SESSION:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     return ErrorCode.NONE

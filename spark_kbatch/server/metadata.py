@@ -39,15 +39,15 @@ from spark_kbatch.wire.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 NODE_ID = 1
-# What anyone may do, since no one is asked who they are; the numbers are Kafka's AclOperation.
-TOPIC_OPERATIONS = (3, 4, 5, 6, 7, 8, 10, 11)
-GROUP_OPERATIONS = (3, 6, 8, 10, 11)
-CLUSTER_OPERATIONS = (5, 7, 8, 9, 10, 11, 12)
+# What anyone may do, since no one is asked who they are: a bit for each number of Kafka's AclOperation.
+TOPIC_OPERATIONS = sum(1 << one for one in (3, 4, 5, 6, 7, 8, 10, 11))
+GROUP_OPERATIONS = sum(1 << one for one in (3, 6, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << one for one in (5, 7, 8, 9, 10, 11, 12))
+NOT_ASKED = -(2**31)
 _GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
 _BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
 _FIRST_WITH_KEYS = 4  # of FindCoordinator
-_FIRST_BY_ID, _FIRST_WITH_OPERATIONS = 12, 8  # of Metadata
-_WITH_OPERATIONS_OF_CLUSTER = range(8, 11)
+_FIRST_BY_ID = 12  # of Metadata
 _NO_ID = uuid.UUID(int=0)
 _MAKES_WITHIN_S = 10.0  # the topics of a request, which has no time-out; clients wait for 30 s
 _MADE_MAX = 100  # topics that one request creates; for others its client has to ask again
@@ -140,16 +140,12 @@ class MetadataHandler:
             names = dict.fromkeys(one.name for one in body.topics if one.name is not None)
             # Kafka overlooks the names beside an id.
             topics = self._of_ids(ids) if ids else [self._asked(name, late) for name in names]
-        if received.version >= _FIRST_WITH_OPERATIONS:
-            for one in topics if body.include_topic_authorized_operations else ():
-                one.authorized_operations = set(TOPIC_OPERATIONS) if one.name is not None else None
-        operations = None
-        if received.version in _WITH_OPERATIONS_OF_CLUSTER:
-            if body.include_cluster_authorized_operations:
-                operations = set(CLUSTER_OPERATIONS)
+        if body.include_topic_authorized_operations:
+            for one in topics:
+                if one.name is not None:
+                    one.topic_authorized_operations = TOPIC_OPERATIONS
         return response(
-            version=received.version,
-            authorized_operations=operations,
+            cluster_authorized_operations=_of_cluster(body),
             brokers=[response.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
             cluster_id=self._cluster_id,
             controller_id=NODE_ID,
@@ -242,7 +238,6 @@ class MetadataHandler:
             is_known = asked == _CONTROLLERS
             respond(
                 response(
-                    version=received.version,
                     error_code=(
                         ErrorCode.MISMATCHED_ENDPOINT_TYPE
                         if is_known
@@ -257,12 +252,10 @@ class MetadataHandler:
                 )
             )
             return
-        all_operations = received.body.include_cluster_authorized_operations
         respond(
             response(
-                version=received.version,
                 error_code=0,
-                authorized_operations=set(CLUSTER_OPERATIONS) if all_operations else None,
+                cluster_authorized_operations=_of_cluster(received.body),
                 cluster_id=self._cluster_id,
                 controller_id=NODE_ID,
                 brokers=[response.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port)],
@@ -286,10 +279,14 @@ class MetadataHandler:
         node = {"node_id": -1 if error else NODE_ID, "host": host, "port": port}
         outcome = {"error_code": error, "error_message": message}
         if received.version < _FIRST_WITH_KEYS:
-            respond(response(version=received.version, **node, **outcome))
+            respond(response(**node, **outcome))
             return
         found = [response.Coordinator(key=key, **node, **outcome) for key in keys]
-        respond(response(version=received.version, coordinators=found))
+        respond(response(coordinators=found))
+
+
+def _of_cluster(body: Any) -> int:
+    return CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else NOT_ASKED
 
 
 def uuid_of(topic_id: str) -> uuid.UUID:

@@ -77,7 +77,7 @@ class OffsetsHandler:
                     )
                 )
             topics.append(response(name=topic.name, partitions=partitions))
-        respond(ListOffsetsResponse(version=received.version, topics=topics))
+        respond(ListOffsetsResponse(topics=topics))
 
     def _offset(
         self, seen: Replica | Exception, asked: Any, isolation: IsolationLevel, version: int
@@ -124,7 +124,7 @@ class OffsetsHandler:
                     )
                 )
             topics.append(response(topic=topic.topic, partitions=partitions))
-        respond(OffsetForLeaderEpochResponse(version=received.version, topics=topics))
+        respond(OffsetForLeaderEpochResponse(topics=topics))
 
     def _look(self, partitions: Iterable[TopicPartition]) -> Seen:
         """Return the replica to read of each partition, or the error of one that cannot be read."""

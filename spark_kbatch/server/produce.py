@@ -26,12 +26,10 @@ from spark_kbatch.server.requests import HANG_UP, Received, Respond
 from spark_kbatch.server.transactional import NO_TRANSACTIONS
 from spark_kbatch.server.unwritten import IdempotentBatch, idempotent_batch
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.produce import (
-    ProducePartitionResponse,
-    ProduceTopicResponse,
-    RecordError,
-)
 from spark_kbatch.wire.protocol import ProduceRequest, ProduceResponse
+
+_Topic = ProduceResponse.TopicProduceResponse
+_Partition = _Topic.PartitionProduceResponse
 
 _FIRST_VERSION = 3
 _FIRST_WITH_ZSTD = 7
@@ -55,16 +53,17 @@ class ProduceHandler:
         unknown: Mapping[TopicPartition, Exception] = {}
         if not refused and _is_of_many(request):
             named = (
-                TopicPartition(topic.topic, one.partition)
-                for topic in request.topics
-                for one in topic.partitions
+                TopicPartition(topic.name, one.index)
+                for topic in request.topic_data
+                for one in topic.partition_data
             )
             unknown = self._manager.unknown(named)
-        for topic, of_topic in zip(request.topics, answer.topics, strict=True):
-            refused_topic = refused or _refused_topic(topic.topic)
-            for partition, slot in zip(topic.partitions, of_topic.partitions, strict=True):
+        for topic, of_topic in zip(request.topic_data, answer.topics, strict=True):
+            refused_topic = refused or _refused_topic(topic.name)
+            slots = of_topic.partition_responses
+            for partition, slot in zip(topic.partition_data, slots, strict=True):
                 data: Buffer = b"" if partition.records is None else partition.records
-                topic_partition = TopicPartition(topic.topic, partition.partition)
+                topic_partition = TopicPartition(topic.name, partition.index)
                 batch = idempotent_batch(topic_partition, data)
                 refusal = refused_topic or _refused_batch(data, received.version)
                 if not refusal and topic_partition in appends:
@@ -98,17 +97,20 @@ class _ProduceAnswer:
     def __init__(self, received: Received, respond: Respond) -> None:
         request: ProduceRequest = received.body
         self.topics = [
-            ProduceTopicResponse(
-                topic.topic, [ProducePartitionResponse(one.partition) for one in topic.partitions]
+            _Topic(
+                name=topic.name,
+                partition_responses=[
+                    _Partition(index=one.index, base_offset=-1) for one in topic.partition_data
+                ],
             )
-            for topic in request.topics
+            for topic in request.topic_data
         ]
         self._acks, self._respond, self._unwritten = request.acks, respond, received.unwritten
         self._mutex = threading.Lock()  # guards _missing
         self._missing = 1  # parts, and the handler itself
         self._last_message = ""
 
-    def part(self, slot: ProducePartitionResponse, batch: IdempotentBatch | None) -> Any:
+    def part(self, slot: Any, batch: IdempotentBatch | None) -> Any:
         """Return the callback that puts the result of a partition's batch into the response."""
         self._missing += 1
 
@@ -127,7 +129,7 @@ class _ProduceAnswer:
 
         return answer
 
-    def refuse(self, slot: ProducePartitionResponse, error: ErrorCode, message: str) -> None:
+    def refuse(self, slot: Any, error: ErrorCode, message: str) -> None:
         """Put an error into the response; its message only once, as long as it is the same."""
         slot.error_code = error
         if message != self._last_message:
@@ -143,19 +145,24 @@ class _ProduceAnswer:
             self._respond(HANG_UP)
             return
         if self._acks != ACKS_NONE:
-            self._respond(ProduceResponse(self.topics))
+            self._respond(ProduceResponse(responses=self.topics))
             return
         # Without an answer the end of the connection is the error: the client looks up leaders again.
-        failed = any(one.error_code for topic in self.topics for one in topic.partitions)
+        failed = any(one.error_code for topic in self.topics for one in topic.partition_responses)
         self._respond(HANG_UP if failed else None)
 
 
-def _record_errors(error: Exception) -> list[RecordError]:
+def _record_errors(error: Exception) -> list[Any]:
     """Return the errors of single records, by which clients tell these from others of their batch."""
     if not isinstance(error, InvalidTimestampError):
         return []
     return [
-        RecordError(number, str(dataclasses.replace(error, timestamp_ms=time, records=())))
+        _Partition.BatchIndexAndErrorMessage(
+            batch_index=number,
+            batch_index_error_message=str(
+                dataclasses.replace(error, timestamp_ms=time, records=())
+            ),
+        )
         for number, time in error.records
     ]
 
@@ -180,7 +187,7 @@ def _is_of_many(request: ProduceRequest) -> bool:
 
     That looks at the disk, which the event loop must not: it handles no such request.
     """
-    return sum(len(one.partitions) for one in request.topics) > _FEW
+    return sum(len(one.partition_data) for one in request.topic_data) > _FEW
 
 
 def _refused_topic(topic: str) -> tuple[ErrorCode, str] | None:

@@ -52,7 +52,6 @@ class ProducerIdsHandler:
                 logger.warning("no producer id for %s: %s", received.client_host, problem)
         respond(
             InitProducerIdResponse(
-                version=received.version,
                 error_code=error,
                 producer_id=producer_id,
                 producer_epoch=epoch,

@@ -88,7 +88,7 @@ class TopicsHandler:
                 )
             else:
                 results.append(created)
-        respond(protocol.CreateTopicsResponse(version=received.version, topics=results))
+        respond(protocol.CreateTopicsResponse(topics=results))
 
     def _partitions_of(self, asked: Any) -> int:
         if asked.assignments:
@@ -176,7 +176,7 @@ class TopicsHandler:
             deleted, outcome = self._outcomes.attempt(delete)
             name, topic_id = deleted or (name, topic_id)
             results.append(result(name=name, topic_id=topic_id, **outcome._asdict()))
-        respond(protocol.DeleteTopicsResponse(version=received.version, responses=results))
+        respond(protocol.DeleteTopicsResponse(responses=results))
 
     def _delete(
         self, name: str | None, topic_id: uuid.UUID | None, times: int, deadline: float
@@ -229,7 +229,7 @@ class TopicsHandler:
             grow = functools.partial(self._grow, asked, times, deadline, body.validate_only)
             _, outcome = self._outcomes.attempt(grow)
             results.append(result(name=asked.name, **outcome._asdict()))
-        respond(protocol.CreatePartitionsResponse(version=received.version, results=results))
+        respond(protocol.CreatePartitionsResponse(results=results))
 
     def _grow(self, asked: Any, times: int, deadline: float, validate_only: bool) -> None:
         """Add partitions to a topic."""
@@ -283,7 +283,7 @@ class TopicsHandler:
             response.DeleteRecordsTopicResult(name=name, partitions=partitions)
             for name, partitions in results.items()
         ]
-        respond(response(version=received.version, topics=topics))
+        respond(response(topics=topics))
 
     def _delete_records(self, topic_partition: TopicPartition, offset: int, deadline: float) -> int:
         """Delete a partition's records below an offset; return its new log start offset."""

@@ -37,7 +37,7 @@ from spark_kbatch.record.header import (
     unpack,
 )
 from spark_kbatch.wire.errors import ErrorCode, error_of
-from spark_kbatch.wire.produce import ProduceRequest
+from spark_kbatch.wire.protocol import ProduceRequest
 
 _REFUSED_MAX = 1000  # of a connection; one more ends it, and its client starts over
 
@@ -103,9 +103,9 @@ class Unwritten:
 
     def refused(self, request: ProduceRequest, error_code: int) -> None:
         """Remember that all batches of a request are answered with an error."""
-        for topic in request.topics:
-            for one in topic.partitions:
-                topic_partition = TopicPartition(topic.topic, one.partition)
+        for topic in request.topic_data:
+            for one in topic.partition_data:
+                topic_partition = TopicPartition(topic.name, one.index)
                 batch = idempotent_batch(topic_partition, one.records or b"")
                 if batch is not None:
                     self.answered(batch, error_code)

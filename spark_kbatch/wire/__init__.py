@@ -8,19 +8,15 @@ A version is flexible or not. Flexible versions write lengths and counts as vari
 0 for null, and end each structure with tagged fields, of which a reader skips those it does not know. A
 server answers requests in their order, and returns the correlation id of each.
 
-Most messages are kafka-python's, whose schemas are Kafka's own. Produce and Fetch carry nearly all bytes:
-these are read and written here, without copying their records. All are decoded here, because a peer's
-lengths and counts cannot be trusted: each is checked against the bytes that are there before anything is
-allocated.
+All messages are entries of one table, from which one codec reads and writes them, without copying the records of
+Produce and Fetch. A peer's lengths and counts cannot be trusted: each is checked against the bytes that are there
+before anything is allocated.
 
     module        contents
-    protocol      requests and responses <-> bytes; versions; imports kafka-python's messages
-    primitives    bounds-checked reads and writes of the protocol's types
-    schemas       decoders for kafka-python's messages, built from their schemas
-    produce       bodies of Produce
-    fetch         bodies of Fetch
-    leaders       the tagged fields that Produce and Fetch share
-    topics        the arrays of topics and partitions that they share
+    protocol      requests and responses <-> bytes, with their headers; the classes of all messages
+    messages      the table: each request's number, versions and fields
+    codec         values of the table's messages, bounds-checked decoders, encoders
+    records       the requests that write and read records
     assignment    the partitions that a consumer of a group was assigned
     errors        error codes <-> exceptions
     framing       outgoing and incoming frames

@@ -19,17 +19,21 @@ Source: Kafka clients/.../common/security/authenticator/SaslClientAuthenticator.
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
-
-from kafka.net.sasl import get_sasl_mechanism
-from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from spark_kbatch.errors import ConfigError, KBatchError, SaslAuthenticationError
 from spark_kbatch.options.security import HIDDEN, Security
 from spark_kbatch.terminal import visible
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.oauth import token_source_of
+
+with warnings.catch_warnings():
+    # The library reads its schemas in a way that Python 3.11 and 3.12 warn about.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.net.sasl import get_sasl_mechanism
+    from kafka.net.sasl.oauth import AbstractTokenProvider
 
 # Of a session's lifetime, for the network and clocks that differ; Kafka's numbers.
 _LEAST_PART, _MORE_PART = 0.85, 0.10

@@ -87,7 +87,7 @@ def test_any_bytes_are_answered_or_refused(
 
         assert process.memory_info().rss - before < MEMORY_BYTES
         with RawClient(server) as client:
-            answer = client.ask(ApiKey.METADATA, 9, MetadataRequest(version=9, topics=[]))
+            answer = client.ask(ApiKey.METADATA, 9, MetadataRequest(topics=[]))
             assert answer.controller_id == 1
     faults = [record.getMessage() for record in caplog.records if record.exc_info]
     assert faults == []

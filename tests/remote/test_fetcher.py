@@ -252,9 +252,9 @@ def test_broker_that_says_where_logs_differ_is_believed(cluster: ScriptedCluster
         pytest.param(answer_of(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), id="not known yet"),
         pytest.param(answer_of(error_code=ErrorCode.UNKNOWN_SERVER_ERROR), id="unknown error"),
         pytest.param(answer_of(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), id="range that is not so"),
-        pytest.param(FetchResponse([], throttle_time_ms=30), id="throttled"),
+        pytest.param(FetchResponse(throttle_time_ms=30), id="throttled"),
         pytest.param(answer_of(high_watermark=2, last_stable_offset=2), id="watermark lags"),
-        pytest.param(FetchResponse([], error_code=ErrorCode.UNKNOWN_SERVER_ERROR), id="whole request"),
+        pytest.param(FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR), id="whole request"),
     ],
 )  # fmt: skip
 def test_what_may_pass_is_tried_again(cluster: ScriptedCluster, answer: Any) -> None:
@@ -267,7 +267,7 @@ def test_what_may_pass_is_tried_again(cluster: ScriptedCluster, answer: Any) -> 
 
 
 def test_throttled_client_waits_as_long_as_it_is_told(cluster: ScriptedCluster) -> None:
-    cluster.on_fetch = once(FetchResponse([], throttle_time_ms=120))
+    cluster.on_fetch = once(FetchResponse(throttle_time_ms=120))
     started = time.monotonic()
 
     with Reader(cluster) as reader:
@@ -321,7 +321,7 @@ def test_a_read_waits_as_long_as_its_option_says(cluster: ScriptedCluster) -> No
         (answer_of(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED), ApiError, "TOPIC_AUTHORIZATION_FAILED"),
         (answer_of(error_code=ErrorCode.CORRUPT_MESSAGE), ApiError, "CORRUPT_MESSAGE"),
         (answer_of(error_code=999), ApiError, "999"),
-        (FetchResponse([]), ProtocolError, "events-0"),
+        (FetchResponse(), ProtocolError, "events-0"),
     ],
     ids=["not authorized", "corrupt on the broker's disk", "unknown code", "another partition"],
 )  # fmt: skip

@@ -51,12 +51,12 @@ class Broker:
 
     def list_groups(self, _request: Request) -> Any:
         group = ListGroupsResponse.ListedGroup
-        one = group(group_id="app", protocol_type="consumer", group_state="Empty", group_type="")
+        one = group(group_id="app", protocol_type="consumer", group_state="Empty")
         return ListGroupsResponse(error_code=0, groups=[one])
 
     def describe_groups(self, _request: Request) -> Any:
         one = DescribeGroupsResponse.DescribedGroup(
-            error_code=0, error_message=None, group_id="app", group_state="Empty",
+            error_code=0, group_id="app", group_state="Empty",
             protocol_type="consumer", protocol_data="", members=[],
         )  # fmt: skip
         return DescribeGroupsResponse(groups=[one])

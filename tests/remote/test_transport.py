@@ -18,22 +18,19 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.leaders import CurrentLeader, NodeEndpoint
-from spark_kbatch.wire.produce import (
-    ProducePartitionResponse,
-    ProduceResponse,
-    ProduceTopicResponse,
-)
 from spark_kbatch.wire.protocol import (
     SUPPORTED,
     ApiKey,
     InitProducerIdResponse,
     MetadataResponse,
+    ProduceResponse,
     Request,
     Versions,
 )
 from tests.support.waiting import until
 from tests.support.wire_servers import LoopbackServer
+
+Topic = ProduceResponse.TopicProduceResponse
 
 
 class TwoBrokers:
@@ -80,19 +77,29 @@ class TwoBrokers:
         self, node: int, request: Request, throttle_ms: int = 0, *, hint: bool = False
     ) -> Any:
         """Write what the broker leads."""
+        part = Topic.PartitionProduceResponse
         partitions, endpoints = [], []
-        for one in request.body.topics[0].partitions:
-            leader = self.leaders[one.partition]
-            answer = ProducePartitionResponse(one.partition, base_offset=0)
+        for one in request.body.topic_data[0].partition_data:
+            leader = self.leaders[one.index]
+            answer = part(index=one.index, base_offset=0)
             if leader == node:
-                self.written.append((node, one.partition))
+                self.written.append((node, one.index))
             else:
                 answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 if hint and leader is not None:
-                    answer.current_leader = CurrentLeader(leader, self.epoch)
-                    endpoints = [NodeEndpoint(*self.nodes[leader], None)]
+                    answer.current_leader = part.LeaderIdAndEpoch(
+                        leader_id=leader, leader_epoch=self.epoch
+                    )
+                    node_id, host, port = self.nodes[leader]
+                    endpoints = [
+                        ProduceResponse.NodeEndpoint(node_id=node_id, host=host, port=port)
+                    ]
             partitions.append(answer)
-        return ProduceResponse([ProduceTopicResponse("events", partitions)], throttle_ms, endpoints)
+        return ProduceResponse(
+            responses=[Topic(name="events", partition_responses=partitions)],
+            throttle_time_ms=throttle_ms,
+            node_endpoints=endpoints,
+        )
 
     def _metadata(self) -> Any:
         topic, broker = (
@@ -286,7 +293,7 @@ def test_records_are_the_producers_own_memory(monkeypatch: pytest.MonkeyPatch) -
 
         def spy(node: Node, api_key: int, body: Any, *args: Any, **more: Any) -> None:
             if api_key == ApiKey.PRODUCE:
-                sent.append(body(12).topics[0].partitions[0].records)
+                sent.append(body(12).topic_data[0].partition_data[0].records)
             original(node, api_key, body, *args, **more)
 
         monkeypatch.setattr(transport._connections, "send", spy)
@@ -317,7 +324,8 @@ def test_topic_partition_of_another_topic_in_an_answer_is_ignored() -> None:
 
     def answer(node: int, request: Request) -> Any:
         found = brokers.accept(node, request)
-        found.topics.append(ProduceTopicResponse("other", [ProducePartitionResponse(0, 3)]))
+        part = Topic.PartitionProduceResponse(index=0, error_code=3)
+        found.responses.append(Topic(name="other", partition_responses=[part]))
         return found
 
     brokers.produce = answer

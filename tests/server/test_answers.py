@@ -15,17 +15,17 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.errors import RecordTooLargeError
-from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP
+from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP, TopicPartition
 from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.metadata import (
     CLUSTER_OPERATIONS,
     GROUP_OPERATIONS,
+    NOT_ASKED,
     TOPIC_OPERATIONS,
     uuid_of,
 )
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from spark_kbatch.wire.protocol import (
     ApiKey,
     DescribeClusterRequest,
@@ -36,6 +36,7 @@ from spark_kbatch.wire.protocol import (
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
+from spark_kbatch.wire.records import produce_request
 from tests.conftest import REPOSITORY
 from tests.support import builders, reference
 from tests.support.raw_clients import (
@@ -124,24 +125,24 @@ def test_each_refused_batch_has_its_own_error(
     cluster: Cluster, client: RawClient, asked: Any, error: str
 ) -> None:
     client.ask(ApiKey.PRODUCE, 9, produce(builders.idempotent_batch(base_sequence=0)))
-    asked.topics.append(produce(BATCH, partition=1).topics[0])
+    asked.topic_data += produce(BATCH, partition=1).topic_data
 
     answer = client.ask(ApiKey.PRODUCE, 9, asked)
 
     assert produced(answer).error_code == ErrorCode[error]
     assert produced(answer).error_message
-    asked.topics.pop()
+    asked.topic_data.pop()
     of_all = asked.acks == 2 or asked.transactional_id
-    assert (answer.topics[1].partitions[0].error_code != 0) == bool(of_all)
+    assert (answer.responses[1].partition_responses[0].error_code != 0) == bool(of_all)
     assert cluster.describe("events")[0].offsets.high_watermark == 1
 
 
 def test_a_partition_that_a_produce_names_twice_is_appended_to_once(
     cluster: Cluster, client: RawClient
 ) -> None:
-    partitions = [ProducePartition(0, builders.batch(n=1)) for _ in range(3)]
-    asked = ProduceRequest(-1, 10_000, [ProduceTopic("events", partitions)])
-    first, *others = client.ask(ApiKey.PRODUCE, 9, asked).topics[0].partitions
+    asked = produce(builders.batch(n=1))
+    asked.topic_data[0].partition_data *= 3
+    first, *others = client.ask(ApiKey.PRODUCE, 9, asked).responses[0].partition_responses
 
     assert first.error_code == 0
     assert {one.error_code for one in others} == {ErrorCode.INVALID_REQUEST}
@@ -154,12 +155,12 @@ def test_batches_for_many_partitions_that_do_not_exist_are_refused_without_a_que
     queued: list[object] = []
     monkeypatch.setattr(Appends, "append", lambda *arguments: queued.append(arguments))
     batch = builders.batch(n=1)
-    partitions = [ProducePartition(number, batch) for number in range(1000, 2000)]
-    asked = ProduceRequest(-1, 10_000, [ProduceTopic("events", partitions)])
-    found = client.ask(ApiKey.PRODUCE, 9, asked).topics[0].partitions
+    batches = {TopicPartition("events", number): batch for number in range(1000, 2000)}
+    asked = produce_request(-1, 10_000, batches)
+    found = client.ask(ApiKey.PRODUCE, 9, asked).responses[0].partition_responses
 
     assert not queued
-    assert len(found) == len(partitions)
+    assert len(found) == len(batches)
     assert {one.error_code for one in found} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert [bool(one.error_message) for one in found[:3]] == [True, False, False]
 
@@ -224,13 +225,13 @@ def test_a_partition_that_cannot_be_fetched_is_answered_at_once(
     client: RawClient, asked: Any, error: str
 ) -> None:
     asked.max_wait_ms = 60_000
-    asked.topics.append(fetch(0, partition=1).topics[0])
+    asked.topics += fetch(0, partition=1).topics
     answer = client.ask(ApiKey.FETCH, 12, asked)
     asked.topics.pop()
 
     assert fetched(answer).error_code == ErrorCode[error]
     assert fetched(answer).records == b""
-    assert answer.topics[1].partitions[0].error_code == 0
+    assert answer.responses[1].partitions[0].error_code == 0
 
 
 FAR_MS = 2 * 3_600_000
@@ -250,7 +251,7 @@ def test_records_with_times_far_ahead_are_refused_by_their_numbers(
 
     assert refused.error_code == ErrorCode.INVALID_TIMESTAMP
     assert [one.batch_index for one in refused.record_errors] == [1, 4]
-    assert f"has the time {times[1]} ms" in refused.record_errors[0].message
+    assert f"has the time {times[1]} ms" in refused.record_errors[0].batch_index_error_message
     assert "message.timestamp.after.max.ms=3600000" in refused.error_message
     assert (taken.error_code, taken.record_errors) == (0, [])
 
@@ -278,7 +279,7 @@ def test_a_topic_may_refuse_any_but_small_batches(
 
 
 def test_a_client_id_that_is_not_utf_8_is_answered(client: RawClient) -> None:
-    frame = bytearray(request(ApiKey.METADATA, 1, MetadataRequest(version=1, topics=None)))
+    frame = bytearray(request(ApiKey.METADATA, 1, MetadataRequest(topics=None)))
     at = frame.index(b"a test")
     frame[at : at + 6] = b"\xe9 test"
     client.send(bytes(frame))
@@ -309,7 +310,7 @@ def test_a_fetch_waits_for_the_others_beside_what_does_not_exist(
     answer = client.receive(ApiKey.FETCH, 12)
 
     assert fetched(answer).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert bytes(answer.topics[1].partitions[0].records) == STORED
+    assert bytes(answer.responses[1].partitions[0].records) == STORED
 
 
 @pytest.mark.parametrize(("topic", "partition"), UNKNOWN)
@@ -336,7 +337,7 @@ def test_a_partition_that_is_named_often_is_fetched_once(
     asked.topics[0].partitions *= 1000
     answer = client.ask(ApiKey.FETCH, 12, asked)
 
-    assert [bytes(one.records) for one in answer.topics[0].partitions] == [STORED]
+    assert [bytes(one.records) for one in answer.responses[0].partitions] == [STORED]
 
 
 def test_fetch_fences_an_unknown_leader_epoch(client: RawClient) -> None:
@@ -381,9 +382,7 @@ def list_offsets(
         partition_index=partition, timestamp=time_ms, **named
     )
     topics = [kind.ListOffsetsTopic(name="events", partitions=[one])]
-    answer = client.ask(
-        ApiKey.LIST_OFFSETS, version, kind(version=version, replica_id=-1, topics=topics)
-    )
+    answer = client.ask(ApiKey.LIST_OFFSETS, version, kind(replica_id=-1, topics=topics))
     return answer.topics[0].partitions[0]
 
 
@@ -448,9 +447,7 @@ def test_the_end_of_an_epoch_is_found(
         partition=partition, leader_epoch=epoch
     )
     topics = [kind.OffsetForLeaderTopic(topic="events", partitions=[one])]
-    answer = client.ask(
-        ApiKey.OFFSET_FOR_LEADER_EPOCH, version, kind(version=version, topics=topics)
-    )
+    answer = client.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, kind(topics=topics))
 
     found = answer.topics[0].partitions[0]
     assert (found.error_code, found.leader_epoch, found.end_offset) == expected
@@ -461,7 +458,7 @@ def test_the_end_of_an_epoch_is_found(
 
 @pytest.mark.parametrize("version", range(6))
 def test_each_idempotent_producer_gets_its_own_id(client: RawClient, version: int) -> None:
-    asked = InitProducerIdRequest(version=version, transactional_id=None)
+    asked = InitProducerIdRequest(transactional_id=None)
     found = [client.ask(ApiKey.INIT_PRODUCER_ID, version, asked) for _ in range(3)]
 
     assert [(one.error_code, one.producer_epoch) for one in found] == [(0, 0)] * 3
@@ -475,7 +472,7 @@ def test_each_idempotent_producer_gets_its_own_id(client: RawClient, version: in
 def test_transactions_are_refused_with_a_final_error(
     client: RawClient, transactional_id: str, error: ErrorCode
 ) -> None:
-    asked = InitProducerIdRequest(version=4, transactional_id=transactional_id)
+    asked = InitProducerIdRequest(transactional_id=transactional_id)
     assert client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked).error_code == error
     assert not error.is_retriable
 
@@ -493,8 +490,8 @@ def test_a_transactional_producer_of_librdkafka_is_told_at_once_that_there_are_n
 def test_the_log_names_once_each_client_whose_transactions_are_refused_and_the_page(
     server: Server, client: RawClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lookup = FindCoordinatorRequest(version=4, key_type=1, coordinator_keys=["orders"])
-    start = InitProducerIdRequest(version=4, transactional_id="orders")
+    lookup = FindCoordinatorRequest(key_type=1, coordinator_keys=["orders"])
+    start = InitProducerIdRequest(transactional_id="orders")
     for _ in range(2):
         client.ask(ApiKey.FIND_COORDINATOR, 4, lookup)
         client.ask(ApiKey.INIT_PRODUCER_ID, 4, start)
@@ -510,7 +507,7 @@ def test_a_producer_id_that_is_not_found_in_time_is_answered_with_a_retriable_er
     cluster: Cluster, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_kbatch.server.producer_ids._TAKES_WITHIN_S", 0.05)
-    asked = InitProducerIdRequest(version=4, transactional_id=None, transaction_timeout_ms=1)
+    asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
     with FolderStore(cluster.path).manager.locks.metadata():
         late = client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
 
@@ -524,7 +521,7 @@ def test_this_node_coordinates_all_groups_and_no_transactions(
 ) -> None:
     def found(kind: int) -> Any:
         named: dict[str, Any] = {"coordinator_keys": ["k"]} if version > 3 else {"key": "k"}
-        asked = FindCoordinatorRequest(version=version, key_type=kind, **named)
+        asked = FindCoordinatorRequest(key_type=kind, **named)
         answer = client.ask(ApiKey.FIND_COORDINATOR, version, asked)
         return answer.coordinators[0] if version > 3 else answer
 
@@ -547,7 +544,7 @@ def test_metadata_shows_one_node_that_leads_all_partitions(
     cluster: Cluster, client: RawClient, version: int
 ) -> None:
     topics = [MetadataRequest.MetadataRequestTopic(name="events")]
-    answer = client.ask(ApiKey.METADATA, version, MetadataRequest(version=version, topics=topics))
+    answer = client.ask(ApiKey.METADATA, version, MetadataRequest(topics=topics))
 
     (topic,) = answer.topics
     assert [one.node_id for one in answer.brokers] == [1]
@@ -557,15 +554,15 @@ def test_metadata_shows_one_node_that_leads_all_partitions(
 
 
 def test_metadata_lists_all_topics_and_marks_internal_ones(client: RawClient) -> None:
-    answer = client.ask(ApiKey.METADATA, 9, MetadataRequest(version=9, topics=None))
+    answer = client.ask(ApiKey.METADATA, 9, MetadataRequest(topics=None))
     found = {one.name: one.is_internal for one in answer.topics}
 
     assert found == {"events": False, "__commits": True, "__transaction_state": True}
 
 
 def asked_for(client: RawClient, version: int = 12, *, make: bool = True, **named: Any) -> Any:
-    topics = [MetadataRequest.MetadataRequestTopic(version=version, **named)]
-    asked = MetadataRequest(version=version, topics=topics, allow_auto_topic_creation=make)
+    topics = [MetadataRequest.MetadataRequestTopic(**named)]
+    asked = MetadataRequest(topics=topics, allow_auto_topic_creation=make)
     return client.ask(ApiKey.METADATA, version, asked).topics[0]
 
 
@@ -580,11 +577,11 @@ def test_metadata_finds_topics_by_id(cluster: Cluster, client: RawClient) -> Non
 def test_a_topic_that_is_named_often_is_shown_once(cluster: Cluster, client: RawClient) -> None:
     one_of = MetadataRequest.MetadataRequestTopic
     topic_id = uuid_of(cluster.topic("events").topic_id)
-    by_name = [one_of(version=12, name="events")] * 1000
-    by_id = [one_of(version=12, name=None, topic_id=topic_id)] * 1000
+    by_name = [one_of(name="events")] * 1000
+    by_id = [one_of(name=None, topic_id=topic_id)] * 1000
 
     for topics in (by_name, by_id, by_name + by_id):
-        answer = client.ask(ApiKey.METADATA, 12, MetadataRequest(version=12, topics=topics))
+        answer = client.ask(ApiKey.METADATA, 12, MetadataRequest(topics=topics))
         assert [one.name for one in answer.topics] == ["events"]
 
 
@@ -605,22 +602,21 @@ def test_versions_that_have_ids_but_no_answer_without_a_name_find_no_topic_by_id
 
 def test_who_asks_for_it_is_told_that_anyone_may_do_anything(client: RawClient) -> None:
     asked = MetadataRequest(
-        version=10, topics=None, include_cluster_authorized_operations=True,
+        topics=None, include_cluster_authorized_operations=True,
         include_topic_authorized_operations=True,
     )  # fmt: skip
     answer = client.ask(ApiKey.METADATA, 10, asked)
-    cluster_asked = DescribeClusterRequest(version=1, include_cluster_authorized_operations=True)
-    of_cluster = client.ask(ApiKey.DESCRIBE_CLUSTER, 1, cluster_asked).authorized_operations
-    groups_asked = DescribeGroupsRequest(
-        version=5, groups=["none"], include_authorized_operations=True
-    )
+    cluster_asked = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    of_cluster = client.ask(ApiKey.DESCRIBE_CLUSTER, 1, cluster_asked).cluster_authorized_operations
+    groups_asked = DescribeGroupsRequest(groups=["none"], include_authorized_operations=True)
     of_group = client.ask(ApiKey.DESCRIBE_GROUPS, 5, groups_asked).groups[0].authorized_operations
 
-    assert answer.authorized_operations == of_cluster == set(CLUSTER_OPERATIONS)
-    assert answer.topics[0].authorized_operations == set(TOPIC_OPERATIONS)
-    assert of_group == set(GROUP_OPERATIONS)
-    plain = client.ask(ApiKey.METADATA, 10, MetadataRequest(version=10, topics=None))
-    assert (plain.authorized_operations, plain.topics[0].authorized_operations) == (None, None)
+    assert answer.cluster_authorized_operations == of_cluster == CLUSTER_OPERATIONS
+    assert answer.topics[0].topic_authorized_operations == TOPIC_OPERATIONS
+    assert of_group == GROUP_OPERATIONS
+    plain = client.ask(ApiKey.METADATA, 10, MetadataRequest(topics=None))
+    assert plain.cluster_authorized_operations == NOT_ASKED
+    assert plain.topics[0].topic_authorized_operations == NOT_ASKED
 
 
 def test_a_topic_is_created_only_if_the_request_allows_it(
@@ -646,10 +642,9 @@ def test_a_topic_that_is_not_created_in_time_is_answered_with_a_retriable_error(
 ) -> None:
     monkeypatch.setattr("spark_kbatch.server.metadata._MAKES_WITHIN_S", 0.05)
     topics = [
-        MetadataRequest.MetadataRequestTopic(version=9, name=name)
-        for name in ("new", "events", "newer")
+        MetadataRequest.MetadataRequestTopic(name=name) for name in ("new", "events", "newer")
     ]
-    asked = MetadataRequest(version=9, topics=topics, allow_auto_topic_creation=True)
+    asked = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
 
     with FolderStore(cluster.path).manager.locks.metadata():
         found = client.ask(ApiKey.METADATA, 9, asked).topics
@@ -673,7 +668,7 @@ def test_topics_with_invalid_or_internal_names_are_not_created(
 
 def test_clients_are_sent_to_the_advertised_address(cluster: Cluster) -> None:
     with cluster.serve(advertise="kafka.example:1234") as server, RawClient(server) as client:
-        asked = DescribeClusterRequest(version=0)
+        asked = DescribeClusterRequest()
         (node,) = client.ask(ApiKey.DESCRIBE_CLUSTER, 0, asked).brokers
 
         assert (node.host, node.port) == ("kafka.example", 1234)
@@ -691,7 +686,7 @@ def test_clients_are_sent_to_the_advertised_address(cluster: Cluster) -> None:
 def test_only_an_endpoint_of_brokers_is_described(
     client: RawClient, endpoint_type: int, error: str
 ) -> None:
-    asked = DescribeClusterRequest(version=1, endpoint_type=endpoint_type)
+    asked = DescribeClusterRequest(endpoint_type=endpoint_type)
     found = client.ask(ApiKey.DESCRIBE_CLUSTER, 1, asked)
 
     assert found.error_code == ErrorCode[error]
@@ -700,7 +695,7 @@ def test_only_an_endpoint_of_brokers_is_described(
 
 def test_a_producer_id_without_its_epoch_is_refused(client: RawClient) -> None:
     asked = InitProducerIdRequest(
-        version=4, transactional_id=None, transaction_timeout_ms=1, producer_id=7, producer_epoch=-1
+        transactional_id=None, transaction_timeout_ms=1, producer_id=7, producer_epoch=-1
     )
 
     assert client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked).error_code == ErrorCode.INVALID_REQUEST

@@ -22,12 +22,12 @@ from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders
-from tests.support.asking import ask, request_of
+from tests.support.asking import ask
 from tests.support.store import store_of
 
 OK = ErrorCode.NONE
-RESOURCE = request_of(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
-CHANGED = request_of(ApiKey.INCREMENTAL_ALTER_CONFIGS).AlterConfigsResource
+RESOURCE = protocol.DescribeConfigsRequest.DescribeConfigsResource
+CHANGED = protocol.IncrementalAlterConfigsRequest.AlterConfigsResource
 SET, DELETE, APPEND, SUBTRACT = range(4)
 CONFIG = ServerConfig(num_partitions=4, flush=True)
 
@@ -205,7 +205,7 @@ def test_a_setting_that_is_given_with_the_defaults_value_is_the_topics_own(
 def test_settings_given_to_a_new_topic_are_its_own(
     cluster: Cluster, handler: ConfigsHandler
 ) -> None:
-    topic = request_of(ApiKey.CREATE_TOPICS).CreatableTopic
+    topic = protocol.CreateTopicsRequest.CreatableTopic
     configs = [topic.CreatableTopicConfig(name=key, value=value) for key, value in EXPLICIT.items()]
     asked = topic(
         name="new", num_partitions=1, replication_factor=1, assignments=[], configs=configs
@@ -368,7 +368,7 @@ def test_a_resource_named_twice_is_not_changed(cluster: Cluster, handler: Config
 
 def replace(handler: ConfigsHandler, version: int, **given: str | None) -> Any:
     """Send an AlterConfigs."""
-    replaced = request_of(ApiKey.ALTER_CONFIGS).AlterConfigsResource
+    replaced = protocol.AlterConfigsRequest.AlterConfigsResource
     configs = [
         replaced.AlterableConfig(name=key.replace("_", "."), value=value)
         for key, value in given.items()

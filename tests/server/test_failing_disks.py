@@ -126,7 +126,7 @@ def ask_about(api_key: ApiKey, tp: TopicPartition) -> bytes:
         partition_index=tp.partition, current_leader_epoch=-1, timestamp=LATEST
     )
     topics = [topic_of(name=tp.topic, partitions=[place])]
-    body = ListOffsetsRequest(version=version, replica_id=-1, isolation_level=0, topics=topics)
+    body = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics)
     return request(api_key, version, body)
 
 

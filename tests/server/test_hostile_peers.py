@@ -31,7 +31,7 @@ from tests.support.waiting import until
 MiB = 1 << 20
 BATCH = builders.batch(n=1)
 PRODUCE = request(ApiKey.PRODUCE, 9, produce(BATCH))
-METADATA = request(ApiKey.METADATA, 9, MetadataRequest(version=9, topics=[]))
+METADATA = request(ApiKey.METADATA, 9, MetadataRequest(topics=[]))
 
 
 @pytest.fixture
@@ -146,14 +146,14 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(server: Ser
         again = client.ask(
             ApiKey.API_VERSIONS,
             3,
-            ApiVersionsRequest(version=3, client_software_name="a", client_software_version="1"),
+            ApiVersionsRequest(client_software_name="a", client_software_version="1"),
         )
         assert again.error_code == 0
 
 
 def test_api_versions_refuses_a_client_without_a_name(server: Server) -> None:
     with RawClient(server) as client:
-        body = ApiVersionsRequest(version=3, client_software_name="-", client_software_version="")
+        body = ApiVersionsRequest(client_software_name="-", client_software_version="")
 
         assert client.ask(ApiKey.API_VERSIONS, 3, body).error_code == ErrorCode.INVALID_REQUEST
 

@@ -19,11 +19,9 @@ from spark_kbatch import Cluster
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.server.server import Server
-from spark_kbatch.wire import protocol
-from spark_kbatch.wire.fetch import FetchPartition, FetchTopic
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders
-from tests.support.raw_clients import RawClient
+from tests.support.raw_clients import RawClient, fetch_several
 from tests.support.reference import Record, decode_batches, encode_batch
 from tests.support.waiting import TIMEOUT_S
 
@@ -111,13 +109,14 @@ def fetch_all(
     client: RawClient, positions: dict[int, int], isolation: int
 ) -> dict[int, list[Record]]:
     """Fetch from all partitions once; return the records, and move the positions."""
-    wanted = [FetchPartition(p, offset, LONG) for p, offset in positions.items()]
-    body = protocol.FetchRequest(50, 1, [FetchTopic(TOPIC, wanted)], isolation_level=isolation)
+    body = fetch_several(
+        positions, TOPIC, max_wait_ms=50, max_bytes=LONG, isolation_level=isolation
+    )
     found: dict[int, list[Record]] = {}
-    for one in client.ask(ApiKey.FETCH, 12, body).topics[0].partitions:
+    for one in client.ask(ApiKey.FETCH, 12, body).responses[0].partitions:
         assert one.error_code == 0
-        found[one.partition] = decode_batches(bytes(one.records))
-        positions[one.partition] += len(found[one.partition])
+        found[one.partition_index] = decode_batches(bytes(one.records))
+        positions[one.partition_index] += len(found[one.partition_index])
     return found
 
 

@@ -34,7 +34,7 @@ from tests.support.store import store_of
 from tests.support.waiting import until
 
 BATCH = builders.batch(n=1)
-METADATA = MetadataRequest(version=9, topics=[])
+METADATA = MetadataRequest(topics=[])
 
 IN_ANOTHER_PROCESS = """
 import sys, time
@@ -362,7 +362,7 @@ def test_groups_that_cannot_be_taken_over_are_loaded_again(
 
     monkeypatch.setattr(Memberships, "load", fail_once)
     with cluster.serve() as server, RawClient(server) as client:
-        asked = HeartbeatRequest(version=4, group_id="g", generation_id=1, member_id="m")
+        asked = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
         refused = client.ask(ApiKey.HEARTBEAT, 4, asked).error_code
         until(lambda: client.ask(ApiKey.HEARTBEAT, 4, asked).error_code != refused)
 

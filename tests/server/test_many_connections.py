@@ -86,10 +86,9 @@ def kinds() -> list[Kind]:
     of_partitions: dict[tuple[ApiKey, int], Any] = {
         (ApiKey.PRODUCE, 9): lambda p: produce(BATCH, partition=p, acks=-1),
         (ApiKey.FETCH, 12): lambda p: fetch(0, partition=p, max_bytes=8192),
-        (ApiKey.METADATA, 9): lambda _: MetadataRequest(version=9, topics=None),
-        (ApiKey.FIND_COORDINATOR, 3): lambda _: FindCoordinatorRequest(version=3, key="g", key_type=0),
+        (ApiKey.METADATA, 9): lambda _: MetadataRequest(topics=None),
+        (ApiKey.FIND_COORDINATOR, 3): lambda _: FindCoordinatorRequest(key="g", key_type=0),
         (ApiKey.LIST_OFFSETS, 5): lambda p: ListOffsetsRequest(
-            version=5,
             replica_id=-1,
             isolation_level=0,
             topics=[
@@ -104,7 +103,6 @@ def kinds() -> list[Kind]:
             ],
         ),
         (ApiKey.OFFSET_COMMIT, 7): lambda p: OffsetCommitRequest(
-            version=7,
             group_id=f"group-{p}",
             generation_id_or_member_epoch=-1,
             member_id="",

@@ -24,14 +24,14 @@ from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders
-from tests.support.asking import ask, request_of
+from tests.support.asking import ask
 from tests.support.store import store_of
 
 OK = ErrorCode.NONE
-NEW_TOPIC = request_of(ApiKey.CREATE_TOPICS).CreatableTopic
-MORE = request_of(ApiKey.CREATE_PARTITIONS).CreatePartitionsTopic
-RECORDS = request_of(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
-STATE = request_of(ApiKey.DELETE_TOPICS).DeleteTopicState
+NEW_TOPIC = protocol.CreateTopicsRequest.CreatableTopic
+MORE = protocol.CreatePartitionsRequest.CreatePartitionsTopic
+RECORDS = protocol.DeleteRecordsRequest.DeleteRecordsTopic
+STATE = protocol.DeleteTopicsRequest.DeleteTopicState
 
 
 def versions_of(api_key: ApiKey) -> range:

@@ -19,8 +19,8 @@ from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.server.server import Server
 from spark_kbatch.server.unwritten import IdempotentBatch, Unwritten
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.produce import ProducePartition, ProduceTopic
-from spark_kbatch.wire.protocol import ApiKey, ProduceRequest
+from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.records import produce_request
 from tests.server.test_waiting import locked
 from tests.support import builders
 from tests.support.raw_clients import RawClient, produce, produced, request
@@ -134,11 +134,11 @@ def test_batches_sent_at_once_are_not_appended_after_one_that_is_refused(
 def test_a_request_with_two_batches_of_a_partition_does_not_skip_the_first(
     server: Server, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = [builders.idempotent_batch(base_sequence=number) for number in range(2)]
-    topics = [ProduceTopic("events", [ProducePartition(0, one) for one in batches])]
+    both = [produce(builders.idempotent_batch(base_sequence=number)) for number in range(2)]
+    both[0].topic_data[0].partition_data += both[1].topic_data[0].partition_data
     with RawClient(server) as client, Fault(cluster, server, monkeypatch).storage_error():
-        answer = client.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, topics, None))
-        codes = [one.error_code for one in answer.topics[0].partitions]
+        answer = client.ask(ApiKey.PRODUCE, 9, both[0])
+        codes = [one.error_code for one in answer.responses[0].partition_responses]
         assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.INVALID_REQUEST]
     assert cluster.describe("events")[0].offsets.high_watermark == 0
 
@@ -167,16 +167,12 @@ def test_a_record_that_is_refused_for_good_does_not_stop_its_producer(
 
 
 def test_a_connection_that_is_refused_too_much_to_remember_ends(server: Server) -> None:
-    partitions = [
-        ProducePartition(number, builders.idempotent_batch(base_sequence=0))
-        for number in range(1001)
-    ]
+    batch = builders.idempotent_batch(base_sequence=0)
+    many = {TopicPartition("missing", number): batch for number in range(1000)}
     with RawClient(server) as client:
-        topics = [ProduceTopic("missing", partitions[:1000])]
-        answer = client.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, topics, None))
-        assert len(answer.topics[0].partitions) == 1000
-        topics = [ProduceTopic("missing", partitions[1000:])]
-        client.send(request(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, topics, None)))
+        answer = client.ask(ApiKey.PRODUCE, 9, produce_request(-1, 1000, many))
+        assert len(answer.responses[0].partition_responses) == 1000
+        client.send(request(ApiKey.PRODUCE, 9, produce(batch, "missing", 1000)))
         assert client.is_closed_by_server()
 
 

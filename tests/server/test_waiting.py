@@ -79,10 +79,10 @@ def test_locked_partitions_delay_no_other_requests(cluster: Cluster, server: Ser
         assert produced(appended).error_code == 0
         assert fetched(other.ask(ApiKey.FETCH, 12, fetch(0, partition=LOCKED))).records
         assert fetched(other.ask(ApiKey.FETCH, 12, fetch(0, partition=0))).high_watermark == 0
-        heartbeat = HeartbeatRequest(version=4, group_id="g", generation_id=1, member_id="m")
+        heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
         found = other.ask(ApiKey.HEARTBEAT, 4, heartbeat)
         assert found.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-        assert other.ask(ApiKey.METADATA, 9, MetadataRequest(version=9, topics=None)).topics
+        assert other.ask(ApiKey.METADATA, 9, MetadataRequest(topics=None)).topics
 
         assert time.monotonic() - started < 5
     for client in clients:
@@ -164,14 +164,14 @@ def test_many_locked_partitions_are_looked_at_less_often(
 def test_producer_ids_that_wait_for_a_lock_delay_no_other_requests(
     cluster: Cluster, server: Server
 ) -> None:
-    asked = InitProducerIdRequest(version=4, transactional_id=None, transaction_timeout_ms=1)
+    asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
     clients = [RawClient(server) for _ in range(LOCKED)]
     with RawClient(server) as other:
         with FolderStore(cluster.path).manager.locks.metadata():
             for client in clients:
                 client.send(request(ApiKey.INIT_PRODUCER_ID, 4, asked))
             started = time.monotonic()
-            other.ask(ApiKey.METADATA, 9, MetadataRequest(version=9, topics=None))
+            other.ask(ApiKey.METADATA, 9, MetadataRequest(topics=None))
             assert time.monotonic() - started < 5
     found = [client.receive(ApiKey.INIT_PRODUCER_ID, 4) for client in clients]
     for client in clients:
@@ -190,7 +190,7 @@ def test_requests_wait_for_a_commit_of_ten_seconds(cluster: Cluster, server: Ser
             while time.monotonic() < until:
                 started = time.monotonic()
                 other.ask(ApiKey.FETCH, 12, fetch(0, max_wait_ms=10))
-                heartbeat = HeartbeatRequest(version=4, group_id="g", generation_id=1)
+                heartbeat = HeartbeatRequest(group_id="g", generation_id=1)
                 other.ask(ApiKey.HEARTBEAT, 4, heartbeat)
                 assert time.monotonic() - started < 1
         assert produced(client.receive(ApiKey.PRODUCE, 9)).base_offset == 0
@@ -235,7 +235,6 @@ def test_waiting_requests_are_answered_when_the_server_ends(cluster: Cluster) ->
     consumer.send(request(ApiKey.FETCH, 12, fetch(0, max_wait_ms=600_000)))
     joins = [
         JoinGroupRequest(
-            version=3,
             group_id="g",
             session_timeout_ms=30_000,
             rebalance_timeout_ms=300_000,

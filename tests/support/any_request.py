@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from spark_kbatch.wire.protocol import ApiKey
-from tests.support.messages import REQUEST, library_class
+from spark_kbatch.wire.codec import Field, Structure
+from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, encode_request, request_class
 from tests.support.reference import Record, encode_batch
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
@@ -103,35 +103,21 @@ class Asked(NamedTuple):
 
     def frame_for(self, ids: Ids) -> bytes:
         """Return the request, framed, with a server's own ids."""
-        kind = library_class(self.api_key, REQUEST)
-        version = min(self.version, _last_known(kind, self.version))
-        body = _object(kind, kind.fields.values(), version, self.fields(ids)).encode(
-            version=version
-        )
+        version = min(self.version, SUPPORTED[self.api_key].last)
+        body = _object(request_class(self.api_key), self.fields(ids))
+        encoded = b"".join(encode_request(self.api_key, version, self.number, "", body))
         head = struct.pack(">hhih", self.api_key, self.version, self.number, len(self.client_id))
-        head += self.client_id + (b"\0" if kind.flexible_version_q(version) else b"")
-        frame = head + bytes(body) + self.tail
+        frame = head + self.client_id + encoded[len(head) :] + self.tail
         frame = frame[: len(frame) - self.cut]
         return struct.pack(">i", len(frame)) + frame
 
 
-def _last_known(kind: Any, version: int) -> int:
-    return min(version, int(kind.max_version)) if hasattr(kind, "max_version") else version
-
-
-def _object(kind: Any, fields: Any, version: int, values: dict[str, Any]) -> Any:
-    made = {}
-    for one in fields:
-        if one.name not in values:
-            continue
-        value = values[one.name]
-        if one.is_struct_array() and value is not None:
-            inner = one.fields.values()
-            value = [_object(one.data_class, inner, version, each) for each in value]
-        elif one.is_struct() and value is not None:
-            value = _object(one.data_class, one.fields.values(), version, value)
-        made[one.name] = value
-    return kind(version=version, **made)
+def _object(kind: type[Structure], values: dict[str, Any]) -> Structure:
+    made = dict(values)
+    for one in kind.FIELDS:
+        if one.structure is not None and made.get(one.name) is not None:
+            made[one.name] = [_object(one.structure, each) for each in made[one.name]]
+    return kind(**made)
 
 
 class Requests:
@@ -173,18 +159,21 @@ class _Making:
         self.group = group + "+" * world.given_up.get(group, 0)
 
     def fields(self) -> dict[str, Any]:
-        return self._structure(library_class(self.key, REQUEST).fields.values())
+        return self._structure(request_class(self.key))
 
-    def _structure(self, fields: Any) -> dict[str, Any]:
+    def _structure(self, kind: type[Structure]) -> dict[str, Any]:
         values = {}
-        for one in fields:
-            if one.for_version_q(self.version):
+        for one in kind.FIELDS:
+            if self.version in one.versions:
                 values[one.name] = self.last[one.name] = self._value(one)
         return values
 
-    def _value(self, one: Any) -> Any:
-        if one.is_array():
-            if one.nullable_for_version_q(self.version) and self._is_null(one.name):
+    def _is_nullable(self, one: Field) -> bool:
+        return one.nullable is not None and self.version in one.nullable
+
+    def _value(self, one: Field) -> Any:
+        if one.is_array:
+            if self._is_nullable(one) and self._is_null(one.name):
                 return None
             return self._without_repetition(
                 [self._element(one) for _ in range(self._count(one.name))]
@@ -211,19 +200,19 @@ class _Making:
             return self.random.choice((0, 1, 1, 2))
         return self.pick((1, 1, 2), (0, 1, 2, 3))
 
-    def _element(self, one: Any) -> Any:
-        if one.is_struct() or one.is_struct_array():
+    def _element(self, one: Field) -> Any:
+        if one.structure is not None:
             self.path.append(one.name)
-            values = self._structure(one.fields.values())
+            values = self._structure(one.structure)
             self.path.pop()
             return values
         choose = getattr(self, f"of_{one.name}", None)
         if choose is None:
             raise LookupError(f"no values for {self.key.name}.{one.name}")
         value = choose()
-        if value is None and not one.is_array() and not one.nullable_for_version_q(self.version):
+        if value is None and not one.is_array and not self._is_nullable(one):
             # A UUID of zeros is none.
-            return None if one.type_str == "uuid" else ""
+            return None if one.kind == "uuid" else ""
         return value
 
     def pick(self, sensible: Any, odd: Any) -> Any:

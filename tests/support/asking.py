@@ -17,16 +17,10 @@ def latest(api_key: ApiKey) -> int:
     return protocol.SUPPORTED[api_key].last
 
 
-def request_of(api_key: ApiKey) -> Any:
-    """The class of a request, in which those of its fields are."""
-    words = api_key.name.split("_")
-    return getattr(protocol, "".join(map(str.capitalize, words)) + "Request")
-
-
 def ask(handler: Handler, api_key: ApiKey, version: int | None = None, **fields: Any) -> Any:
     """The answer to a request, of the latest version by default."""
     version = latest(api_key) if version is None else version
-    asked = request_of(api_key)(version=version, **fields)
+    asked = protocol.request_class(api_key)(**fields)
     frame = b"".join(protocol.encode_request(api_key, version, 7, "tests", asked))
     decoded = protocol.decode_request(memoryview(frame))
     received = Received(api_key, version, "tests", LOCAL[0], LOCAL, Unwritten(), decoded.body)

@@ -34,19 +34,6 @@ NOW = builders.FIRST_TIMESTAMP_MS
 LOCAL = ("127.0.0.1", 9092)
 OK = ErrorCode.NONE
 
-_REQUESTS: dict[ApiKey, Any] = {
-    ApiKey.JOIN_GROUP: protocol.JoinGroupRequest,
-    ApiKey.SYNC_GROUP: protocol.SyncGroupRequest,
-    ApiKey.HEARTBEAT: protocol.HeartbeatRequest,
-    ApiKey.LEAVE_GROUP: protocol.LeaveGroupRequest,
-    ApiKey.OFFSET_COMMIT: protocol.OffsetCommitRequest,
-    ApiKey.OFFSET_FETCH: protocol.OffsetFetchRequest,
-    ApiKey.OFFSET_DELETE: protocol.OffsetDeleteRequest,
-    ApiKey.LIST_GROUPS: protocol.ListGroupsRequest,
-    ApiKey.DESCRIBE_GROUPS: protocol.DescribeGroupsRequest,
-    ApiKey.DELETE_GROUPS: protocol.DeleteGroupsRequest,
-}
-
 
 def subscribed_to(*topics: str) -> bytes:
     """Return a consumer's subscription."""
@@ -238,11 +225,11 @@ class Coordinated:
     def ask(
         self, api_key: ApiKey, version: int | None = None, client_id: str = "client", **fields: Any
     ) -> Asked:
-        """Send a request; fields that its version does not have are left out."""
+        """Send a request; fields that it does not have are left out."""
         version = latest(api_key) if version is None else version
-        cls = _REQUESTS[api_key]
-        has = {name for name, one in cls.fields.items() if one.for_version_q(version)}
-        body = cls(version=version, **{key: value for key, value in fields.items() if key in has})
+        kind = protocol.request_class(api_key)
+        has = {one.name for one in kind.FIELDS}
+        body = kind(**{name: value for name, value in fields.items() if name in has})
         frame = b"".join(protocol.encode_request(api_key, version, 7, client_id, body))
         request = protocol.decode_request(memoryview(frame))
         asked = Asked(api_key, version)

@@ -19,13 +19,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire import protocol as p
-from spark_kbatch.wire.fetch import FetchPartition, FetchTopic
 from spark_kbatch.wire.framing import SIZE
-from spark_kbatch.wire.produce import ProducePartition, ProduceTopic
 from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.records import produce_request
 from tests.support import builders
-from tests.support.raw_clients import fetch, produce, request
+from tests.support.raw_clients import fetch, fetch_several, produce, request
 from tests.support.store import reader_of
 from tests.support.worst_requests import KEYS, bomb, worst
 
@@ -214,18 +214,18 @@ async def small_batches(peer: Peer, line: Line) -> None:
     batch = builders.batch(n=1, value_bytes=10)
     while True:
         numbers = peer.rng.sample(range(OWN_PARTITIONS), peer.rng.choice((1, 20, 200)))
-        topics = [ProduceTopic(OWN, [ProducePartition(number, batch) for number in numbers])]
+        batches = {TopicPartition(OWN, number): batch for number in numbers}
         acks = peer.rng.choice((-1, 1))
-        await line.ask(request(ApiKey.PRODUCE, 9, p.ProduceRequest(acks, 5000, topics)))
+        await line.ask(request(ApiKey.PRODUCE, 9, produce_request(acks, 5000, batches)))
 
 
 async def long_polls(peer: Peer, line: Line) -> None:
     count = peer.rng.choice((1, 1000, OWN_PARTITIONS))
-    partitions = [FetchPartition(number, 10**6, _MiB) for number in range(count)]
-    body = p.FetchRequest(peer.rng.choice((50, 60_000)), 1, [FetchTopic("victim", partitions[:1])])
+    wait_ms = peer.rng.choice((50, 60_000))
+    body = fetch(10**6, "victim", max_wait_ms=wait_ms)
     if peer.rng.random() < 0.8:
-        at_start = [FetchPartition(number, 0, 0) for number in range(count)]
-        body = p.FetchRequest(peer.rng.choice((50, 60_000)), 2**31 - 1, [FetchTopic(OWN, at_start)])
+        at_start = dict.fromkeys(range(count), 0)
+        body = fetch_several(at_start, OWN, max_wait_ms=wait_ms, min_bytes=2**31 - 1, max_bytes=0)
     while True:
         await line.ask(request(ApiKey.FETCH, 12, body))
 

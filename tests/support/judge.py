@@ -13,7 +13,6 @@ or groups: then the topic or group is given up, and others take its place.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import itertools
 import re
 import socket
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple, Self
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.server import settings
 from spark_kbatch.wire import protocol
+from spark_kbatch.wire.codec import Structure
 from spark_kbatch.wire.protocol import SUPPORTED, ApiKey
 from tests.support.any_request import Asked, Group, Ids, Requests, World
 from tests.support.reference import Record, decode_batches, split_batches
@@ -106,22 +106,17 @@ class Side:
 
     def warm_up(self) -> None:
         """Wait until it coordinates groups and gives out producer ids."""
-        find = protocol.FindCoordinatorRequest(version=3, key="warm-up", key_type=0)
-        init = protocol.InitProducerIdRequest(
-            version=1, transactional_id=None, transaction_timeout_ms=60_000
-        )
-        beat = protocol.HeartbeatRequest(version=0, group_id="none", generation_id=0, member_id="")
-        for api_key, body, ready in (
-            (ApiKey.FIND_COORDINATOR, find, 0), (ApiKey.INIT_PRODUCER_ID, init, 0),
-            (ApiKey.HEARTBEAT, beat, 25),
+        find = protocol.FindCoordinatorRequest(key="warm-up", key_type=0)
+        init = protocol.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        beat = protocol.HeartbeatRequest(group_id="none", generation_id=0, member_id="")
+        for asked, ready in (
+            ((ApiKey.FIND_COORDINATOR, 3, find), 0), ((ApiKey.INIT_PRODUCER_ID, 1, init), 0),
+            ((ApiKey.HEARTBEAT, 0, beat), 25),
         ):  # fmt: skip
-            until(
-                lambda key=api_key, body=body, ready=ready: self.ask(key, body).error_code == ready
-            )
+            until(lambda asked=asked, ready=ready: self.ask(*asked).error_code == ready)
 
-    def ask(self, api_key: ApiKey, body: Any) -> Any:
+    def ask(self, api_key: ApiKey, version: int, body: Any) -> Any:
         """Return the decoded answer to a request that this module needs for itself."""
-        version = body.version
         pieces = protocol.encode_request(api_key, version, 0, "judge", body)
         answer = self.exchange(_framed(b"".join(pieces)))
         assert isinstance(answer, bytes), (api_key, answer)
@@ -135,15 +130,14 @@ class Side:
 
     def versions(self) -> dict[int, tuple[int, int]]:
         """Return the versions that it offers, by api key."""
-        body = protocol.ApiVersionsRequest(version=0)
-        found = self.ask(ApiKey.API_VERSIONS, body).api_keys
+        found = self.ask(ApiKey.API_VERSIONS, 0, protocol.ApiVersionsRequest()).api_keys
         return {one.api_key: (one.min_version, one.max_version) for one in found}
 
     def topics(self) -> dict[str, int]:
         """Return the counts of partitions of all topics that are ready; note their ids and epochs."""
-        body = protocol.MetadataRequest(version=12, topics=None, allow_auto_topic_creation=False)
+        body = protocol.MetadataRequest(topics=None, allow_auto_topic_creation=False)
         found = {}
-        for topic in self.ask(ApiKey.METADATA, body).topics:
+        for topic in self.ask(ApiKey.METADATA, 12, body).topics:
             if topic.error_code or any(one.error_code for one in topic.partitions):
                 continue
             self.ids.topics[topic.name] = topic.topic_id
@@ -164,8 +158,8 @@ class Side:
 
     def state_of(self, group: str) -> str:
         """Return the state of a group."""
-        body = protocol.DescribeGroupsRequest(version=0, groups=[group])
-        return str(self.ask(ApiKey.DESCRIBE_GROUPS, body).groups[0].group_state)
+        body = protocol.DescribeGroupsRequest(groups=[group])
+        return str(self.ask(ApiKey.DESCRIBE_GROUPS, 0, body).groups[0].group_state)
 
     def _offset_at(self, topic: str, partition: int, timestamp: int) -> int:
         request = protocol.ListOffsetsRequest
@@ -173,15 +167,15 @@ class Side:
             partition_index=partition, timestamp=timestamp, current_leader_epoch=-1
         )
         topics = [request.ListOffsetsTopic(name=topic, partitions=[part])]
-        body = request(version=7, replica_id=-1, isolation_level=0, topics=topics)
-        answer = self.ask(ApiKey.LIST_OFFSETS, body)
+        body = request(replica_id=-1, isolation_level=0, topics=topics)
+        answer = self.ask(ApiKey.LIST_OFFSETS, 7, body)
         return int(answer.topics[0].partitions[0].offset)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         state = protocol.DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=None)
-        body = protocol.DeleteTopicsRequest(version=6, topics=[state], timeout_ms=30_000)
-        self.ask(ApiKey.DELETE_TOPICS, body)
+        body = protocol.DeleteTopicsRequest(topics=[state], timeout_ms=30_000)
+        self.ask(ApiKey.DELETE_TOPICS, 6, body)
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic, without an end to the age of its records."""
@@ -191,10 +185,8 @@ class Side:
             name=name, num_partitions=partitions, replication_factor=1, assignments=[],
             configs=[config],
         )  # fmt: skip
-        body = protocol.CreateTopicsRequest(
-            version=5, topics=[asked], timeout_ms=30_000, validate_only=False
-        )
-        (answer,) = self.ask(ApiKey.CREATE_TOPICS, body).topics
+        body = protocol.CreateTopicsRequest(topics=[asked], timeout_ms=30_000, validate_only=False)
+        (answer,) = self.ask(ApiKey.CREATE_TOPICS, 5, body).topics
         assert answer.error_code == 0, answer
 
 
@@ -513,14 +505,14 @@ def _framed(data: bytes) -> bytes:
 
 # Fields that say nothing about how a request was answered, or that must differ.
 _LEFT_OUT = {
-    "throttle_time_ms", "host", "port", "cluster_id", "version", "documentation", "session_id",
-    "coordinator_id", "tags", "unknown_tags",
+    "throttle_time_ms", "host", "port", "cluster_id", "documentation", "session_id",
+    "coordinator_id",
 }  # fmt: skip
 _NEW_MEMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _GIVEN_OUT_FROM = 2**64  # of topic ids
 _BROKER = 4  # a type of resources
 _TIMES = {"log_append_time_ms"}
-_TOPIC, _PARTITION = {"name", "topic"}, {"partition", "partition_index"}
+_TOPIC, _PARTITION = {"name", "topic"}, {"partition", "partition_index", "index"}
 
 
 class Plain:
@@ -540,13 +532,13 @@ class Plain:
         return value
 
     def _value(self, name: str, value: Any) -> Any:
-        if dataclasses.is_dataclass(value) or hasattr(value, "_struct"):
+        if isinstance(value, Structure):
             return self._structure(value)
         if name == "records":
             return _records(value)
         if isinstance(value, (list, tuple)):
             elements = [self._value("", one) for one in value]
-            return sorted(_merged(elements) if name == "topics" else elements, key=repr)
+            return sorted(_merged(elements) if name == "responses" else elements, key=repr)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return base64.b64encode(value).decode()
         if isinstance(value, str):
@@ -559,16 +551,10 @@ class Plain:
             return f"now {value - self._epochs.get((self._names[-1], self._numbers[-1]), 0):+d}"
         if name in _TIMES:
             return value if value < 0 else "a time"
-        if isinstance(value, (set, frozenset)):
-            return sorted(value)
         return value
 
-    def _structure(self, body: Any) -> dict[str, Any]:
-        names = (
-            [one.name for one in dataclasses.fields(body)]
-            if dataclasses.is_dataclass(body)
-            else [one for one, field in body._struct.fields.items() if _is_there(body, field)]
-        )
+    def _structure(self, body: Structure) -> dict[str, Any]:
+        names = [one.name for one in body.FIELDS]
         for key, stack in ((_TOPIC, self._names), (_PARTITION, self._numbers)):
             stack += [getattr(body, name) for name in names if name in key]
         made = {
@@ -608,11 +594,6 @@ def _shared(configs: list[Any]) -> list[Any]:
             of_topic = [each for each in one.get("synonyms", ()) if each["source"] == _OF_TOPIC]
             found.append({**one, "config_source": is_its_own, "synonyms": of_topic})
     return found
-
-
-def _is_there(body: Any, field: Any) -> bool:
-    version = body.version
-    return version is None or field.for_version_q(version)
 
 
 def _records(data: Any) -> Any:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire import protocol
-from spark_kbatch.wire.fetch import FetchPartition, FetchTopic
 from spark_kbatch.wire.framing import SIZE
-from spark_kbatch.wire.produce import ProducePartition, ProduceTopic
 from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.records import fetch_request, produce_request
 
 CLIENT_ID, CORRELATION_ID = "a test", 11
 
@@ -39,8 +40,8 @@ def produce(
     transactional_id: str | None = None,
 ) -> protocol.ProduceRequest:
     """Return a Produce of one batch."""
-    topics = [ProduceTopic(topic, [ProducePartition(partition, batch)])]
-    return protocol.ProduceRequest(acks, timeout_ms, topics, transactional_id)
+    batches = {TopicPartition(topic, partition): batch}
+    return produce_request(acks, timeout_ms, batches, transactional_id)
 
 
 def fetch(
@@ -54,8 +55,20 @@ def fetch(
     **named: Any,
 ) -> protocol.FetchRequest:
     """Return a Fetch of one partition."""
-    topics = [FetchTopic(topic, [FetchPartition(partition, offset, max_bytes)])]
-    return protocol.FetchRequest(max_wait_ms, min_bytes, topics, **named)
+    return fetch_request(
+        TopicPartition(topic, partition), offset, max_bytes, max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes, **named,
+    )  # fmt: skip
+
+
+def fetch_several(offsets: Mapping[int, int], topic: str = "events", **named: Any) -> Any:
+    """Return a Fetch of several partitions of a topic, from these offsets."""
+    whole = fetch(0, topic, **named)
+    whole.topics[0].partitions = [
+        fetch(offset, topic, partition, **named).topics[0].partitions[0]
+        for partition, offset in offsets.items()
+    ]
+    return whole
 
 
 class RawClient:
@@ -116,7 +129,9 @@ class RawClient:
 
 def produced(answer: protocol.ProduceResponse) -> Any:
     """Return the one partition of an answer."""
-    return answer.topics[0].partitions[0]
+    return answer.responses[0].partition_responses[0]
 
 
-fetched = produced
+def fetched(answer: protocol.FetchResponse) -> Any:
+    """Return the one partition of an answer."""
+    return answer.responses[0].partitions[0]

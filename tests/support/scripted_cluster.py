@@ -16,11 +16,6 @@ from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions, parse_cluster_options
 from spark_kbatch.record.header import walk
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.fetch import (
-    EpochEndOffset,
-    FetchPartitionResponse,
-    FetchTopicResponse,
-)
 from spark_kbatch.wire.protocol import (
     SUPPORTED,
     ApiKey,
@@ -37,6 +32,7 @@ from tests.support.wire_servers import LoopbackServer
 TOPIC = "events"
 EVENTS_0 = TopicPartition(TOPIC, 0)
 EARLIEST_LOCAL = -4
+_Topic = FetchResponse.FetchableTopicResponse
 
 
 class Fetch(NamedTuple):
@@ -173,7 +169,7 @@ class ScriptedCluster:
         result = DescribeConfigsResponse.DescribeConfigsResult
         hidden = self.cleanup_policy is None
         setting = result.DescribeConfigsResourceResult(
-            name="cleanup.policy", value=self.cleanup_policy, read_only=False, is_default=False,
+            name="cleanup.policy", value=self.cleanup_policy, read_only=False,
             config_source=1, is_sensitive=False, synonyms=[], config_type=0, documentation=None,
         )  # fmt: skip
         one = result(
@@ -244,9 +240,10 @@ class ScriptedCluster:
 
 def answer_of(**fields: Any) -> FetchResponse:
     """Return an answer about the partition."""
-    return FetchResponse([FetchTopicResponse(TOPIC, [FetchPartitionResponse(0, **fields)])])
+    part = _Topic.PartitionData(**{"high_watermark": -1, "aborted_transactions": None, **fields})
+    return FetchResponse(responses=[_Topic(topic=TOPIC, partitions=[part])])
 
 
-def diverging(epoch: int, end_offset: int) -> EpochEndOffset:
+def diverging(epoch: int, end_offset: int) -> Any:
     """Return where an epoch ends, as a broker says when a client's log differs."""
-    return EpochEndOffset(epoch, end_offset)
+    return _Topic.PartitionData.EpochEndOffset(epoch=epoch, end_offset=end_offset)

@@ -17,15 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from spark_kbatch.model import EARLIEST, AbortedTransaction
+from spark_kbatch.model import EARLIEST
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
-from spark_kbatch.wire.produce import (
-    ProducePartitionResponse,
-    ProduceResponse,
-    ProduceTopicResponse,
-)
 from spark_kbatch.wire.protocol import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -33,11 +27,13 @@ from spark_kbatch.wire.protocol import (
     CreateTopicsResponse,
     DescribeConfigsResponse,
     EndTxnResponse,
+    FetchResponse,
     FindCoordinatorResponse,
     InitProducerIdResponse,
     ListOffsetsResponse,
     MetadataResponse,
     OffsetFetchResponse,
+    ProduceResponse,
     Request,
     TxnOffsetCommitResponse,
 )
@@ -295,14 +291,19 @@ class TransactionalCluster:
             for each in found
             if not self.ended.get(each.transaction, True) and not each.is_marker
         }
-        part = FetchPartitionResponse(
-            one.partition,
+        of_topic = FetchResponse.FetchableTopicResponse
+        part_of = of_topic.PartitionData
+        part = part_of(
+            partition_index=one.partition,
             high_watermark=log.end,
             last_stable_offset=self._end_of(log, 1),
             records=b"".join(each.data for each in found),
-            aborted_transactions=[AbortedTransaction(*each) for each in sorted(aborted)],
+            aborted_transactions=[
+                part_of.AbortedTransaction(producer_id=producer_id, first_offset=offset)
+                for producer_id, offset in sorted(aborted)
+            ],
         )
-        return FetchResponse([FetchTopicResponse(topic, [part])])
+        return FetchResponse(responses=[of_topic(topic=topic, partitions=[part])])
 
     # Transactions.
 
@@ -416,22 +417,23 @@ class TransactionalCluster:
         return EndTxnResponse(error_code=code)
 
     def _produce(self, body: Any, code: int) -> Any:
+        of_topic = ProduceResponse.TopicProduceResponse
         topics = []
-        for topic in body.topics:
+        for topic in body.topic_data:
             results = [
-                ProducePartitionResponse(
-                    one.partition,
-                    code or self._append(body.transactional_id, topic.topic, one),
+                of_topic.PartitionProduceResponse(
+                    index=one.index,
+                    error_code=code or self._append(body.transactional_id, topic.name, one),
                 )
-                for one in topic.partitions
+                for one in topic.partition_data
             ]
-            topics.append(ProduceTopicResponse(topic.topic, results))
-        return ProduceResponse(topics)
+            topics.append(of_topic(name=topic.name, partition_responses=results))
+        return ProduceResponse(responses=topics)
 
     def _append(self, name: str, topic: str, one: Any) -> int:
         if topic not in self.topics:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        producer, log = self._producers[name], self.topics[topic][one.partition]
+        producer, log = self._producers[name], self.topics[topic][one.index]
         data = bytes(one.records)
         header = read_header(data)
         assert header.attributes & TRANSACTIONAL
@@ -445,7 +447,7 @@ class TransactionalCluster:
             return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
         if header.base_sequence != log.next_sequence.get(who, 0):
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        if producer.transaction is None or (topic, one.partition) not in producer.partitions:
+        if producer.transaction is None or (topic, one.index) not in producer.partitions:
             return ErrorCode.INVALID_TXN_STATE
         log.next_sequence[who] = header.base_sequence + header.records_count
         log.last[who].append((header.base_sequence, header.records_count))

@@ -18,6 +18,7 @@ from spark_kbatch.wire.protocol import (
     SUPPORTED,
     ApiKey,
     ApiVersionsResponse,
+    FetchResponse,
     MetadataResponse,
     Request,
     Versions,
@@ -191,3 +192,11 @@ def _read(sock: socket.socket, size: int) -> bytes:
     while len(found) < size and (more := sock.recv(size - len(found))):
         found += more
     return bytes(found)
+
+
+def fetch_answer(records: bytes) -> Any:
+    """Return an answer to Fetch with records of one partition."""
+    topic = FetchResponse.FetchableTopicResponse
+    return FetchResponse(
+        responses=[topic(topic="t", partitions=[topic.PartitionData(records=records)])]
+    )

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire import protocol as p
-from spark_kbatch.wire.fetch import FetchPartition, FetchTopic
-from spark_kbatch.wire.produce import ProducePartition, ProduceTopic
 from spark_kbatch.wire.protocol import ApiKey
+from spark_kbatch.wire.records import produce_request
 from tests.support import builders
-from tests.support.raw_clients import request
+from tests.support.raw_clients import fetch_several, request
 
 NOWHERE = "nowhere"
 _MiB = 1 << 20
@@ -28,13 +28,14 @@ _Make = Callable[[int, str], Any]
 
 def _produce(count: int, topic: str) -> Any:
     batch = builders.batch(n=1)
-    partitions = [ProducePartition(number, batch) for number in range(count)]
-    return p.ProduceRequest(-1, _TIMEOUT_MS, [ProduceTopic(topic, partitions)])
+    batches = {TopicPartition(topic, number): batch for number in range(count)}
+    return produce_request(-1, _TIMEOUT_MS, batches)
 
 
 def _fetch(count: int, topic: str) -> Any:
-    partitions = [FetchPartition(number, 0, _MiB) for number in range(count)]
-    return p.FetchRequest(_TIMEOUT_MS, 1, [FetchTopic(topic, partitions)])
+    return fetch_several(
+        dict.fromkeys(range(count), 0), topic, max_wait_ms=_TIMEOUT_MS, max_bytes=_MiB
+    )
 
 
 def _list_offsets(count: int, topic: str) -> Any:

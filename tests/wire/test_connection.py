@@ -17,21 +17,19 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire.channel import Channel
 from spark_kbatch.wire.connection import Completion, Connection, ConnectionConfig
-from spark_kbatch.wire.produce import (
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
-)
 from spark_kbatch.wire.protocol import (
     SUPPORTED,
     ApiKey,
     MetadataRequest,
     MetadataResponse,
+    ProduceRequest,
+    ProduceResponse,
     Versions,
 )
+from spark_kbatch.wire.records import produce_request
 from tests.support.narrow_sockets import narrow_pair
 from tests.support.wire_servers import ServerEnd, metadata_body, versions_body
 
@@ -82,7 +80,7 @@ class Pair:
 
 
 def a_produce(acks: int, records: bytes = b"records") -> ProduceRequest:
-    return ProduceRequest(acks, 100, [ProduceTopic("t", [ProducePartition(0, records)])])
+    return produce_request(acks, 100, {TopicPartition("t", 0): records})
 
 
 def test_the_versions_are_requested_first_and_nothing_may_be_sent_before_they_are_known() -> None:
@@ -135,12 +133,12 @@ def test_highest_version_that_both_know_is_used() -> None:
     pair = Pair().made_ready({ApiKey.METADATA: Versions(0, 5), ApiKey.FETCH: Versions(13, 18)})
     pair.send("newest")
     pair.run()
+    assert pair.server.requests[0].version == 5
     pair.server.answer(metadata_body())
     pair.send("at most 3", last_version=3)
     pair.run()
 
     assert pair.server.requests[0].version == 3
-    assert pair.ended[0][1].version == 5
     with pytest.raises(UnsupportedVersionError, match=r"version 12 of FETCH .*supported: 13 to 18"):
         pair.send("none", ApiKey.FETCH, object())
     with pytest.raises(UnsupportedVersionError, match="HEARTBEAT"):
@@ -336,7 +334,7 @@ def test_another_request_may_be_sent_exactly_when_the_model_allows_it(
                 while pair.server.requests and pair.server.requests[0].body.acks == 0:
                     pair.server.requests.popleft()
                 if pair.server.requests:
-                    pair.server.answer(ProduceResponse([]))
+                    pair.server.answer(ProduceResponse())
                     answered += 1
             case "read":
                 pair.connection.read()

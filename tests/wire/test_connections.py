@@ -22,15 +22,9 @@ from spark_kbatch.wire import connections as all_connections
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connection import ConnectionConfig
 from spark_kbatch.wire.connections import Connections, Node, State
-from spark_kbatch.wire.fetch import (
-    FetchPartitionResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchTopicResponse,
-)
-from spark_kbatch.wire.produce import ProduceRequest
-from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, MetadataRequest, Request
-from tests.support.wire_servers import LoopbackServer, metadata_body
+from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, FetchRequest, MetadataRequest, Request
+from spark_kbatch.wire.records import produce_request
+from tests.support.wire_servers import LoopbackServer, fetch_answer, metadata_body
 
 METADATA = (ApiKey.METADATA, MetadataRequest(topics=[]))
 POLL_MS = 20
@@ -204,17 +198,15 @@ def test_large_messages_go_both_ways_in_many_parts(connections: Connections) -> 
     def answer(request: Request) -> Any:
         if request.api_key == ApiKey.PRODUCE:
             return None
-        return FetchResponse(
-            [FetchTopicResponse("t", [FetchPartitionResponse(0, records=records)])]
-        )
+        return fetch_answer(records)
 
     with LoopbackServer(answer) as server:
-        fetched = connections.request(server.node, ApiKey.FETCH, FetchRequest(0, 0, []))
-        assert bytes(fetched.topics[0].partitions[0].records) == records
+        fetched = connections.request(server.node, ApiKey.FETCH, FetchRequest())
+        assert bytes(fetched.responses[0].partitions[0].records) == records
 
-        body = ProduceRequest(0, 100, [], transactional_id=None)
+        body = produce_request(0, 100, {})
         assert connections.request(server.node, ApiKey.PRODUCE, body) is None
-        assert connections.request(server.node, ApiKey.FETCH, FetchRequest(0, 0, []))
+        assert connections.request(server.node, ApiKey.FETCH, FetchRequest())
 
 
 def test_refused_connection_is_retried_after_pauses_that_double(clock: Clock) -> None:

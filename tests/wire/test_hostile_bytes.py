@@ -10,12 +10,11 @@ from random import Random
 import pytest
 
 from spark_kbatch.errors import ProtocolError
-from spark_kbatch.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
-from spark_kbatch.wire.leaders import CurrentLeader
-from spark_kbatch.wire.primitives import Reader
+from spark_kbatch.wire.codec import Reader
 from spark_kbatch.wire.protocol import (
     MAX_REQUEST_ELEMENTS,
     ApiKey,
+    FetchResponse,
     decode_request,
     decode_response,
     encode_response,
@@ -74,9 +73,9 @@ LIES = {
     "records_length_below_null": (
         PRODUCE_8 + struct.pack(">ihcii", 1, 1, b"t", 1, 0) + struct.pack(">i", -2), None, "records",
     ),
-    "partitions_count": (PRODUCE_9 + b"\x02" + A_TOPIC_9 + LAST_VARINT, None, "partitions"),
-    "topics_count": (PRODUCE_8 + struct.pack(">i", 2**31 - 1), 18, "topics"),
-    "null_topics": (PRODUCE_8 + struct.pack(">i", -1), 22, "topics"),
+    "partitions_count": (PRODUCE_9 + b"\x02" + A_TOPIC_9 + LAST_VARINT, None, "partition_data"),
+    "topics_count": (PRODUCE_8 + struct.pack(">i", 2**31 - 1), 18, "topic_data"),
+    "null_topics": (PRODUCE_8 + struct.pack(">i", -1), 22, "topic_data"),
 }  # fmt: skip
 
 
@@ -102,13 +101,15 @@ def test_what_is_not_utf_8_is_read_as_kafka_reads_it() -> None:
 
 
 def test_tag_that_is_longer_than_its_value_is_refused() -> None:
-    partition = FetchPartitionResponse(0, current_leader=CurrentLeader(7, 8))
-    body = FetchResponse([FetchTopicResponse("t", [partition])])
+    topic = FetchResponse.FetchableTopicResponse
+    leader = topic.PartitionData.LeaderIdAndEpoch(leader_id=7, leader_epoch=8)
+    partition = topic.PartitionData(current_leader=leader)
+    body = FetchResponse(responses=[topic(topic="t", partitions=[partition])])
     frame = b"".join(encode_response(ApiKey.FETCH, 12, 1, body))
     at = frame.index(b"\x01\x09" + struct.pack(">ii", 7, 8))  # tag 1, 9 bytes
     lengthened = memoryview(frame[:at] + b"\x01\x0a" + frame[at + 2 :])
 
-    with pytest.raises(ProtocolError, match=r"tag 1 of topics\.partitions") as raised:
+    with pytest.raises(ProtocolError, match=r"tag 1 of body\.responses\.partitions") as raised:
         decode_response(ApiKey.FETCH, 12, lengthened)
 
     assert (raised.value.expected, raised.value.found) == ("10 bytes", "9")
@@ -182,11 +183,11 @@ def test_a_varint_of_any_length_is_read_or_truncated(size: int) -> None:
     data = memoryview(b"\x81" * size)
 
     with pytest.raises(ProtocolError):
-        Reader(data, "a message", max_elements=0, flexible=True).varint("a number")
+        Reader(data, "a message", max_elements=0).varint("a number")
 
 
 def a_reader(data: bytes) -> Reader:
-    return Reader(memoryview(data), "a message", max_elements=10**6, flexible=True)
+    return Reader(memoryview(data), "a message", max_elements=10**6)
 
 
 @pytest.mark.parametrize(
@@ -208,9 +209,9 @@ def test_varint_of_more_than_32_bits_is_refused(data: bytes) -> None:
 
 def test_count_is_bounded_by_the_bytes_that_are_left() -> None:
     reader = a_reader(b"\x07" + bytes(20))
-    read = []
+    read: list[object] = []
 
     with pytest.raises(ProtocolError, match=r"at most 5 elements in the 20 bytes .*found 6"):
-        reader.array(lambda one: read.append(one.int32("a number")), 4, "numbers")
+        reader.array(None, read.append, 4, "numbers")
 
     assert read == []

@@ -18,21 +18,16 @@ from typing import Any
 import pytest
 
 from spark_kbatch.errors import ConfigError, SslAuthenticationError
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.remote import parse_cluster_options
 from spark_kbatch.wire.channel import Channel
 from spark_kbatch.wire.connection import ConnectionConfig
 from spark_kbatch.wire.connections import Connections, Node, State
-from spark_kbatch.wire.fetch import (
-    FetchPartitionResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchTopicResponse,
-)
-from spark_kbatch.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from spark_kbatch.wire.protocol import ApiKey, MetadataRequest, Request
+from spark_kbatch.wire.protocol import ApiKey, FetchRequest, MetadataRequest, Request
+from spark_kbatch.wire.records import produce_request
 from spark_kbatch.wire.tls import TlsSocket, tls_context
 from tests.support.certificates import LOOPBACK, Authority
-from tests.support.wire_servers import LoopbackServer, metadata_body
+from tests.support.wire_servers import LoopbackServer, fetch_answer, metadata_body
 
 METADATA = (ApiKey.METADATA, MetadataRequest(topics=[]))
 QUICKLY_S = 5
@@ -103,9 +98,7 @@ def test_large_messages_go_both_ways_over_tls(authority: Authority) -> None:
         if request.api_key == ApiKey.METADATA:
             return metadata_body()
         assert request.api_key == ApiKey.FETCH
-        return FetchResponse(
-            [FetchTopicResponse("t", [FetchPartitionResponse(0, records=records)])]
-        )
+        return fetch_answer(records)
 
     def received(request: Request) -> Any:
         return None if request.api_key == ApiKey.PRODUCE else answer(request)
@@ -115,9 +108,9 @@ def test_large_messages_go_both_ways_over_tls(authority: Authority) -> None:
         secured(ssl_truststore_certificates=authority.certificate.read_text()) as connections,
     ):
         for _ in range(2):
-            fetched = connections.request(server.node, ApiKey.FETCH, FetchRequest(0, 0, []))
-            assert bytes(fetched.topics[0].partitions[0].records) == records
-            body = ProduceRequest(0, 100, [ProduceTopic("t", [ProducePartition(0, records)])])
+            fetched = connections.request(server.node, ApiKey.FETCH, FetchRequest())
+            assert bytes(fetched.responses[0].partitions[0].records) == records
+            body = produce_request(0, 100, {TopicPartition("t", 0): records})
             assert connections.request(server.node, ApiKey.PRODUCE, body) is None
         assert connections.request(server.node, *METADATA).cluster_id == "a-cluster"
         assert server.accepted == 1

@@ -36,7 +36,7 @@ from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships,
 from spark_kbatch.server.groups.memory import ANSWER_BYTES_MAX, PROTOCOLS_MAX, GroupMemory
 from spark_kbatch.server.groups.offsets import CommittedOffsets, Committing
 from spark_kbatch.server.groups.timers import Timers
-from spark_kbatch.server.metadata import GROUP_OPERATIONS
+from spark_kbatch.server.metadata import GROUP_OPERATIONS, NOT_ASKED
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
@@ -65,7 +65,6 @@ _GROUP_ERRORS = 2  # OffsetFetch: the answer has an error for the group as a who
 
 _NO_OFFSET = -1
 _DEAD = "Dead"
-_FIRST_WITH_OPERATIONS = 3  # of DescribeGroups
 _LOAD_AGAIN_AFTER_MS = 1000
 _CLEAN_UP = ("clean up",)
 
@@ -578,10 +577,8 @@ class GroupCoordinator:
     def describe_groups(self, received: Received, respond: Respond) -> None:
         """Answer a DescribeGroups; a group that does not exist is shown as Dead."""
         asked = dict.fromkeys(received.body.groups)  # each is described once
-        may_ask = received.version >= _FIRST_WITH_OPERATIONS
-        asks = may_ask and received.body.include_authorized_operations
-        operations = set(GROUP_OPERATIONS) if asks else None
-
+        asks = received.body.include_authorized_operations
+        operations = GROUP_OPERATIONS if asks else NOT_ASKED
         described = DescribeGroupsResponse.DescribedGroup
         answered, left = [], ANSWER_BYTES_MAX
 

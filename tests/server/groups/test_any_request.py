@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.offsets_store import OffsetsStore, read_groups
 from spark_kbatch.wire import protocol
+from spark_kbatch.wire.codec import Structure
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support.disk import Disk, DiskFiles
 from tests.support.group_members import Asked, Coordinated, subscribed_to, versions
@@ -182,8 +183,8 @@ def texts_in(value: Any) -> list[str]:
         return [text for one in value.values() for text in texts_in(one)]
     if isinstance(value, list):
         return [text for one in value for text in texts_in(one)]
-    fields = getattr(value, "fields", ())
-    return [text for name in fields for text in texts_in(getattr(value, name))]
+    fields = value.FIELDS if isinstance(value, Structure) else ()
+    return [text for one in fields for text in texts_in(getattr(value, one.name))]
 
 
 @given(st.lists(requests().filter(lambda one: is_encodable(*one)), min_size=1, max_size=12), st.data())  # fmt: skip

@@ -1,0 +1,49 @@
+"""The requests of clients that write and read records: Produce and Fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record.checksums import Buffer
+from spark_kbatch.wire.protocol import FetchRequest, ProduceRequest
+
+_WrittenTopic, _ReadTopic = ProduceRequest.TopicProduceData, FetchRequest.FetchTopic
+
+
+def produce_request(
+    acks: int,
+    timeout_ms: int,
+    records: Mapping[TopicPartition, Buffer | None],
+    transactional_id: str | None = None,
+) -> ProduceRequest:
+    """Return a ProduceRequest of record batches by partition; they are not copied."""
+    topics: dict[str, Any] = {}
+    for (name, index), data in records.items():
+        topic = topics.setdefault(name, _WrittenTopic(name=name))
+        topic.partition_data.append(_WrittenTopic.PartitionProduceData(index=index, records=data))
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=list(topics.values()),
+        transactional_id=transactional_id,
+    )
+
+
+def fetch_request(
+    topic_partition: TopicPartition,
+    fetch_offset: int,
+    partition_max_bytes: int,
+    current_leader_epoch: int = -1,
+    **others: Any,
+) -> FetchRequest:
+    """Return a FetchRequest for one partition; `others` are fields of the request itself."""
+    one = _ReadTopic.FetchPartition(
+        partition=topic_partition.partition,
+        fetch_offset=fetch_offset,
+        partition_max_bytes=partition_max_bytes,
+        current_leader_epoch=current_leader_epoch,
+    )
+    topic = _ReadTopic(topic=topic_partition.topic, partitions=[one])
+    return FetchRequest(topics=[topic], **others)

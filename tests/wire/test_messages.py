@@ -1,0 +1,56 @@
+"""The table of messages, against Kafka's own descriptions of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.wire import messages, protocol
+from spark_kbatch.wire.codec import Versions
+from spark_kbatch.wire.messages import ApiKey
+from spark_kbatch.wire.protocol import SUPPORTED, ListOffsetsResponse, MetadataRequest
+from tests.support.kafka_schemas import entry
+
+
+@pytest.mark.parametrize("key", ApiKey, ids=lambda key: key.name)
+def test_entry_is_as_kafka_describes_the_messages(key: ApiKey) -> None:
+    assert entry(key.name, SUPPORTED[key]) in Path(messages.__file__).read_text()
+
+
+def test_field_that_is_not_given_has_its_default() -> None:
+    request = MetadataRequest(topics=None)
+    topic = ListOffsetsResponse.ListOffsetsTopicResponse(name="events")
+
+    assert request.topics is None
+    assert request.allow_auto_topic_creation
+    assert topic.ListOffsetsPartitionResponse() == topic.ListOffsetsPartitionResponse(
+        partition_index=0, error_code=0, timestamp=-1, offset=-1, leader_epoch=-1
+    )
+    topic.partitions.append(1)
+    assert topic.partitions == [1]
+    assert ListOffsetsResponse.ListOffsetsTopicResponse().partitions == []
+
+
+def test_message_is_shown_with_its_fields() -> None:
+    topic = MetadataRequest.MetadataRequestTopic(name="events")
+
+    assert repr(topic) == "MetadataRequest.MetadataRequestTopic(topic_id=None, name='events')"
+    assert topic != MetadataRequest.MetadataRequestTopic(name="other")
+    assert topic != "events"
+
+
+def test_name_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'NoSuchRequest'"):
+        _ = protocol.NoSuchRequest
+    with pytest.raises(AttributeError, match="no_such_field"):
+        MetadataRequest(no_such_field=1)
+    with pytest.raises(AttributeError, match="MetadataRequest has no field 'no_such_field'"):
+        _ = MetadataRequest().no_such_field
+
+
+@pytest.mark.parametrize(
+    ("text", "versions"), [("3+", (3, 2**31 - 1)), ("0-7", (0, 7)), ("", (0, 2**31 - 1))]
+)
+def test_versions_are_parsed(text: str, versions: tuple[int, int]) -> None:
+    assert Versions.parse(text) == versions
