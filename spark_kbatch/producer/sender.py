@@ -297,8 +297,7 @@ class Sender:
         self._accumulator.close()
         self._is_closing = True
         if self._thread is None:
-            end_ms = NEVER_MS if timeout is None else self._monotonic_ms() + timeout * 1000
-            self.run_until(lambda: not self._has_work or self._monotonic_ms() >= end_ms)
+            self.run_until(lambda: not self._has_work)
         elif self._thread is not threading.current_thread():
             self.wake_up()
             self._thread.join(timeout)

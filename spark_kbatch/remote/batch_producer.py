@@ -126,9 +126,17 @@ class BatchProducer:
 
         If that fails, the cluster aborts it when its time is up.
         """
+        end_ms = self._client.monotonic_ms() + _ABORT_TIMEOUT_MS
+
+        def is_over() -> bool:
+            self._accumulator.take_all()
+            has_time = self._client.monotonic_ms() < end_ms
+            return not (self._sender.requests_in_flight and has_time)
+
         # A request that is executed after the end would belong to no transaction.
-        self._accumulator.take_all()
-        self._sender.close(_ABORT_TIMEOUT_MS / 1000)
+        if not is_over():
+            self._sender.run_until(is_over)
+        self._sender.close(0)
         self._client.connections.disconnect_busy("the transaction is aborted")
         with contextlib.suppress(KBatchError):
             self._transactions.end(commit=False, timeout_ms=_ABORT_TIMEOUT_MS)
