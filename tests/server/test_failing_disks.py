@@ -21,7 +21,7 @@ from spark_kbatch.model import LATEST, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.server.housekeeping import Housekeeping
 from spark_kbatch.wire.errors import ErrorCode
-from spark_kbatch.wire.protocol import ApiKey, ListOffsetsRequest
+from spark_kbatch.wire.protocol import ApiKey, FetchResponse, ListOffsetsRequest
 from tests.support import builders
 from tests.support.failing_disks import (
     BROKEN,
@@ -138,7 +138,8 @@ def error(client: RawClient, api_key: ApiKey, tp: TopicPartition) -> int:
 
 def error_of(answer: Any) -> int:
     """Return the error of the one partition in an answer."""
-    return int(answer.topics[0].partitions[0].error_code)
+    topics = answer.responses if isinstance(answer, FetchResponse) else answer.topics
+    return int(topics[0].partitions[0].error_code)
 
 
 def in_sync(cluster: Cluster) -> list[bool]:
