@@ -9,6 +9,7 @@ Source: Kafka clients/.../common/requests/AbstractRequest.java getErrorResponse.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from spark_kbatch.server.requests import Received
@@ -40,47 +41,64 @@ def refusal(received: Received, error: ErrorCode) -> Any | None:
     return answer
 
 
-def _refused(kind: type[Structure], asked: Any, version: int, error: ErrorCode) -> Structure:
+def _refused(kind: Any, asked: Any, version: int, error: ErrorCode) -> Any:
     """Return the answer, or a structure of it, to a request or to one of the things that it names."""
-    fields = _fields(kind, version)
-    values = {one.name: _UNKNOWN[one.name] for one in fields if one.name in _UNKNOWN}
-    errors = {one.name: error for one in fields if _is_error(one)}
-    return kind(**values, **(errors or _refused_things(kind, asked, version, error)))
+    values, errors, _ = _plan(kind, version)
+    if errors:
+        return kind(**values, **dict.fromkeys(errors, error))
+    return kind(**values, **_refused_things(kind, asked, version, error))
 
 
-def _refused_things(
-    kind: type[Structure], asked: Any, version: int, error: ErrorCode
-) -> dict[str, Any]:
+def _refused_things(kind: Any, asked: Any, version: int, error: ErrorCode) -> dict[str, Any]:
     """Return the array of errors for each thing that a request, or a structure of it, names, as a field."""
-    things = next(one.name for one in _fields(type(asked), version) if one.is_array)
-    field = next(one for one in _fields(kind, version) if _has_errors(one, version))
-    assert field.structure is not None
+    things = next(one.name for one in _fields(asked.__class__, version) if one.is_array)
+    _, _, field = _plan(kind, version)
+    assert field is not None
+    structure: Any = field.structure
     answers = []
     for one in getattr(asked, things) or ():
-        answer = _refused(field.structure, one, version, error)
-        _name(answer, one, version)
+        answer = _refused(structure, one, version, error)
+        first, source, others = _named(structure, one.__class__, version)
+        setattr(answer, first, one if source is None else getattr(one, source))
+        for name in others:
+            setattr(answer, name, getattr(one, name))
         answers.append(answer)
     return {field.name: answers}
 
 
-def _name(answer: Structure, asked: Any, version: int) -> None:
-    """Copy what an answer's structure is known by from the request."""
+# What follows from classes and versions alone is kept: one request may name 65,000 things. (Classes are Any here:
+# mypy takes a class for as hard to hash as its objects.)
+
+
+@functools.cache
+def _plan(kind: Any, version: int) -> tuple[dict[str, Any], tuple[str, ...], Field | None]:
+    """Return what an answer's structure has besides the error, its fields of errors, and that of things with errors."""
+    fields = _fields(kind, version)
+    values = {one.name: _UNKNOWN[one.name] for one in fields if one.name in _UNKNOWN}
+    errors = tuple(one.name for one in fields if _is_error(one))
+    return values, errors, next((one for one in fields if _has_errors(one, version)), None)
+
+
+@functools.cache
+def _named(kind: Any, asked: Any, version: int) -> tuple[str, str | None, tuple[str, ...]]:
+    """Return what an answer's structure is known by, where in the request that is, and what else is copied.
+
+    The second is None if the request names no structure but a value.
+    """
     first, *others = (
         one.name
-        for one in _fields(type(answer), version)
+        for one in _fields(kind, version)
         if not (one.is_array or one.default or "error_" in one.name)
     )
-    if not isinstance(asked, Structure):
-        setattr(answer, first, asked)
-        return
-    setattr(answer, first, getattr(asked, first, getattr(asked, asked.FIELDS[0].name)))
-    for name in others:
-        if hasattr(asked, name):
-            setattr(answer, name, getattr(asked, name))
+    if not issubclass(asked, Structure):
+        return first, None, ()
+    source = first if first in asked.DEFAULTS else asked.FIELDS[0].name
+    return first, source, tuple(name for name in others if name in asked.DEFAULTS)
 
 
-def _fields(kind: type[Structure], version: int) -> list[Field]:
-    return [one for one in kind.FIELDS if version in one.versions and one.tag is None]
+@functools.cache
+def _fields(kind: Any, version: int) -> tuple[Field, ...]:
+    return tuple(one for one in kind.FIELDS if version in one.versions and one.tag is None)
 
 
 def _is_error(field: Field) -> bool:
@@ -88,6 +106,7 @@ def _is_error(field: Field) -> bool:
 
 
 def _has_errors(field: Field, version: int) -> bool:
-    return field.structure is not None and any(
-        _is_error(one) or _has_errors(one, version) for one in _fields(field.structure, version)
+    structure: Any = field.structure
+    return structure is not None and any(
+        _is_error(one) or _has_errors(one, version) for one in _fields(structure, version)
     )

@@ -25,7 +25,7 @@ class Received(NamedTuple):
     client_host: str
     local_address: tuple[str, int]  # the address that the client connected to
     unwritten: Unwritten  # of its connection
-    body: Any  # our class for Produce and Fetch, the library's for all others
+    body: Any  # a message, by the request's kind
     peer: Peer | None = None  # that the work is done for
 
 

@@ -22,6 +22,7 @@ Source: Kafka clients/.../common/protocol/ByteBufferAccessor.java, Readable.java
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import struct
@@ -29,7 +30,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from spark_kbatch.errors import ProtocolError
 from spark_kbatch.model import INT_MAX
@@ -94,14 +95,10 @@ class Structure:
     FIELDS: ClassVar[tuple[Field, ...]] = ()
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}
 
-    def __init__(self, **values: Any) -> None:
-        """Set fields by name.
+    if TYPE_CHECKING:
 
-        Raises:
-            AttributeError: there is no such field.
-        """
-        for name, value in values.items():
-            setattr(self, name, value)
+        def __init__(self, **values: Any) -> None:
+            """Set fields by name; any other name is a TypeError."""
 
     def __getattr__(self, name: str) -> Any:  # called if the slot is empty
         try:
@@ -118,8 +115,15 @@ class Structure:
         return all(getattr(self, one.name) == getattr(other, one.name) for one in self.FIELDS)
 
     def __repr__(self) -> str:
-        fields = (f"{one.name}={getattr(self, one.name)!r}" for one in self.FIELDS)
+        fields = (f"{one.name}={_shown(one, getattr(self, one.name))}" for one in self.FIELDS)
         return f"{type(self).__qualname__}({', '.join(fields)})"
+
+
+def _shown(field: Field, value: Any) -> str:
+    """Return a value for `repr`: of bytes, which may be secret or many, only how many they are."""
+    if field.kind in ("bytes", "records") and value and not field.is_array:
+        return f"<{memoryview(value).nbytes} bytes>"
+    return repr(value)
 
 
 def parse(name: str, text: str) -> type[Structure]:
@@ -139,13 +143,28 @@ def _parse(name: str, qualified: str, lines: deque[str]) -> type[Structure]:
             fields[-1] = fields[-1]._replace(structure=structure)
     attributes = {
         **{one.kind: one.structure for one in fields if one.structure is not None},
-        "__slots__": tuple(one.name for one in fields),
         "__module__": __name__,
         "__qualname__": qualified,
         "FIELDS": tuple(fields),
         "DEFAULTS": {one.name: one.default for one in fields},
     }
-    return type(name, (Structure,), attributes)
+    # A dataclass for its constructor, which is compiled and sets every slot.
+    return dataclasses.make_dataclass(
+        name,
+        [(one.name, Any, _with_default(one)) for one in fields],
+        bases=(Structure,),
+        namespace=attributes,
+        kw_only=True,
+        slots=True,
+        eq=False,
+        repr=False,
+    )
+
+
+def _with_default(field: Field) -> Any:
+    if isinstance(field.default, list):
+        return dataclasses.field(default_factory=list)
+    return dataclasses.field(default=field.default)
 
 
 _FIELD = re.compile(r" *(\w+) (\[])?(\w+)(\?)?([\d+-]*)(?: ([\d+-]+))?(?: @(\d+))?(?: =(\S+))?")
@@ -356,7 +375,7 @@ class Writer(bytearray):
         self._records.append((len(self), records))
 
     def pieces(self) -> list[Buffer]:
-        """Return the message in pieces, in order."""
+        """Return the message in pieces, in order; those that are not records share one buffer."""
         whole, start = memoryview(self), 0
         pieces: list[Buffer] = []
         for position, records in self._records:
@@ -400,6 +419,7 @@ def structure(kind: type[Structure], version: int, name: str = "body", *, flexib
         if one.tag is not None
     ]
     known = {one.tag: (one.name, codec.decode) for one, codec in tagged if one.tag is not None}
+    write_tagged = _tagged_writer(tagged) if tagged else None
 
     def decode(reader: Reader) -> Any:
         value = kind.__new__(kind)
@@ -412,8 +432,8 @@ def structure(kind: type[Structure], version: int, name: str = "body", *, flexib
     def encode(writer: Writer, value: Any) -> None:
         for write in writes:
             write(writer, value)
-        if tagged:
-            _write_tagged(writer, value, tagged)
+        if write_tagged is not None:
+            write_tagged(writer, value)
         elif flexible:
             writer.append(0)
 
@@ -569,18 +589,29 @@ def _single(name: str, codec: Codec) -> _Step:
     return _Step(read, write, size)
 
 
-def _write_tagged(writer: Writer, one: Any, fields: list[tuple[Field, Codec]]) -> None:
-    """Write those of the tagged fields that have not their defaults."""
-    found = []
-    for field, codec in fields:
-        value = getattr(one, field.name)
-        if value != field.default:
-            encoded = Writer()
-            codec.encode(encoded, value)
-            found.append((field.tag or 0, encoded))
-    writer += _varint(len(found))
-    for tag, encoded in found:
-        writer += _varint(tag) + _varint(len(encoded)) + encoded
+def _tagged_writer(fields: list[tuple[Field, Codec]]) -> Callable[[Writer, Any], None]:
+    """Return a function that writes those of the tagged fields that have not their defaults."""
+    values_of = attrgetter(*(field.name for field, _ in fields))
+    defaults = tuple(field.default for field, _ in fields)
+    all_defaults = defaults if len(defaults) > 1 else defaults[0]
+
+    def write(writer: Writer, one: Any) -> None:
+        values = values_of(one)
+        if values == all_defaults:
+            writer.append(0)
+            return
+        found = []
+        each = values if len(fields) > 1 else (values,)
+        for (field, codec), value in zip(fields, each, strict=True):
+            if value != field.default:
+                encoded = Writer()
+                codec.encode(encoded, value)
+                found.append((field.tag or 0, encoded))
+        writer += _varint(len(found))
+        for tag, encoded in found:
+            writer += _varint(tag) + _varint(len(encoded)) + encoded
+
+    return write
 
 
 def _length(layout: struct.Struct | None) -> Callable[[int], bytes]:

@@ -188,11 +188,19 @@ def _attribute(name: str) -> type[Structure]:
 __getattr__: Any = _attribute  # by which type checkers take each of the classes for any
 
 
-@functools.cache
+_classes: dict[
+    tuple[ApiKey, str], type[Structure]
+] = {}  # only added to, so that all threads get one
+
+
 def _class(key: ApiKey, side: str) -> type[Structure]:
-    _, request, response = re.split(r"\n +(?:request|response)\n", key.text)
-    name = key.name.title().replace("_", "") + side
-    return codec.parse(name, request if side == _REQUEST else response)
+    found = _classes.get((key, side))
+    if found is None:
+        _, request, response = re.split(r"\n +(?:request|response)\n", key.text)
+        name = key.name.title().replace("_", "") + side
+        made = codec.parse(name, request if side == _REQUEST else response)
+        found = _classes.setdefault((key, side), made)
+    return found
 
 
 def _ensure_supported(api_key: int, version: int, correlation_id: int = -1) -> None:

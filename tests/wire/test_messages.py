@@ -37,13 +37,15 @@ def test_message_is_shown_with_its_fields() -> None:
 
     assert repr(topic) == "MetadataRequest.MetadataRequestTopic(topic_id=None, name='events')"
     assert topic != MetadataRequest.MetadataRequestTopic(name="other")
+    secret = protocol.SaslAuthenticateRequest(auth_bytes=b"user\0secret")
+    assert repr(secret) == "SaslAuthenticateRequest(auth_bytes=<11 bytes>)"
     assert topic != "events"
 
 
 def test_name_that_does_not_exist_is_refused() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'NoSuchRequest'"):
         _ = protocol.NoSuchRequest
-    with pytest.raises(AttributeError, match="no_such_field"):
+    with pytest.raises(TypeError, match="no_such_field"):
         MetadataRequest(no_such_field=1)
     with pytest.raises(AttributeError, match="MetadataRequest has no field 'no_such_field'"):
         _ = MetadataRequest().no_such_field
