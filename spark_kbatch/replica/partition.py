@@ -845,15 +845,22 @@ class Partition:
             waits = {}
             if ahead is not None:
                 waits[leader] = start(functools.partial(_flushed, ahead))
+            is_shown_now = led.log_state.log_end_offset > led.log_state.high_watermark
             for node_id, state in states.items():
-                if state is not None and fetcher.lacks(state):
+                if state is None or node_id == leader:
+                    continue
+                log, show = self._log_of(node_id), None
+                if fetcher.lacks(state):
                     catch_up = functools.partial(
-                        fetcher.catch_up, self._log_of(node_id), state, flush=flush,
+                        fetcher.catch_up, log, state, flush=flush,
                         bytes_max=None if node_id in isr else _CATCH_UP_BYTES,
                     )  # fmt: skip
                     show = unless_it_fails(node_id, catch_up)
-                    if show is not None:
-                        waits[node_id] = start(functools.partial(unless_it_fails, node_id, show))
+                elif flush and is_shown_now:
+                    # Its writer may have died before it was flushed.
+                    show = functools.partial(_with_state_flushed, log, state)
+                if show is not None:
+                    waits[node_id] = start(functools.partial(unless_it_fails, node_id, show))
             for node_id, wait in waits.items():
                 states[node_id] = wait()
         led = led._replace(log_state=states.pop(leader) or led.log_state)
@@ -1010,6 +1017,11 @@ def _flushed(ahead: Ahead) -> LogState:
         return ahead.flush()
     except (OSError, KBatchError) as error:
         raise LeaderError(error) from error
+
+
+def _with_state_flushed(log: PartitionLog, state: LogState) -> LogState:
+    log.flush_state()
+    return state
 
 
 def _write_if_newer(log: PartitionLog, state: LogState, *, flush: bool) -> None:

@@ -592,6 +592,11 @@ def test_a_few_schedules_of_mounts_lose_nothing(tmp_path: Path) -> None:
     run_schedules(Mounts, tmp_path, steps=STEPS, default=QUICK)
 
 
+@pytest.mark.parametrize("seed", [311, 1548, 2385, 3083, 3391, 4298])
+def test_power_losses_that_once_lost_something_lose_nothing(tmp_path: Path, seed: int) -> None:
+    PowerLosses(tmp_path, seed).run(STEPS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Appends, Deletions, Mounts, PowerLosses])
 def test_many_schedules_lose_nothing(tmp_path: Path, kind: type[Appends]) -> None:
