@@ -328,8 +328,10 @@ def test_a_leader_that_cannot_be_reached_is_named(
 
     def move(_done: MirrorProgress) -> None:
         brokers.leaders = [gone]
-        brokers.refusals[ApiKey.PRODUCE] = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    brokers.refusals[ApiKey.PRODUCE] = (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )  # so nothing is written before
     with (
         contextlib.closing(target(brokers)) as process,
         pytest.raises(RequestTimedOutError, match=f"events-0 .*{gone.port}"),
