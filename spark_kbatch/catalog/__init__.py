@@ -1,4 +1,4 @@
-"""What exists in a cluster's folder, PATH: its topics, who leads their partitions, log dirs, deletions.
+"""The topics of a cluster's folder, PATH: who leads their partitions, its log dirs, and deletions.
 
 docs/format.md draws PATH. A real broker refuses a log dir that holds other sub-directories than TOPIC-N, so
 everything of ours lies beside broker-N. A log dir on another disk has a mirror-N beside it, with copies of the

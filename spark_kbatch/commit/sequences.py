@@ -8,10 +8,10 @@
 it. That takes 45 us of Python a commit since the last rewrite: 0.3 s before the next one, at 4 MiB; with the
 file it is 0.2 ms, and 0.1 ms to write. Each commit runs in a process of its own, so memory cannot hold it.
 
-A file is written after its commit was decided and before the commit counts as complete, so rolling forward writes it again. If it
-cannot be written, `whole` is removed, which needs no space. Files that were not flushed are trusted
-until the machine reboots: a power loss may take them while the log keeps the commit. So before the
-first such file is written, `whole` is given the boot id.
+A file is written after its commit was decided and before the commit counts as complete, so rolling
+forward writes it again. If it cannot be written, `whole` is removed, which needs no space. Files that were
+not flushed are trusted until the machine reboots: a power loss may take them while the log keeps the
+commit. So before the first such file is written, `whole` is given the boot id.
 
 If `whole` is missing or of another boot, or if a file names a record that is not there, the log is
 scanned once and all files are rebuilt. Rewriting the log leaves them as they are: those with an offset

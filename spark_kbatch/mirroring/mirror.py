@@ -59,13 +59,14 @@ def mirror(
         fail_on_data_loss=arguments.boolean("fail_on_data_loss", fail_on_data_loss),
     )
     origin = _open("source", source, source_config, foreign_end=foreign_end)
-    mirror_name = name or f"kbatch-mirror-{origin.cluster_id or _of_path(origin.address)}"
+    source_id = origin.cluster_id
+    mirror_name = name or f"kbatch-mirror-{source_id or _of_path(origin.address)}"
     settings = settings._replace(mirror=mirror_name, source=origin.address)
     with contextlib.closing(_target(_open("target", target, target_config), mirror_name)) as into:
         is_copy = origin.catalog is None  # of a broker's logs
-        if not is_copy and origin.cluster_id and origin.cluster_id == into.cluster_id:
+        if not is_copy and source_id and source_id == into.cluster_id:
             raise ConfigError(
-                f"{origin.address} and {into.name} are one cluster, {origin.cluster_id}: a mirror keeps the "
+                f"{origin.address} and {into.name} are one cluster, {source_id}: a mirror keeps the "
                 "names of topics, so it needs another one"
             )
         run = Mirror(

@@ -1,4 +1,4 @@
-"""What reads are opened with: the object that users get, and the readers of Spark's tasks."""
+"""Opening for reads: the object that users get, and the readers of Spark's tasks."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     settings       the settings of topics and of the server, as admin clients see them
     outcomes       errors, as answers have them for each topic or resource
 
-The cluster that it serves is `cluster/parts`; `cluster/ownership` sees to it that one server does. Other rooms import `server` and `intercepts`.
+The cluster that it serves is `cluster/parts`; `cluster/ownership` sees to it that one server does. Other
+rooms import `server` and `intercepts`.
 
 Source: Kafka core/.../network/SocketServer.scala, server/KafkaApis.scala.
 """

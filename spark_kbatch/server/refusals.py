@@ -35,7 +35,10 @@ def refusal(received: Received, error: ErrorCode) -> Any | None:
     kind, version = response_class(received.api_key), received.version
     answer: Any = _refused(kind, received.body, version, error)
     if received.api_key == ApiKey.METADATA:
-        answer.topics = _refused_things(kind, received.body, version, error)["topics"]
+        # Versions with an error for the whole request have one for each topic, too.
+        answer.topics = (
+            answer.topics or _refused_things(kind, received.body, version, error)["topics"]
+        )
         for topic in answer.topics:
             topic.name = topic.name or ""  # of one that was asked for by its id
     return answer

@@ -151,9 +151,8 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
     writer = Writer()
     writer += _RESPONSE_HEADER.pack(correlation_id)
     if kind.is_flexible and api_key != ApiKey.API_VERSIONS:
-        writer.append(
-            0
-        )  # no tagged fields: a client of ApiVersions does not know the server's versions
+        # No tagged fields. A client of ApiVersions does not know the server's versions.
+        writer.append(0)
     return _with_body(writer, kind, body)
 
 
@@ -188,9 +187,8 @@ def _attribute(name: str) -> type[Structure]:
 __getattr__: Any = _attribute  # by which type checkers take each of the classes for any
 
 
-_classes: dict[
-    tuple[ApiKey, str], type[Structure]
-] = {}  # only added to, so that all threads get one
+# Only added to, so that all threads get one.
+_classes: dict[tuple[ApiKey, str], type[Structure]] = {}
 
 
 def _class(key: ApiKey, side: str) -> type[Structure]:

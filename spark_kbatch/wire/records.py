@@ -21,7 +21,9 @@ def produce_request(
     """Return a ProduceRequest of record batches by partition; they are not copied."""
     topics: dict[str, Any] = {}
     for (name, index), data in records.items():
-        topic = topics.setdefault(name, _WrittenTopic(name=name))
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = _WrittenTopic(name=name)
         topic.partition_data.append(_WrittenTopic.PartitionProduceData(index=index, records=data))
     return ProduceRequest(
         acks=acks,
