@@ -50,7 +50,7 @@ DOORS = {
     },
     "kernels": {"legacy", "lines", "records", "routing"},
     "record": {
-        "builder", "checksums", "codec", "columns", "control", "header", "inspection", "legacy", "lines", "scalar",
+        "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "inspection", "legacy", "lines", "scalar",
         "times",
     },
     "store": {"job", "source", "store", "transport"},

@@ -22,9 +22,8 @@ from spark_kbatch.options.producer import ProducerConfig, fair_batch_size
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.record.codec import down_convert
+from spark_kbatch.record.down_conversion import MessageSet, down_convert
 from spark_kbatch.record.header import MAGIC
-from spark_kbatch.record.legacy import MessageSet
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 
 # A batch whose partition is locked for this long lets those of other partitions go first.

@@ -49,6 +49,7 @@ from spark_kbatch.log.segment import (
 from spark_kbatch.log.state import LogState, boot_id
 from spark_kbatch.model import BATCHES_REMEMBERED, LONG_MAX, AppendOrigin, AppendResult
 from spark_kbatch.record.control import read_marker
+from spark_kbatch.record.down_conversion import assign_offsets
 from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,
@@ -65,7 +66,7 @@ from spark_kbatch.record.header import (
     walk,
     whole_size,
 )
-from spark_kbatch.record.legacy import assign_offsets, unwrap
+from spark_kbatch.record.legacy import unwrap
 
 _COPY_BYTES = 8 * 1024 * 1024
 _ASSIGNED_BYTES = 16  # base offset, length, leader epoch: outside the CRC
@@ -114,7 +115,7 @@ class LogAppender:
     def append(self, data: bytearray | memoryview) -> None:
         """Append record batches to the active segment, rolling it when it is full.
 
-        Writes to `data`. In a topic with an older format they are messages, as `codec.down_convert` makes
+        Writes to `data`. In a topic with an older format they are messages, as `down_convert` makes
         them.
 
         Raises:

@@ -34,7 +34,7 @@ reading the records again.
     scalar       a few records in pure Python
     times        offset and time of each record of a batch
     control      markers that end transactions
-    legacy       messages of V0 and V1
+    legacy       messages of V0 and V1; `down_conversion` writes them
     lines        records as lines of text
     checksums    CRC-32C and CRC-32
 

@@ -1,7 +1,6 @@
-"""Decoding of record batches of all formats to Arrow rows, and conversion of V2 batches to V0 and V1.
+"""Decoding of record batches of all formats to Arrow rows.
 
     decode_batches    bytes --walk--> headers --decompress--> kernel, CRC --> Arrow
-    down_convert      V2 batch --decode--> rows --kernel--> messages of V0 or V1
     recompress        V2 batch --decompress, compress--> V2 batch
 
 Many small batches become one Arrow batch, and a large one becomes several. So memory is bounded, except
@@ -21,7 +20,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.errors import CorruptRecordError, InvalidRecordError
+from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.kernels import legacy as legacy_kernels
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
@@ -39,7 +38,6 @@ from spark_kbatch.record.header import (
     MAGIC,
     MAX_OFFSET,
     MIN_RECORD_SIZE,
-    NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     RECORDS_COUNT_POSITION,
     BatchHeader,
@@ -222,36 +220,6 @@ def recompress(data: Buffer, header: BatchHeader, codec: int, *, limit: int) -> 
         header.codec, data, RECORD_BATCH_OVERHEAD, header.size_in_bytes, limit=limit
     )
     return batch_header.with_section(data, compression.compress(codec, plain), codec)
-
-
-def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> legacy.MessageSet:
-    """Convert a V2 batch to messages of an older format, V0 or V1 as `magic` says, at offsets 0, 1, 2 ...
-
-    Args:
-        batch: only read. Its codec stays; its timestamps are dropped for V0.
-        level: of the codec.
-
-    Raises:
-        InvalidRecordError: a record has headers, which the format does not have.
-        ConfigError: the codec is zstd, which the format does not have.
-    """
-    header = batch_header.unpack(batch)
-    rows = decode(batch)
-    if rows.column("headers").null_count < rows.num_rows:
-        raise InvalidRecordError(
-            f"a record has headers, which its topic's message format V{magic} does not support; leave them "
-            "out, or write to a topic whose message.format.version is 0.11.0 or later"
-        )
-    columns = arrow.columns(
-        rows.num_rows,
-        key=rows.column("key"),
-        value=rows.column("value"),
-        timestamps=arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, NO_TIMESTAMP),
-        headers=None,
-    )
-    return legacy.encode(
-        columns, magic, codec=header.codec, level=level, max_timestamp=header.max_timestamp
-    )
 
 
 def _decompressed(data: Buffer, position: int, header: BatchHeader, limit: int) -> Buffer:

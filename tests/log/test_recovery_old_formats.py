@@ -13,7 +13,7 @@ from spark_kbatch.log.segment import segment_at
 from spark_kbatch.model import MAX_TIMESTAMP, ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from spark_kbatch.record.codec import down_convert
+from spark_kbatch.record.down_conversion import down_convert
 from tests.log.test_recovery import ANOTHER_BOOT, contents, reopened, set_state, slots
 from tests.support import builders
 from tests.support.builders import a_log, append

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import ConfigError, InvalidRecordError
-from spark_kbatch.record import codec, legacy
-from spark_kbatch.record.codec import down_convert
+from spark_kbatch.record import codec
+from spark_kbatch.record.down_conversion import assign_offsets, down_convert
 from spark_kbatch.record.header import walk
 from tests.support import builders, reference, strategies
 from tests.support.reference import Record
@@ -41,7 +41,7 @@ def in_log(data: bytes | memoryview, base_offset: int) -> bytes:
     copy, out = memoryview(bytearray(data)), b""
     for position, header in walk(copy):
         held = copy[position : position + header.size_in_bytes]
-        done, final = legacy.assign_offsets(held, header, base_offset)
+        done, final = assign_offsets(held, header, base_offset)
         assert (final.base_offset, final.size_in_bytes) == (base_offset, len(done))
         base_offset = final.next_offset
         out += done
