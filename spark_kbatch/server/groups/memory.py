@@ -1,7 +1,7 @@
 """Memory for groups: what members and committed offsets may take, since they outlive their connections.
 
     a member      1 MiB of metadata, in up to 64 protocols
-    a group       4 MiB of metadata, and of assignments
+    a group       4 MiB of members' metadata, and of assignments; 16 MiB of metadata of its offsets
     all groups    64 MiB, with what Python's objects take
 
 Kafka's limit is that a group has to fit into one record of `__consumer_offsets`, 1 MiB by default; it
@@ -18,6 +18,9 @@ from collections.abc import Callable
 MEMBER_BYTES_MAX = 1 << 20
 PROTOCOLS_MAX = 64
 GROUP_BYTES_MAX = 4 << 20
+OFFSETS_BYTES_MAX = (
+    16 << 20
+)  # of the metadata of one group's offsets, so of the answer about one group
 ANSWER_BYTES_MAX = 16 << 20  # of groups in one answer; for others the client has to ask again
 _ALL_BYTES_MAX = 64 << 20
 # Of Python's objects, besides bytes of clients.
@@ -33,7 +36,7 @@ class GroupMemory:
     """
 
     def __init__(self, measure: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
-        """Start with nothing; `measure` returns the size of all that is kept now."""
+        """Start with what is there; `measure` returns the size of all that is kept now."""
         self._measure, self._monotonic_ms = measure, monotonic_ms
         self._size_in_bytes = 0
         self._measured_ms: int | None = None
@@ -43,8 +46,10 @@ class GroupMemory:
         if size_in_bytes <= 0:
             return True
         now_ms = self._monotonic_ms()
-        is_old = self._measured_ms is None or now_ms - self._measured_ms >= _MEASURED_EVERY_MS
-        if self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX and is_old:
+        if self._measured_ms is None or (
+            self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX
+            and now_ms - self._measured_ms >= _MEASURED_EVERY_MS
+        ):
             self._size_in_bytes, self._measured_ms = self._measure(), now_ms
         if self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX:
             return False

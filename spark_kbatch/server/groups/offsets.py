@@ -36,7 +36,12 @@ from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.group import METADATA_BYTES_MAX, GroupConfig
 from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
 from spark_kbatch.server.groups.membership import Memberships, code_of_append
-from spark_kbatch.server.groups.memory import GROUP_OBJECTS, OFFSET_OBJECTS, GroupMemory
+from spark_kbatch.server.groups.memory import (
+    GROUP_OBJECTS,
+    OFFSET_OBJECTS,
+    OFFSETS_BYTES_MAX,
+    GroupMemory,
+)
 from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -94,22 +99,28 @@ class CommittedOffsets:
         if committing.retention_ms != _RETENTION_OF_BROKER:
             expire_ms = min(max(now_ms + committing.retention_ms, 0), LONG_MAX)
         changes: list[Change] = []
+        of_group = self._store.contents.offsets.get(committing.group_id, {})
+        metadata_bytes = _metadata_bytes(of_group)
         for tp in known:
             offset, leader_epoch, metadata = committing.offsets[tp]
             # As in Kafka the limit on "bytes" is one on Java's characters.
-            size_in_bytes, characters = (
-                len(metadata.encode()),
-                len(metadata.encode("utf-16-le")) // 2,
-            )
+            size_in_bytes, characters = size_of(metadata), len(metadata.encode("utf-16-le")) // 2
             if (
                 characters > self._config.offset_metadata_max_bytes
                 or size_in_bytes > METADATA_BYTES_MAX
             ):
                 answers[tp] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            if not self._memory.take(self._added_bytes(group, committing, tp, size_in_bytes)):
+            before = of_group.get(tp)
+            more_metadata = size_in_bytes - (size_of(before.metadata) if before else 0)
+            of_objects = OFFSET_OBJECTS if before is None else 0
+            if group is None and not of_group and not changes:
+                of_objects += GROUP_OBJECTS
+            is_too_much = more_metadata > 0 and metadata_bytes + more_metadata > OFFSETS_BYTES_MAX
+            if is_too_much or not self._memory.take(of_objects + more_metadata):
                 answers[tp] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
                 continue
+            metadata_bytes += more_metadata
             answers[tp] = ErrorCode.NONE
             value = CommittedOffset(
                 offset, leader_epoch, metadata, now_ms, expire_ms, topic_ids[tp] or ""
@@ -145,27 +156,11 @@ class CommittedOffsets:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def _added_bytes(
-        self,
-        group: Group | None,
-        committing: Committing,
-        topic_partition: TopicPartition,
-        metadata_bytes: int,
-    ) -> int:
-        """Return how much more memory the committed offsets take with this one."""
-        of_group = self._store.contents.offsets.get(committing.group_id, {})
-        before = of_group.get(topic_partition)
-        if before is not None:
-            return metadata_bytes - len(before.metadata)
-        of_new_group = GROUP_OBJECTS if group is None and not of_group else 0
-        return OFFSET_OBJECTS + metadata_bytes + of_new_group
-
     def size_in_bytes(self) -> int:
         """Return the memory that all committed offsets take, about."""
         return sum(
-            OFFSET_OBJECTS + len(one.metadata)
+            len(of_group) * OFFSET_OBJECTS + _metadata_bytes(of_group)
             for of_group in self._store.contents.offsets.values()
-            for one in of_group.values()
         )
 
     def stored(
@@ -269,6 +264,15 @@ class CommittedOffsets:
         if value.expire_timestamp != NO_TIMESTAMP:
             return self._now_ms() >= value.expire_timestamp
         return self._now_ms() - since_ms >= self._config.offsets_retention_ms
+
+
+def size_of(metadata: str) -> int:
+    """Return the bytes that an offset's metadata takes in an answer."""
+    return len(metadata) if metadata.isascii() else len(metadata.encode())
+
+
+def _metadata_bytes(offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
+    return sum(size_of(one.metadata) for one in offsets.values() if one.metadata)
 
 
 def _topic_id_of(topics: TopicsOfRequest, topic_partition: TopicPartition) -> str | None:

@@ -92,6 +92,37 @@ def test_committed_offsets_have_a_limit_but_those_that_are_there_go_on(
     assert groups.commit({PLACE: 2}) == {PLACE: OK}
 
 
+def test_the_metadata_of_one_groups_offsets_has_a_limit_counted_in_bytes(
+    groups: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.server.groups.offsets.OFFSETS_BYTES_MAX", 6000)
+    other = TopicPartition("events", 1)
+    assert groups.commit({PLACE: (1, "\u20ac" * 1900)}) == {PLACE: OK}  # 5700 bytes
+
+    assert groups.commit({other: (1, "m" * 301)}) == {other: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert groups.commit({other: (1, "m" * 300)}) == {other: OK}
+    assert groups.commit({other: (1, "m" * 301)}, group="another") == {other: OK}
+    assert groups.commit({PLACE: (2, "\u20ac" * 1900)}) == {PLACE: OK}  # no more than before
+    assert groups.commit({PLACE: (2, "")}) == {PLACE: OK}
+    assert groups.commit({other: (1, "m" * 6000)}) == {
+        other: ErrorCode.OFFSET_METADATA_TOO_LARGE  # 4096 characters of one offset
+    }
+    assert groups.commit({other: (1, "m" * 4000)}) == {other: OK}
+
+
+def test_what_was_loaded_counts_for_the_limit_of_all_groups(
+    cluster: Cluster, groups: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert groups.commit({PLACE: (1, "m" * 4000)}) == {PLACE: OK}
+    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", 6000)
+
+    again = Coordinated(cluster)
+
+    other = TopicPartition("events", 1)
+    assert again.commit({other: (1, "m" * 2000)}) == {other: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert again.commit({PLACE: (2, "m" * 4000)}) == {PLACE: OK}
+
+
 @pytest.mark.parametrize("version", [7, 8])
 def test_an_offset_that_is_named_often_is_answered_once(groups: Coordinated, version: int) -> None:
     groups.commit({PLACE: (1, "m" * 4000)}, group="g")
