@@ -39,6 +39,17 @@ NODES_MAX = 1000  # also the highest node id: a damaged file must not ask for al
 A_PATH = re.compile(r"[^\0]+")
 _NODE_DIR = re.compile(r"broker-\d+")
 _NEXT_PRODUCER_ID = "next_producer_id"
+_IDS_SKIPPED = 2**40  # by a restore: more than were given out since any copy was written
+
+
+def without_used_producer_ids(cluster: StoredObject) -> dict[str, Any]:
+    """Return what a copy of cluster.json holds, with producer ids that were never given out.
+
+    A copy may be older than ids that were taken while its disk was away. If one were given out again, the
+    first batch of its new producer could be taken for one that is stored already.
+    """
+    first = cluster.integer(_NEXT_PRODUCER_ID, highest=LONG_MAX - _IDS_SKIPPED, default=0)
+    return cluster.values | {_NEXT_PRODUCER_ID: first + _IDS_SKIPPED}
 
 
 class LogDir(NamedTuple):

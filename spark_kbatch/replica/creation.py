@@ -21,7 +21,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from spark_kbatch.catalog.cluster_file import A_PATH, LogDir, log_dirs_as_json, log_dirs_of
+from spark_kbatch.catalog.cluster_file import (
+    A_PATH,
+    LogDir,
+    log_dirs_as_json,
+    log_dirs_of,
+    without_used_producer_ids,
+)
 from spark_kbatch.catalog.json_files import GENERATION, REIGN, Mirrors, version_of
 from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.catalog.paths import ClusterPaths, mirror_of, node_dir, staging_of
@@ -428,9 +434,9 @@ def _put_back(
 ) -> None:
     files, paths = metadata.files, metadata.paths
     reign, generation = version_of(values)
-    cluster = as_bytes(
-        {**values, REIGN: reign + 1, GENERATION: generation + 1, "path": str(paths.path)}
-    )
+    changed = {REIGN: reign + 1, GENERATION: generation + 1, "path": str(paths.path)}
+    stored = StoredObject(values, newest.folders[0] / "cluster.json")
+    cluster = as_bytes(without_used_producer_ids(stored) | changed)
     newest.write(PurePath("cluster.json"), cluster)
     old = paths.path / f"{_ASIDE}{uuid.uuid4().hex}"
     for directory in _restored_dirs(paths):

@@ -126,6 +126,20 @@ def test_producer_ids_are_not_given_out_again_from_a_copy_that_was_refreshed(hom
         assert store_of(cluster).new_producer_id() > first
 
 
+def test_producer_ids_are_not_given_out_again_from_a_copy_that_missed_them(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        with away(*disks(home)[1:]):
+            store_of(cluster).new_producer_id()
+        send(cluster, "3")  # by the next id; the disks are in sync again, their cluster.json is old
+        assert in_sync(cluster) == [0, 1, 2]
+    shutil.rmtree(home / "cluster")
+    shutil.rmtree(disks(home)[0])
+    with a_cluster(home, without_nodes=[0]) as cluster:
+        store_of(cluster).new_producer_id()
+        send(cluster, "4")
+        assert read(cluster) == ["1", "2", "3", "4"]
+
+
 # PATH is lost.
 
 
