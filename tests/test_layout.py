@@ -62,7 +62,7 @@ DOORS = {
     "producer": {"accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender"},
     "consumer": {"offset_bounds", "planning", "reading", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
-        "administration", "creation", "delayed_fetch", "given_up", "lost_topics", "manager", "partition", "view",
+        "administration", "cluster_creation", "delayed_fetch", "given_up", "lost_topics", "manager", "partition", "view",
     },
     "catalog": {"cluster_file", "deletions", "json_files", "log_dirs", "metadata", "partition_states", "paths"},
     "commit": {

@@ -10,7 +10,7 @@
     dumping     show files of logs
     exporting   copy a topic into a file, or a broker's log dir
     formats     how a record is printed
-    records     find offsets
+    offsets     find offsets
     groups      consumer groups
     upkeep      garbage, history, checks, repair, log dirs
     serving     the server

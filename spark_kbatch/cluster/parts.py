@@ -74,7 +74,7 @@ class FolderParts:
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
         if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
             # Only few processes create one.
-            from spark_kbatch.replica.creation import create_cluster  # noqa: PLC0415
+            from spark_kbatch.replica.cluster_creation import create_cluster  # noqa: PLC0415
 
             internal = dict.fromkeys(
                 (TRANSACTION_STATE.topic, COMMITS.topic), INTERNAL_TOPIC_CONFIG
@@ -97,7 +97,7 @@ class FolderParts:
         if self.metadata.json_files.are_equal():
             return
         if self.metadata.json_files.newer_mirror() is not None:
-            from spark_kbatch.replica.creation import bring_up_to_date  # noqa: PLC0415  as above
+            from spark_kbatch.replica.cluster_creation import bring_up_to_date  # noqa: PLC0415  as above
 
             bring_up_to_date(self.manager, without_nodes)
         if self.metadata.json_files.stale_mirrors():
@@ -110,7 +110,7 @@ class FolderParts:
         """Check that the cluster was created with these log dirs; raises ConfigError, also if they are another's."""
         found = [one.path.parent for one in self.metadata.cluster_file.log_dirs()]
         if folders != found:
-            from spark_kbatch.replica.creation import ensure_of_this_cluster  # noqa: PLC0415  as above
+            from spark_kbatch.replica.cluster_creation import ensure_of_this_cluster  # noqa: PLC0415  as above
 
             ensure_of_this_cluster(self.metadata, folders)
             given, has = (",".join(map(str, paths)) for paths in (folders, found))

@@ -1,4 +1,4 @@
-"""The planner of a streaming query: the offsets where each micro-batch starts and ends.
+"""The planner of a streaming query: where each micro-batch starts and ends; topics that are new, gone or left out.
 
     initial()           where it starts, by the options
     latest(start)       where the next micro-batch ends: what there is, within the limits

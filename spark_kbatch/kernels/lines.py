@@ -1,4 +1,4 @@
-r"""The compiled loop that writes records as lines of text.
+r"""The compiled loop that writes records as lines of text or JSON, with base64 for what is not UTF-8.
 
     kernel          for n records, one call
     write_lines     offsets, timestamps, keys, values, headers -> bytes, record by record

@@ -13,7 +13,7 @@ There is no server: each process that appends does what is due for the partition
     manager           appends, fetches and deletions of records
     given_up          what is lost without the in-sync replicas of a partition
     administration    creating, growing, altering and deleting topics; replicas and log dirs
-    creation          creating a cluster
+    cluster_creation  creating a cluster
     lost_topics       recreating a topic's lost file
 
 Which topics and partitions there are is `catalog/`'s.

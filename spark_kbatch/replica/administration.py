@@ -1,4 +1,4 @@
-"""Administration: creating, growing, altering and deleting topics; replicas and log dirs.
+"""Administration: creating topics, and on which log dirs; growing, altering, deleting them; replacing log dirs.
 
 A topic exists once its JSON file does, so its logs are made before it.
 

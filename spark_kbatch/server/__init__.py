@@ -16,7 +16,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     listener       the loop's thread: accepts connections, closes idle ones
     connection     one client's connection
     peers          the work that is done for each peer, and whose next request waits
-    machine        file descriptors for connections; whether the folder is on a network file system
+    host_checks    file descriptors for connections; whether the folder is on a network file system
     memory         limits on the memory for requests and answers of all connections
     dispatch       the table of requests: versions, handlers, pools
     requests       the interface of handlers
@@ -25,12 +25,12 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     refusals       answers that consist of an error
     intercepts     requests that a test refuses, delays or drops
     housekeeping   periodic work
-    occasionally   a limit on warnings that clients cause
+    client_warnings  a limit on warnings that clients cause
     metrics        metrics of the requests answered, by the names of a broker's metrics
 
     api_versions   ApiVersions
     metadata       Metadata, DescribeCluster, FindCoordinator; creates topics that clients ask for
-    produce        Produce; `appends` has a queue for each partition, `unwritten` keeps the order of producers
+    produce        Produce; `appends` has a queue for each partition, `unwritten_batches` keeps the order of producers
     fetch          Fetch
     offsets        ListOffsets, OffsetForLeaderEpoch
     producer_ids   InitProducerId

@@ -1,4 +1,4 @@
-"""A client's connection in the server's event loop: it receives a request, sends its answer, then the next.
+"""A client's connection in the event loop: a request, its answer, then the next; whether it is too slow.
 
     receiving   a request is not whole yet
     handling    it is whole, and its answer is awaited; nothing more is read
@@ -25,12 +25,12 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from spark_kbatch.errors import KBatchError, ProtocolError
+from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
 from spark_kbatch.server.metrics import RequestMetrics
-from spark_kbatch.server.occasionally import occasionally
 from spark_kbatch.server.peers import Peers
 from spark_kbatch.server.requests import HANG_UP
-from spark_kbatch.server.unwritten import Unwritten
+from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.framing import Receive, Send
 
@@ -147,7 +147,7 @@ class ClientConnection:
         self.client_host, self.client_port = sock.getpeername()[:2]
         host, port = sock.getsockname()[:2]
         self.local_address: tuple[str, int] = (host, port)
-        self.unwritten = Unwritten()
+        self.unwritten = UnwrittenBatches()
         self._peers, self.peer = peers, peers.of(self.client_host)
         self.peer.connections += 1
         self._last_active_s = loop.time()
@@ -357,7 +357,7 @@ class ClientConnection:
         if self._state is _State.CLOSED:
             return
         if isinstance(error, KBatchError):
-            occasionally.warn("%s is closed: %s", self, error)
+            client_warnings.warn("%s is closed: %s", self, error)
         elif isinstance(error, OSError):
             logger.debug("%s is lost: %s", self, error)
         else:

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import ServerConfig
+from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.connection import ClientConnection, Memory
-from spark_kbatch.server.occasionally import occasionally
 from spark_kbatch.server.peers import Peers
 from spark_kbatch.wire.addresses import look_up
 
@@ -157,7 +157,7 @@ class Listener:
                 self._loop.call_later(_PAUSE_S, self._accept_again)
                 return
             if len(self._connections) >= self._connections_max:
-                occasionally.warn(
+                client_warnings.warn(
                     "a connection is closed at once: %d are open, as many as are allowed",
                     len(self._connections),
                 )

@@ -24,7 +24,7 @@ from spark_kbatch.server.appends import Append, Appends
 from spark_kbatch.server.outcomes import code_of_existing
 from spark_kbatch.server.requests import HANG_UP, Received, Respond
 from spark_kbatch.server.transactional import NO_TRANSACTIONS
-from spark_kbatch.server.unwritten import IdempotentBatch, idempotent_batch
+from spark_kbatch.server.unwritten_batches import IdempotentBatch, idempotent_batch
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ProduceRequest, ProduceResponse
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_kbatch.server.peers import Peer
-from spark_kbatch.server.unwritten import Unwritten
+from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 
 
 class Received(NamedTuple):
@@ -24,7 +24,7 @@ class Received(NamedTuple):
     client_id: str
     client_host: str
     local_address: tuple[str, int]  # the address that the client connected to
-    unwritten: Unwritten  # of its connection
+    unwritten: UnwrittenBatches  # of its connection
     body: Any  # a message, by the request's kind
     peer: Peer | None = None  # that the work is done for
 

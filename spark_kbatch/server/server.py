@@ -16,7 +16,7 @@ from spark_kbatch.cluster.ownership import Ownership, shown_address
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options.server import ServerConfig
-from spark_kbatch.server import machine
+from spark_kbatch.server import host_checks
 from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.configs import ConfigsHandler
 from spark_kbatch.server.connection import Memory
@@ -117,7 +117,7 @@ class Server:
                 RequestMemory(config.queued_max_request_bytes),
                 AnswerMemory(_ANSWERS_AT_ONCE * config.fetch_max_bytes),
             )
-            connections_max = machine.connections_possible(config.max_connections)
+            connections_max = host_checks.connections_possible(config.max_connections)
             self._listener = Listener(sock, config, self._memory, connections_max)
             undo.callback(self._listener.discard)
             self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later)
@@ -132,7 +132,7 @@ class Server:
         self._housekeeping.start()
         _servers.add(self)
         logger.info("serving %s at %s", parts.path, self.bootstrap_servers)
-        machine.warn_of_network(parts.path)
+        host_checks.warn_of_network(parts.path)
         if not is_loopback(self.host):
             logger.warning(
                 "%s can be reached from other machines at port %d, and asks no one for a password: anyone who "

@@ -20,7 +20,7 @@ from spark_kbatch.model import Piece
 from spark_kbatch.opening.readers import open_topics
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
-from spark_kbatch.spark.shown import briefly
+from spark_kbatch.spark.short_errors import briefly
 
 
 @dataclass

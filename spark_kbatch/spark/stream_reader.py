@@ -25,7 +25,7 @@ from spark_kbatch.model import StreamPiece
 from spark_kbatch.opening.readers import open_stream, open_topics
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
-from spark_kbatch.spark.shown import briefly
+from spark_kbatch.spark.short_errors import briefly
 
 if TYPE_CHECKING:
     from spark_kbatch.consumer.stream_planner import StreamPlanner

@@ -43,7 +43,7 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.columns import meant_for, warn_of_misspelt
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.spark import process
-from spark_kbatch.spark.shown import briefly
+from spark_kbatch.spark.short_errors import briefly
 from spark_kbatch.store.job import WriteJob
 
 

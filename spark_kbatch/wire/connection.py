@@ -1,4 +1,4 @@
-"""A client's side of one connection: the server's versions, authentication, requests with their answers.
+"""A client's side of one connection: versions, authentication, requests with their answers, throttling.
 
 The first request asks for the server's versions, in the highest version of that request known here. A
 server that does not know that version answers in version 0, and is asked again. From then on each request is

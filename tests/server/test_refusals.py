@@ -10,7 +10,7 @@ import pytest
 
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received
-from spark_kbatch.server.unwritten import Unwritten
+from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.codec import Structure
 from spark_kbatch.wire.errors import ErrorCode
@@ -44,7 +44,7 @@ def test_a_refusal_has_only_the_given_error(case: tuple[int, int, int]) -> None:
     for seed in range(SEEDS):
         frame = memoryview(messages.a_frame(case, Random(seed)))
         body = protocol.decode_request(frame).body
-        received = Received(key, version, "client", "host", ("host", 1), Unwritten(), body)
+        received = Received(key, version, "client", "host", ("host", 1), UnwrittenBatches(), body)
 
         answer = refusal(received, ERROR)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_kbatch.server.requests import Handler, Received
-from spark_kbatch.server.unwritten import Unwritten
+from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.protocol import ApiKey
 
@@ -23,7 +23,9 @@ def ask(handler: Handler, api_key: ApiKey, version: int | None = None, **fields:
     asked = protocol.request_class(api_key)(**fields)
     frame = b"".join(protocol.encode_request(api_key, version, 7, "tests", asked))
     decoded = protocol.decode_request(memoryview(frame))
-    received = Received(api_key, version, "tests", LOCAL[0], LOCAL, Unwritten(), decoded.body)
+    received = Received(
+        api_key, version, "tests", LOCAL[0], LOCAL, UnwrittenBatches(), decoded.body
+    )
     answers: list[Any] = []
     handler(received, answers.append)
     (answer,) = answers

@@ -6,6 +6,7 @@ regenerates them, and draws the picture of speeds.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from spark_kbatch.options.server import SERVER_OPTIONS
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
 from tests.support import speeds
+from tests.test_layout import HEIGHT, PACKAGE
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 _HELP_WIDTH = 98  # of a terminal with 100 columns
@@ -72,6 +74,22 @@ def commands_markdown() -> str:
     return "\n\n".join(sections)
 
 
+def modules_markdown() -> str:
+    """Return the rooms, from the top, and the first line of each module's docstring."""
+    lines = ["| module | what it says of itself |", "|---|---|"]
+    by_room: dict[str, list[Path]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if path.name != "__init__.py" and room in HEIGHT:
+            by_room.setdefault(room, []).append(path)
+    for room in sorted(by_room, key=lambda room: (-HEIGHT[room], room)):
+        for path in by_room[room]:
+            name = path.relative_to(PACKAGE)
+            said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            lines.append(f"| [{name}](spark_kbatch/{name}) | {said.splitlines()[0]} |")
+    return "\n".join(lines)
+
+
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("options.md", "read options"): lambda: options_markdown(READ_OPTIONS),
     ("options.md", "write options"): lambda: options_markdown(WRITE_OPTIONS),
@@ -88,6 +106,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("testing.md", "plugin options"): plugin_options_markdown,
     ("performance.md", "speeds"): speeds.speeds_markdown,
     ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),
+    ("../DESIGN.md", "modules"): modules_markdown,
 }
 
 

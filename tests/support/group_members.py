@@ -23,7 +23,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.requests import Handler, Received
-from spark_kbatch.server.unwritten import Unwritten
+from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
@@ -234,7 +234,7 @@ class Coordinated:
         request = protocol.decode_request(memoryview(frame))
         asked = Asked(api_key, version)
         received = Received(
-            api_key, version, client_id, "127.0.0.1", LOCAL, Unwritten(), request.body
+            api_key, version, client_id, "127.0.0.1", LOCAL, UnwrittenBatches(), request.body
         )
         self.handler(api_key)(received, asked.respond)
         return asked

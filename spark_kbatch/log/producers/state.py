@@ -1,4 +1,4 @@
-"""The producer state of a log, in memory: recent batches, to find duplicates, and open transactions.
+"""The producer state of a log, in memory: recent batches, to find duplicates, until they expire; open transactions.
 
 For each producer id: its epoch, the last five batches of that epoch, the epoch of the coordinator that
 last ended one of its transactions, and where its open transaction started. Sequences count records, from 0

@@ -35,6 +35,7 @@ from spark_kbatch.cluster.group_records import GroupKey, GroupMetadata
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.options.group import GroupConfig
+from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.groups.group import (
     NO_MEMBER_ID,
     AnswerJoin,
@@ -56,7 +57,6 @@ from spark_kbatch.server.groups.memory import (
     GroupMemory,
 )
 from spark_kbatch.server.groups.timers import Timers
-from spark_kbatch.server.occasionally import occasionally
 from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class Memberships:
             if one.member_id != joining.member_id
         )
         if size_in_bytes > MEMBER_BYTES_MAX or others + size_in_bytes > GROUP_BYTES_MAX:
-            occasionally.warn(
+            client_warnings.warn(
                 "a member of group %s with %d bytes of metadata is refused: accepted are %d, and %d of a group",
                 group.group_id, size_in_bytes, MEMBER_BYTES_MAX, GROUP_BYTES_MAX,
             )  # fmt: skip
@@ -206,7 +206,7 @@ class Memberships:
         if group.group_id not in self.groups:
             added += GROUP_OBJECTS
         if not self._memory.take(added):
-            occasionally.warn(
+            client_warnings.warn(
                 "a member of group %s is refused: groups use up their memory", group.group_id
             )
             return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -456,7 +456,7 @@ class Memberships:
             return ErrorCode.REBALANCE_IN_PROGRESS
         size_in_bytes = sum(map(len, syncing.assignments.values()))
         if size_in_bytes > GROUP_BYTES_MAX or not self._memory.take(size_in_bytes):
-            occasionally.warn(
+            client_warnings.warn(
                 "assignments of %d bytes in group %s are refused: accepted are %d, and what is left for groups",
                 size_in_bytes, syncing.group_id, GROUP_BYTES_MAX,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Warnings about clients, which may cause any number of them."""
+"""Warnings about clients, which may cause any number of them: one a second is logged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 _WARNED_EVERY_S = 1.0
 
 
-class Occasionally:
+class ClientWarnings:
     """A rate limit on warnings about clients: at most one per second, however often clients cause them."""
 
     def __init__(self) -> None:
@@ -24,4 +24,4 @@ class Occasionally:
         logger.log(logging.WARNING if is_due else logging.DEBUG, message, *arguments)
 
 
-occasionally = Occasionally()
+client_warnings = ClientWarnings()

@@ -17,7 +17,7 @@ from spark_kbatch.record.header import SEQUENCE_MAX
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.server.server import Server
-from spark_kbatch.server.unwritten import IdempotentBatch, Unwritten
+from spark_kbatch.server.unwritten_batches import IdempotentBatch, UnwrittenBatches
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
 from spark_kbatch.wire.records import produce_request
@@ -181,7 +181,7 @@ def batch(sequence: int, *, producer_id: int = 7, epoch: int = 0) -> IdempotentB
 
 
 def test_only_later_sequences_of_the_same_producer_and_epoch_wait() -> None:
-    unwritten = Unwritten()
+    unwritten = UnwrittenBatches()
     unwritten.answered(batch(5), ErrorCode.REQUEST_TIMED_OUT)
     for free in (batch(4), batch(5), batch(0, epoch=1), batch(6, producer_id=8)):
         assert unwritten.error(free) is None
@@ -189,14 +189,14 @@ def test_only_later_sequences_of_the_same_producer_and_epoch_wait() -> None:
 
 
 def test_sequences_wrap() -> None:
-    unwritten = Unwritten()
+    unwritten = UnwrittenBatches()
     unwritten.answered(batch(SEQUENCE_MAX), ErrorCode.REQUEST_TIMED_OUT)
     assert unwritten.error(batch(0)) is not None
     assert unwritten.error(batch(SEQUENCE_MAX - 1)) is None
 
 
 def test_the_first_of_several_refused_batches_is_waited_for() -> None:
-    unwritten = Unwritten()
+    unwritten = UnwrittenBatches()
     for sequence in (3, 4, 2):
         unwritten.answered(batch(sequence), ErrorCode.REQUEST_TIMED_OUT)
     assert unwritten.error(batch(3)) is not None

@@ -1,4 +1,4 @@
-"""The batches of idempotent producers that a client was refused and may send again.
+"""The batches of idempotent producers that a client was refused, which go before those that follow.
 
 Invariant: once a client was told that a batch of an idempotent producer failed, in a way that lets it try
 again, no later batch of that producer is appended to the partition before this one is. Those that follow
@@ -63,7 +63,7 @@ def idempotent_batch(topic_partition: TopicPartition, data: Buffer) -> Idempoten
     )
 
 
-class Unwritten:
+class UnwrittenBatches:
     """The first batch that each idempotent producer of a connection has to send again, by partition.
 
     Used by one request at a time. Threads that append to different partitions may call it side by side.

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.server import machine
+from spark_kbatch.server import host_checks
 from tests.support import builders
 from tests.support.raw_clients import RawClient
 
@@ -42,11 +42,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     ],
 )
 def test_the_file_system_of_a_path_is_that_of_its_nearest_mount(path: str, kind: str) -> None:
-    assert machine.file_system_of(PurePath(path), MOUNTS) == kind
+    assert host_checks.file_system_of(PurePath(path), MOUNTS) == kind
 
 
 def test_without_mounts_no_file_system_is_known() -> None:
-    assert machine.file_system_of(PurePath("/srv"), "") == ""
+    assert host_checks.file_system_of(PurePath("/srv"), "") == ""
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "9p", "fuse.sshfs", "ext4", "overlay", "tmpfs"])  # fmt: skip
@@ -59,7 +59,7 @@ def test_a_server_warns_that_its_folder_is_on_a_network_file_system(
 ) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"22 1 259:1 / / rw shared:1 - {kind} a-device rw\n")
-    monkeypatch.setattr(machine, "_MOUNTS", mounts)
+    monkeypatch.setattr(host_checks, "_MOUNTS", mounts)
     with cluster.serve():
         pass
 
@@ -73,7 +73,7 @@ def test_a_system_that_does_not_list_mounts_is_served_without_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(machine, "_MOUNTS", tmp_path / "nothing")
+    monkeypatch.setattr(host_checks, "_MOUNTS", tmp_path / "nothing")
     with cluster.serve():
         pass
 
@@ -139,7 +139,7 @@ def test_as_many_connections_are_accepted_as_there_are_file_descriptors_for(
     monkeypatch.setattr(resource, "getrlimit", limits.get)
     monkeypatch.setattr(resource, "setrlimit", limits.set)
 
-    assert machine.connections_possible(2000) == possible
+    assert host_checks.connections_possible(2000) == possible
     assert limits.now[0] == after
     said = f"at most {possible} connections can be open, not the 2000 of max.connections"
     assert (said in caplog.text) == (possible < 2000)
