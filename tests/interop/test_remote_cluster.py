@@ -51,7 +51,7 @@ def test_topics_are_created_changed_emptied_and_deleted(shared_broker: Broker, t
         config = {"retention.ms": 86_400_000, "cleanup_policy": "compact,delete"}
         made = cluster.create_topic(topic, partitions=2, config=config)
         assert (made.partitions, made.replication_factor, len(made.topic_id)) == (2, 1, 22)
-        assert dict(made.config) == settings_of(servers, topic)
+        assert dict(made.settings) == settings_of(servers, topic)
         assert made.settings["cleanup.policy"] == "compact,delete"
         assert cluster.create_topic(topic, exist_ok=True, config=config) == made
         with pytest.raises(TopicAlreadyExistsError, match=r"retention\.ms=86400000"):
@@ -60,7 +60,7 @@ def test_topics_are_created_changed_emptied_and_deleted(shared_broker: Broker, t
         changed = cluster.alter_topic(
             topic, {"retention.ms": None, "cleanup.policy": "delete", "segment_bytes": 2**21}
         )
-        assert dict(changed.config) == settings_of(servers, topic)
+        assert dict(changed.settings) == settings_of(servers, topic)
         assert (changed.settings["cleanup.policy"], changed.settings["segment.bytes"]) == ("delete", str(2**21))  # fmt: skip
         with pytest.raises(ConfigError, match=r"retention\.ms"):
             cluster.alter_topic(topic, {"retention.ms": "soon"})
