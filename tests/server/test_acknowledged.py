@@ -154,6 +154,8 @@ class Java(Sending):
             if told["name"] == "producer_send_success":
                 found = told["partition"], told["value"].encode(), told["offset"]
                 self.acknowledged.append(Acknowledged(*found))
+            elif told["name"] == "producer_send_error":
+                self.errors.append(told["exception"])
         assert '"shutdown_complete"' in done.stdout, done.stdout + done.stderr
 
 
@@ -262,8 +264,8 @@ class Site:
             # the parts after what was in flight.
             was_split = sending.splits_batches and any("MESSAGE_TOO_LARGE" in one for one in done)
             if sending.is_idempotent and log != first and not was_split:
-                # After a batch was refused for good librdkafka takes a new epoch, and sends again under it
-                # what it had no answer for: no broker can tell that from new records.
+                # After a batch was refused for good Kafka's clients take a new epoch, and send again under it
+                # what they had no answer for: no broker can tell that from new records.
                 assert sending.errors, "a record is in the log twice"
                 assert not isinstance(sending, Ours), "a record is in the log twice"
                 epochs = self._epochs(TopicPartition(topic, partition))
