@@ -124,7 +124,7 @@ class RegistryOptions:
     """A schema registry's address, and how a client proves who it is; each field is a key of Confluent's."""
 
     # fmt: off
-    url: RegistryAddress = made_of(Option(URL, kinds.OptionKind(_address, _URL_ACCEPTS), None, "The schema registry: URLs, which are tried in turn, or a folder that stands in for one."))
+    url: RegistryAddress = made_of(Option(URL, kinds.OptionKind(_address, _URL_ACCEPTS), None, "The schema registry: URLs, which are tried in turn, or a folder that stands in for one, which driver and executors share."))
     basic_auth_credentials_source: str = option(SOURCE, kinds.one_of("URL", "USER_INFO"), "", "Where user and password are: in the URL, or in the option `schema.registry.basic.auth.user.info`.", "where they are given")
     basic_auth_user_info: Secret = option(USER_INFO, kinds.OptionKind(_secret, "USER:PASSWORD, or USER"), NO_SECRET, "User and password for basic authentication; or the user alone, with the password in an option that Spark hides, `schema.registry.basic.auth.password`.", "none")
     basic_auth_password: Secret = option(PASSWORD, kinds.OptionKind(_secret, "a password"), NO_SECRET, "Password of the user in `schema.registry.basic.auth.user.info`.", "none")

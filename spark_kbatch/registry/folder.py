@@ -35,6 +35,7 @@ from spark_kbatch.registry.schemas import (
     json_of,
     name_of,
     schema_of,
+    version_in_words,
 )
 from spark_kbatch.stored_json import StoredObject, as_bytes, parse
 
@@ -68,11 +69,11 @@ class FolderRegistry:
         """Register a schema under a subject, unless it is registered there, and return it with its id."""
         asked = f"the registration of a schema under subject {subject!r}"
         folder = self._context_folder(subject, asked)
-        self._whole(RegisteredSchema(0, schema, subject=subject))  # all that it refers to is there
+        found = self._whole(RegisteredSchema(0, schema, subject=subject))
         try:
             self._files.make_dir(folder / _IDS)
             with self._files.flock(folder / _LOCK):
-                return self._register_locked(folder, subject, schema, asked)
+                return replace(found, id=self._id_locked(folder, subject, schema, asked))
         except OSError as error:
             raise self._unusable(error, asked) from error
 
@@ -85,19 +86,15 @@ class FolderRegistry:
             raise SchemaNotFoundError(self.name, asked, f"no version in {path} has it")
         return self._whole(found)
 
-    def _register_locked(
-        self, folder: Path, subject: str, schema: Schema, asked: str
-    ) -> RegisteredSchema:
+    def _id_locked(self, folder: Path, subject: str, schema: Schema, asked: str) -> int:
+        """Return the id of a schema, after registering it unless the subject has it."""
         subjects = self._subjects(folder, asked)
         if name_of(subject) not in subjects:
             subjects.values[name_of(subject)] = {}
         elif there := self._version_with(subject, schema, asked):
-            return self.by_id(there.id, subject)
-        known = [
-            int(one[1])
-            for one in map(_FILE_OF_ID.fullmatch, self._files.list(folder / _IDS))
-            if one
-        ]
+            return there.id
+        names = map(_FILE_OF_ID.fullmatch, self._files.list(folder / _IDS))
+        known = [int(one[1]) for one in names if one]
         same = (one for one in known if _is_same(self._schema(one, subject).schema, schema))
         schema_id = next(same, None)
         if schema_id is None:
@@ -106,7 +103,7 @@ class FolderRegistry:
         versions = subjects.values[name_of(subject)]
         versions[str(max(map(int, versions), default=0) + 1)] = schema_id
         self._files.replace(folder / _SUBJECTS, as_bytes(subjects.values))
-        return self.by_id(schema_id, subject)
+        return schema_id
 
     def _version_with(self, subject: str, schema: Schema, asked: str) -> RegisteredSchema | None:
         """Return the latest version of a subject that has a schema; None if none has it."""
@@ -116,7 +113,7 @@ class FolderRegistry:
 
     def _version(self, subject: str, version: Version) -> RegisteredSchema:
         """Return a version of a subject, without the schemas that it refers to."""
-        asked = f"version {version} of subject {subject!r}"
+        asked = version_in_words(subject, version)
         ids = self._ids_of(subject, asked)
         number = version if isinstance(version, int) else max(ids)
         if number not in ids:

@@ -109,29 +109,30 @@ class KnownSchemas:
         """Return a version of a subject, or the latest, which is never remembered as such."""
         if version == LATEST_VERSION:
             found = self._client.version(subject, version)
-            self._remember_id(_id_question(found.id, subject), found)
-            return found
-        return self._last_answer(
-            json.dumps(["version", subject, version]),
-            subject,
-            lambda client: client.version(subject, version),
-        )
+        else:
+            found = self._last_answer(
+                json.dumps(["version", subject, version]),
+                lambda client: client.version(subject, version),
+            )
+        self._remember_id(_id_question(found.id, subject), found)
+        return found
 
     def register(self, subject: str, schema: Schema) -> RegisteredSchema:
         """Register a schema under a subject, unless it is registered there, and return it with its id."""
+        # The text that the registry has under the id may differ, in blanks for instance.
         return self._last_answer(
             json.dumps(["register", subject, json_of(schema)]),
-            subject,
             lambda client: client.register(subject, schema),
         )
 
     def look_up(self, subject: str, schema: Schema) -> RegisteredSchema:
         """Return the version of a subject that has this schema."""
-        return self._last_answer(
+        found = self._last_answer(
             json.dumps(["look up", subject, json_of(schema)]),
-            subject,
             lambda client: client.look_up(subject, schema),
         )
+        self._remember_id(_id_question(found.id, subject), found)
+        return found
 
     def _asked_id(
         self, question: str, schema_id: int, subject: str, started_ms: int
@@ -150,7 +151,7 @@ class KnownSchemas:
         return found
 
     def _last_answer(
-        self, question: str, subject: str, ask: Callable[[SchemaRegistry], RegisteredSchema]
+        self, question: str, ask: Callable[[SchemaRegistry], RegisteredSchema]
     ) -> RegisteredSchema:
         """Return a registry's answer, or its last one while it cannot be reached."""
         known = self._cache.get(question)
@@ -161,7 +162,6 @@ class KnownSchemas:
                 raise
             logger.warning("%s; going on with schema id %d, its last answer", error, known.id)
             return known
-        self._remember_id(_id_question(found.id, subject), found)
         if found != known:
             self._cache.put(question, found)
         return found

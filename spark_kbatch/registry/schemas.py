@@ -93,7 +93,7 @@ class SchemaRegistry(Protocol):
         """Return a version of a subject: one that may have been deleted, or the latest that was not."""
 
     def register(self, subject: str, schema: Schema) -> RegisteredSchema:
-        """Register a schema under a subject, unless it is registered there, and return it with its id.
+        """Register a schema under a subject, unless it is registered there, and return it, as given, with its id.
 
         Raises:
             IncompatibleSchemaError: the subject's other versions do not allow it; nothing is registered.
@@ -158,6 +158,12 @@ def name_of(subject: str) -> str:
     """Return a subject's name without its context."""
     found = _QUALIFIED.fullmatch(subject)
     return found[2] if found else subject
+
+
+def version_in_words(subject: str, version: Version) -> str:
+    """Return what is asked for, for errors."""
+    which = f"version {version}" if isinstance(version, int) else "the latest version"
+    return f"{which} of subject {subject!r}"
 
 
 def scope_of(subject: str) -> str:

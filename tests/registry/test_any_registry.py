@@ -43,6 +43,8 @@ def test_a_registered_schema_is_found_by_its_id_and_as_a_version(
 ) -> None:
     schema_id = registry.register("orders-value", schema).id
 
+    again = registry.register("orders-value", schema)
+    assert again == RegisteredSchema(schema_id, schema, subject="orders-value")
     assert registry.by_id(schema_id) == RegisteredSchema(schema_id, schema)
     assert registry.by_id(schema_id, "orders-value").schema == schema
     found = RegisteredSchema(schema_id, schema, subject="orders-value", version=1)
@@ -67,7 +69,8 @@ def test_a_schema_that_is_registered_again_keeps_its_id_and_version(
     registry.register("orders-value", TEXT)
 
     again = registry.register("orders-value", Schema('{"type":"map","values":"long"}'))
-    assert again == first
+    assert again.id == first.id
+    assert registry.by_id(first.id).schema == first.schema
     assert registry.versions("orders-value") == [1, 2]
 
 
@@ -135,6 +138,7 @@ def test_what_a_registry_does_not_have_is_an_error_that_says_what(registry: Sche
         "schema id 7": lambda: registry.by_id(7),
         "schema id 7 of subject 'orders-value'": lambda: registry.by_id(7, "orders-value"),
         "the versions of subject 'items'": lambda: registry.versions("items"),
+        "the latest version of subject 'items'": lambda: registry.version("items", LATEST_VERSION),
         "version 2 of subject 'orders-value'": lambda: registry.version("orders-value", 2),
         "the version of subject 'orders-value' with a schema": lambda: registry.look_up(
             "orders-value", LONG
@@ -149,4 +153,5 @@ def test_what_a_registry_does_not_have_is_an_error_that_says_what(registry: Sche
 def test_the_json_of_a_schema_is_kept_as_it_was_written(registry: SchemaRegistry) -> None:
     text = json.dumps({"type": "record", "name": "É", "doc": "line\nend", "fields": []}, indent=3)
 
-    assert registry.register("orders-value", Schema(text)).schema.text == text
+    schema_id = registry.register("orders-value", Schema(text)).id
+    assert registry.by_id(schema_id).schema.text == text

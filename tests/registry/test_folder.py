@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch.errors import SchemaNotFoundError, SchemaRegistryError
+from spark_kbatch.files import Files
 from spark_kbatch.registry.folder import FolderRegistry
 from spark_kbatch.registry.schemas import (
     LATEST_VERSION,
@@ -97,6 +99,27 @@ def test_a_schema_that_refers_to_what_is_not_there_is_not_registered(tmp_path: P
     with pytest.raises(SchemaNotFoundError, match="asked for version 1 of subject 'a'"):
         registry.register("items-value", schema)
     assert [path.name for path in (tmp_path / "ids").iterdir()] == ["7.json"]
+
+
+class FullDisk(Files):
+    """A disk on which there is room for schemas, and none for subjects.json."""
+
+    def replace(self, path: Path, data: bytes) -> None:
+        if path.name == "subjects.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().replace(path, data)
+
+
+def test_a_registration_that_fails_half_way_leaves_a_registry_that_can_be_used(
+    tmp_path: Path,
+) -> None:
+    registry = a_folder(tmp_path, ids_7={"schema": TEXT})
+    with pytest.raises(SchemaRegistryError, match=r"subjects\.json cannot be used: No space left"):
+        FolderRegistry(tmp_path, files=FullDisk()).register("orders-value", Schema('"long"'))
+
+    assert registry.versions("orders-value") == [1]
+    assert registry.register("orders-value", Schema('"long"')).id == 8
+    assert registry.versions("orders-value") == [1, 2]
 
 
 def test_threads_register_at_once_and_each_schema_gets_an_id_of_its_own(tmp_path: Path) -> None:

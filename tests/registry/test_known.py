@@ -121,7 +121,7 @@ def test_what_a_query_asked_before_is_answered_while_the_registry_is_down(
     assert next_process.register("orders-value", TEXT) == registered
     assert next_process.version("orders-value", 1) == version
     assert next_process.look_up("orders-value", TEXT) == looked_up
-    assert next_process.by_id(1, "orders-value").schema == TEXT
+    assert next_process.by_id(1, "orders-value").schema == TEXT  # of that version
     assert "going on with schema id 1" in caplog.text
     assert pauses.taken == []
     with pytest.raises(SchemaRegistryUnavailableError):
