@@ -38,6 +38,10 @@ KBatchError
     SaslAuthenticationError         SASL failed: a password, a token, a mechanism
   CommitError                       outcome: nothing is visible / committed / unknown
   MirrorFencedError                 mirror, target; another process of the same name took the mirror over
+  SchemaRegistryError               registry, asked, reason; it refused, or what it answered is no schema
+    SchemaNotFoundError             it has no such subject, version or id
+    IncompatibleSchemaError         the other versions of a subject do not allow the schema
+    SchemaRegistryUnavailableError (also RetriableError)  it was down, slow or busy through all retries
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
       FileSystemError (also OSError)  the system refuses: full, read-only, forbidden, gone
@@ -613,6 +617,28 @@ class MirrorFencedError(KBatchError):
         )
 
 
+@dataclass(eq=False, repr=False)
+class SchemaRegistryError(KBatchError):
+    """A schema registry refused a request, or its answer cannot be used.
+
+    Holds no secret.
+    """
+
+    registry: str  # its URLs, without user and password; or its folder
+    asked: str
+    reason: str  # what it answered, and what to do
+
+    _text = "schema registry {registry}, asked for {asked}: {reason}"
+
+
+class SchemaNotFoundError(SchemaRegistryError):
+    """A subject, a version of it or a schema id that the registry does not have."""
+
+
+class IncompatibleSchemaError(SchemaRegistryError):
+    """A schema that the other versions of its subject do not allow."""
+
+
 # Missing or forbidden files and folders: waiting does not help. A full disk is not among them: as in
 # Kafka, someone may make room before delivery.timeout.ms.
 _PERMANENT = {
@@ -630,6 +656,10 @@ class RetriableError(KBatchError):
 @dataclass(eq=False, repr=False)
 class RetriableApiError(ApiError, RetriableError):
     """A retriable error code of a Kafka server without an exception class here."""
+
+
+class SchemaRegistryUnavailableError(SchemaRegistryError, RetriableError):
+    """A schema registry could not be reached, or was slow or busy, until the time for retries was over."""
 
 
 class KafkaStorageError(RetriableError):

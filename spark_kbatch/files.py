@@ -16,8 +16,10 @@ import errno
 import itertools
 import os
 import shutil
+import stat
 import struct
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -677,6 +679,23 @@ def _aside_of(path: Path) -> Path:
     """Return where the new content of a file is written before it takes the file's place."""
     # Not a longer name: a topic's may already be as long as names can be.
     return path.with_suffix(".tmp")
+
+
+def private_temporary_dir(name: str) -> Path | None:
+    """Return a directory for temporary files that all of this user's processes share, and no one else can use.
+
+    Returns:
+        `name`, a hyphen and the user's number, in the system's directory for such files; None if it cannot be
+        made, or if what is there belongs to another user or lets others in.
+    """
+    shared = Path(tempfile.gettempdir(), f"{name}-{os.getuid()}")
+    with contextlib.suppress(OSError):
+        shared.mkdir(mode=0o700, exist_ok=True)
+        found = shared.lstat()
+        is_private = found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
+        if stat.S_ISDIR(found.st_mode) and is_private:
+            return shared
+    return None
 
 
 def _size(path: str) -> int:

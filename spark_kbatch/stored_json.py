@@ -95,6 +95,11 @@ class StoredObject:
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
+    def without_nulls(self) -> StoredObject:
+        """Return the object without its keys that are null."""
+        given = {key: value for key, value in self.values.items() if value is not None}
+        return StoredObject(given, self.where, inside=self._inside, damaged=self._error)
+
     def keys(self) -> Sequence[str]:
         """Return the keys, in order."""
         return [*self.values]

@@ -29,6 +29,7 @@ from spark_kbatch.errors import KBatchError
         errors.UnknownLeaderEpochError("events-0", 3, 4),
         errors.NotEnoughReplicasAfterAppendError("events-0", (0, 1), 3),
         errors.BufferExhaustedError(100, 60_000, 50),
+        errors.SchemaRegistryUnavailableError("http://host:8081", "schema id 7", "it is down"),
         errors.NotPicklableError("Cluster", "open it in the function"),
     ],
     ids=lambda error: type(error).__name__,

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import spark_kbatch
 from spark_kbatch import Cluster, KBatchError
 from spark_kbatch import files as files_module
 from spark_kbatch.cli.main import cli
-from spark_kbatch.files import Files
+from spark_kbatch.files import Files, private_temporary_dir
 from tests.support.broker_dirs import TOPIC_ID, a_partition, batches, checkpoint
 
 FIRST = "00000000000000000000"
@@ -285,3 +286,23 @@ def test_a_fifo_among_many_files_is_not_waited_for(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("file", "fifo", "none", "file")]
 
     assert list(Files().read_each(paths, 3)) == [b"123", b"", b"", b"123"]
+
+
+@pytest.mark.parametrize("taken", ["open to others", "a link", "a file"])
+def test_a_directory_that_others_can_use_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = tmp_path / f"name-{os.getuid()}"
+    if taken == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        path.symlink_to(tmp_path / "elsewhere")
+    elif taken == "a file":
+        path.touch(mode=0o700)
+    else:
+        path.mkdir()
+        path.chmod(0o777)
+
+    assert private_temporary_dir("name") is None
+    assert private_temporary_dir("other") == tmp_path / f"other-{os.getuid()}"
+    assert private_temporary_dir("other") == tmp_path / f"other-{os.getuid()}"

@@ -29,7 +29,7 @@ LAYERS = (
     {"record"},
     {"store"},
     {"producer", "consumer", "log", "wire"},
-    {"catalog"},
+    {"catalog", "registry"},
     {"memory", "remote", "replica"},
     {"commit"},
     {"cluster"},
@@ -46,7 +46,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
     "options": {
-        "arguments", "columns", "group", "kinds", "mirror", "option", "paths", "producer", "read", "remote", "security", "server", "topic", "write",
+        "arguments", "columns", "group", "kinds", "mirror", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "write",
     },
     "kernels": {"legacy", "lines", "records", "routing"},
     "record": {
@@ -71,7 +71,7 @@ DOORS = {
     "remote": {"batch_producer", "client", "metadata", "offsets", "source", "store", "topics", "transactions"},
     "mirroring": {"copying", "mirror"},
     "wire": {
-        "addresses", "assignment", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records",
+        "addresses", "assignment", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records", "tls",
     },
     "server": {"intercepts", "server"},
     "cluster": {
@@ -115,6 +115,7 @@ HOMES = {
     "mmap": set(),
     "crc32c": {"record/checksums.py"},
     "kafka": {"wire/sasl.py"},
+    "urllib3": {"registry/endpoint.py"},
 }
 
 

@@ -15,13 +15,11 @@ compiles while the others wait for its result.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import inspect
 import logging
 import os
 import platform
-import stat
 import sys
 import tempfile
 import threading
@@ -29,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spark_kbatch.files import private_temporary_dir
 from spark_kbatch.kernels import llvm
 
 logger = logging.getLogger(__name__)
@@ -138,14 +137,8 @@ class _Kernels:
 
 def _temporary_directory() -> str:
     """Return a directory for cached kernels that only this user can write, since they are run."""
-    shared = Path(tempfile.gettempdir(), f"spark_kbatch-kernels-{os.getuid()}")
-    with contextlib.suppress(OSError):
-        shared.mkdir(mode=0o700, exist_ok=True)
-        found = shared.lstat()
-        is_private = found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
-        if stat.S_ISDIR(found.st_mode) and is_private:
-            return str(shared)
-    return tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
+    shared = private_temporary_dir("spark_kbatch-kernels")
+    return str(shared) if shared is not None else tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
 
 
 def _source_digest(functions: dict[str, Any], *llvm_names: str) -> str:

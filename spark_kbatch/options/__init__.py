@@ -11,6 +11,7 @@ group       options of a server's group coordinator
 remote      options of a client of a real cluster
 security    those of them that secure its connections
 mirror      options of a mirror
+registry    options of a schema registry
 topic       topic names and settings
 arguments   arguments of public methods
 paths       paths of folders

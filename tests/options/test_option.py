@@ -9,6 +9,7 @@ import pytest
 from spark_kbatch.options.option import Option, fields_of, table_of
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.registry import PREFIX, RegistryOptions
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.security import Security
 from spark_kbatch.options.server import ServerConfig
@@ -16,7 +17,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import WriteOptions
 
 ALL = (
-    ClusterOptions, ProducerConfig, ReadOptions, Security, ServerConfig, TopicConfig, WriteOptions,
+    ClusterOptions, ProducerConfig, ReadOptions, RegistryOptions, Security, ServerConfig, TopicConfig, WriteOptions,
 )  # fmt: skip
 OTHER_NAMES = {
     "maxTriggerDelay": "max_trigger_delay_ms",
@@ -28,7 +29,8 @@ OTHER_NAMES = {
 
 
 def in_python(key: str) -> str:
-    return re.sub(r"[A-Z]", lambda capital: f"_{capital[0]}", key).replace(".", "_").lower()
+    bare = key.removeprefix(PREFIX)
+    return re.sub(r"[A-Z]", lambda capital: f"_{capital[0]}", bare).replace(".", "_").lower()
 
 
 @pytest.mark.parametrize("cls", ALL)
