@@ -30,7 +30,7 @@ LAYERS = (
     {"store"},
     {"producer", "consumer", "log", "wire"},
     {"catalog"},
-    {"memory", "remote", "replica"},
+    {"bucket", "memory", "remote", "replica"},
     {"commit"},
     {"cluster"},
     {"server"},
@@ -115,6 +115,7 @@ HOMES = {
     "mmap": set(),
     "crc32c": {"record/checksums.py"},
     "kafka": {"wire/sasl.py"},
+    "obstore": {"bucket/real_objects.py"},
 }
 
 
