@@ -207,18 +207,19 @@ class StretchReader:
     def _extent(self, value: Any) -> DataExtent:
         if not isinstance(value, list) or len(value) != _EXTENT_FIELDS:
             raise self._damaged(value, f"an extent, of {_EXTENT_FIELDS} values")
+        if any(type(one) is not int or one > LONG_MAX for one in value):
+            raise self._damaged(value, "whole numbers")
         number, position, size, span, count, first_ms, last_ms = value
-        self._ensure(position, 0, LONG_MAX)
-        self._ensure(size, 1, LONG_MAX)
+        if not (
+            position >= 0 and size >= 1 and span >= count >= 0 and last_ms >= first_ms >= NO_TIME
+        ):
+            raise self._damaged(value, "an extent within its bounds")
         self._ensure(span, 1, LONG_MAX)
-        self._ensure(count, 0, span)
-        self._ensure(first_ms, NO_TIME, LONG_MAX)
-        self._ensure(last_ms, first_ms, LONG_MAX)
         return DataExtent(self._name(number), position, size, span, count, first_ms, last_ms)
 
     def _name(self, number: Any) -> str:
         self._ensure(number, 0, len(self._names) - 1)
-        return self._names[number]
+        return self._names[int(number)]
 
     def _ensure(self, value: Any, lowest: int, highest: int) -> None:
         if type(value) is not int or not lowest <= value <= highest:
