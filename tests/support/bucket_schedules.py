@@ -197,10 +197,10 @@ class Model:
             late=rate * rng.random(),
             conflict=rate * rng.random(),
             killed=rng.choice([0.0, 0.01, 0.04]),
-            stalled=rng.choice([0.0, 0.01, 0.05]),
+            stalled=rng.choice([0.0, 0.02, 0.1]),
         )
         self.bucket = Bucket(self.simulation, Weather())
-        self.checkpoint_every = rng.choice([2, 3, 5, 8])
+        self.checkpoint_every = rng.choice([1, 2, 4, 8])
         self.states: dict[int, tuple[str, int]] = {}  # id and sum, by number
         self.read: dict[tuple[str, int], dict[int, str]] = {}  # by topic id and partition
         self.jobs: dict[str, Job] = {}
@@ -226,9 +226,9 @@ class Model:
         self.bucket.weather = self.weather
         rng = self.rng
         for number in range(rng.choice([1, 2, 3])):
-            self._spawn(partial(Writer(self, number).run, rng.choice([2, 4, 6])))
+            self._spawn(partial(Writer(self, number).run, rng.choice([1, 2, 4])))
         for _ in range(rng.choice([1, 2])):
-            self._spawn(partial(Reader(self).run, rng.choice([2, 5])))
+            self._spawn(partial(Reader(self).run, rng.choice([1, 3])))
         self.simulation.spawn(Adversary(self).run)
         self.simulation.run()
         self.bucket.weather = Weather()
@@ -262,7 +262,7 @@ class Model:
         adversary = Adversary(self)
         for step in (adversary.horizon, adversary.tombstones, adversary.checkpoints):
             adversary.do(step, Process(self, requests_max=600))
-        for number in range(3):
+        for number in range(2):
             Writer(self, 10 + number).run(1, requests_max=200)
         self.read.clear()
         Reader(self).run(1, requests_max=600)
@@ -385,7 +385,7 @@ class Writer(Actor):
         began = process.follow().number
         job = self._job(process)
         placed = self._staged(process, job, began)
-        self.model.simulation.sleep(self.rng.choice([1, 100, 2000]) * self.rng.random())
+        self.model.simulation.sleep(self.rng.choice([1, 100, 2000, DAY_MS]) * self.rng.random())
         try:
             process.commit(lambda state: self._proposal(state, job, placed))
         except OutcomeUnknownError:
@@ -506,7 +506,7 @@ class Reader(Actor):
             for partition in range(partitions):
                 self._read(process, topic_id, partition)
         self.rounds -= 1
-        self.model.simulation.sleep(self.rng.choice([100, 2000]) * self.rng.random())
+        self.model.simulation.sleep(self.rng.choice([100, 2000, DAY_MS]) * self.rng.random())
         return self.rounds <= 0
 
     def _read(self, process: Process, topic_id: str, partition: int) -> None:
@@ -545,11 +545,11 @@ class Adversary(Actor):
     """Whatever may happen to a ledger at any time."""
 
     def run(self) -> None:
-        for _ in range(self.rng.choice([4, 10, 16])):
+        for _ in range(self.rng.choice([3, 8, 14])):
             if not self.model.running:
                 return
             self.do(self.rng.choice(self.steps()), Process(self.model))
-            longest_ms = self.rng.choice([100, 100, 1000, 5000, DAY_MS])
+            longest_ms = self.rng.choice([100, 1000, HOUR_MS, DAY_MS])
             self.model.simulation.sleep(longest_ms * self.rng.random())
 
     def do(self, step: Step, process: Process) -> None:
@@ -564,7 +564,7 @@ class Adversary(Actor):
         self.model.note(name)
 
     def steps(self) -> list[Step]:
-        weighted = [self.horizon] * 4 + [self.tombstones] * 3 + [self.checkpoints] * 2
+        weighted = [self.horizon] * 4 + [self.tombstones] * 3 + [self.checkpoints] * 3
         weighted += [self.replace] * 3 + [self.hint] * 2 + [self.start_offsets]
         return [*weighted, self.limits, self.fence, self.skipped, self.side_topic]
 
