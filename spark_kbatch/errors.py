@@ -37,12 +37,20 @@ KBatchError
     SslAuthenticationError          TLS failed: a certificate, or what the two sides accept
     SaslAuthenticationError         SASL failed: a password, a token, a mechanism
   CommitError                       outcome: nothing is visible / committed / unknown
+    OutcomeUnknownError             a commit to a bucket that got no answer; number and id of its entry
   MirrorFencedError                 mirror, target; another process of the same name took the mirror over
   SchemaRegistryError               registry, asked, reason; it refused, or what it answered is no schema
     SchemaNotFoundError             it has no such subject, version or id
     IncompatibleSchemaError         the other versions of a subject do not allow the schema
     SchemaRegistryUnavailableError (also RetriableError)  it was down, slow or busy through all retries
+  RefusedEntryError                 a change that the state of a cluster in a bucket does not allow
+  CorruptLedgerError                object of a bucket's ledger, reason
+  UnsupportedLedgerError            a bucket that a later version has written, which this one cannot follow
+  ClusterReplacedError              another cluster lies at the place of the one that was open
+  BucketForkedError                 process that used a bucket, forked process that uses one too
+  ObjectAccessDeniedError           request, object, reason: an object store refuses the credentials
   RetriableError                    repeating the same request is safe
+    ObjectStoreError                request, object, reason: an object store did not answer, or failed
     KafkaStorageError               a log dir or a file in it failed
       FileSystemError (also OSError)  the system refuses: full, read-only, forbidden, gone
       StagedFilesGoneError          a task's staged files were removed before they were committed
@@ -602,6 +610,78 @@ class CommitError(KBatchError):
 
 
 @dataclass(eq=False, repr=False)
+class OutcomeUnknownError(CommitError):
+    """A commit to a bucket whose store gave no answer: the entry may still be created."""
+
+    number: int  # of the entry in the ledger
+    entry_id: str
+
+    _text = "commit failed, {outcome}: {reason}; it is entry {number} of the ledger if its id is {entry_id}"
+
+
+class RefusedEntryError(KBatchError):
+    """A change that the state of a cluster in a bucket does not allow; nothing of it is visible."""
+
+
+@dataclass(eq=False, repr=False)
+class CorruptLedgerError(KBatchError):
+    """An object of a bucket's ledger or of its checkpoints is damaged, missing, or belongs to another one."""
+
+    name: str  # of the object
+    reason: str
+
+    _text = (
+        "{name} cannot be trusted: {reason}; nothing is read or written here any more: stop all writers, and "
+        "bring the object back from the bucket's versions or from a copy"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class UnsupportedLedgerError(KBatchError):
+    """An object of a bucket has a format that only a later version of this package knows."""
+
+    name: str  # of the object
+    reason: str
+
+    _text = "{name} was written by a later version of spark_kbatch: {reason}; install that version"
+
+
+@dataclass(eq=False, repr=False)
+class ClusterReplacedError(KBatchError):
+    """The cluster that was open in a bucket is gone: another one lies at its place."""
+
+    expected: str  # its id
+    found: str  # the other's id; empty if there is none
+
+    _text = "the cluster {expected} is not here any more, but {found!r}; open the place again"
+
+
+@dataclass(eq=False, repr=False)
+class BucketForkedError(KBatchError):
+    """A bucket was used in a fork of a process that had used one."""
+
+    process_id: int
+    child_id: int
+
+    _text = (
+        "process {process_id} has used a bucket, and process {child_id} is a fork of it, in which the "
+        "library for buckets would hang; start processes that use buckets with spawn or as programs of "
+        "their own, or fork before the first use"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class ObjectAccessDeniedError(KBatchError):
+    """An object store does not accept the credentials, or they lack a right."""
+
+    request: str  # such as "get"
+    name: str  # of the object
+    reason: str
+
+    _text = "the object store refuses to {request} {name}: {reason}"
+
+
+@dataclass(eq=False, repr=False)
 class MirrorFencedError(KBatchError):
     """Another process has taken a mirror over, so that this one must not write any more."""
 
@@ -660,6 +740,17 @@ class RetriableApiError(ApiError, RetriableError):
 
 class SchemaRegistryUnavailableError(SchemaRegistryError, RetriableError):
     """A schema registry could not be reached, or was slow or busy, until the time for retries was over."""
+
+
+@dataclass(eq=False, repr=False)
+class ObjectStoreError(RetriableError):
+    """An object store failed, or did not answer in time; a change may have been made."""
+
+    request: str  # such as "get"
+    name: str  # of the object
+    reason: str
+
+    _text = "the object store did not {request} {name}: {reason}"
 
 
 class KafkaStorageError(RetriableError):

@@ -30,7 +30,7 @@ LAYERS = (
     {"store"},
     {"producer", "consumer", "log", "wire"},
     {"catalog", "registry"},
-    {"memory", "remote", "replica"},
+    {"bucket", "memory", "remote", "replica"},
     {"commit"},
     {"cluster"},
     {"server"},
@@ -116,6 +116,7 @@ HOMES = {
     "crc32c": {"record/checksums.py"},
     "kafka": {"wire/sasl.py"},
     "urllib3": {"registry/endpoint.py"},
+    "obstore": {"bucket/real_objects.py"},
 }
 
 

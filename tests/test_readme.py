@@ -259,7 +259,13 @@ def test_the_design_names_modules_that_exist_and_every_room() -> None:
 def test_every_dependency_is_listed_with_its_licence() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    required = [*project["dependencies"], *extras["spark"], *extras["registry"], *extras["demo"]]
+    required = [
+        *project["dependencies"],
+        *extras["spark"],
+        *extras["registry"],
+        *extras["bucket"],
+        *extras["demo"],
+    ]
     names = {re.split(r"[^\w-]", requirement)[0] for requirement in required}
     rows = re.findall(
         r"^\| \[([\w-]+)\]\(\S+\) \| ([^|]+) \|",

@@ -12,7 +12,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent.parent
 SESSIONS = 2
-LONG = {"tests/replica/test_schedules.py", "tests/replica/test_administration_schedules.py"}
+LONG = {
+    "tests/bucket/test_model.py",
+    "tests/replica/test_administration_schedules.py",
+    "tests/replica/test_schedules.py",
+}
 
 
 class TwoSessions(LoadScopeScheduling):  # type: ignore[misc]

@@ -1,0 +1,24 @@
+"""A cluster in a bucket of an object store, for any number of processes, with nothing that runs beside them.
+
+A bucket holds objects that never change, and one ledger: a dense sequence of small objects, its entries. Entry n
+says what happened, once, and the state at n is the fold of entries 0 to n. To create an object unless it exists is
+all that a store has to do for that: whoever creates entry n + 1 has committed. There is no lock, no rename, no
+append, and no object that is changed by comparing it first.
+
+    bottom up
+    objects       the interface of a store, and a store in memory
+    real_objects  a real store, by its URL
+    names         the names of objects
+    sealed        objects of one line of JSON and its checksum
+    extents       where the batches of a partition are
+    entries       the kinds of entries, and their format
+    state         the fold
+    checkpoints   states that are stored, so that not all entries are read
+    place         which cluster lies at a place
+    ledger        reading to the end, and the loop that commits
+    probe         whether a store does what is asked of it
+
+What a job writes before it commits lies under names that say which entry was the last when it began. An entry
+`horizon` ends the time in which such a job may commit: what is named below it, and no entry refers to, can be
+deleted then, by any number of collectors that know nothing of each other.
+"""

@@ -1,0 +1,409 @@
+"""Checkpoints: the state after an entry, so that a process that opens a ledger need not read all of it.
+
+A checkpoint is a root and the parts that it names, each with its size and sum. Parts are put first, under names
+that no one else uses, and then the root is created, under a name that tells the entry's number. So what a root
+names is whole. Nothing is read that no root names.
+
+    root    number, id and time of the entry; the part with the heads; by topic id, parts with extents
+    heads   topics with their partitions, producers, queries, mirrors, fences, groups, limits
+    extents the changes of one topic's extents by some entries, in the order of entries
+
+All are sealed lines. A root names the parts of the newest root before it again, and adds one part for each topic
+that has changed since; a part that has grown as large as half of the one before is merged with that, so that a
+topic has few parts and each change is rewritten seldom. The newest root is looked up for that when the
+checkpoint is made: parts that only an older one names may be on their way to be deleted.
+
+Roots and parts are deleted some day. So a root that was listed may be gone: then a newer one is there. A part
+that is missing makes its checkpoint worthless, not the ledger: a process that was stopped for days between
+its parts and its root may have created the root when its parts were gone. Readers take the next checkpoint before
+that one and more entries.
+
+The root's entry must be there, and have the id that the root tells. If not, the ledger is corrupt.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.entries import decode
+from spark_kbatch.bucket.extents import (
+    Change,
+    NameTable,
+    StretchReader,
+    overlaid,
+    packed,
+)
+from spark_kbatch.bucket.objects import CreateAnswer, Objects
+from spark_kbatch.bucket.sealed import checked_rows, seal, sum_of, unseal
+from spark_kbatch.bucket.state import (
+    NO_CHECKPOINT,
+    GroupHead,
+    LedgerState,
+    PartitionHead,
+    PartRef,
+    ProducerHead,
+    QueryHead,
+    RememberedBatch,
+    TopicExtents,
+    TopicHead,
+)
+from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
+from spark_kbatch.stored_json import StoredObject
+
+logger = logging.getLogger(__name__)
+
+_LISTINGS_MAX = 100  # each after the newest root was deleted
+_MERGED_FROM = 2  # a part is merged with one before it that has up to so many times its size
+_ROWS_MAX = 100_000_000
+
+
+class Root(NamedTuple):
+    """A checkpoint: its entry, and the parts of the state after it."""
+
+    number: int
+    entry_id: str
+    time_ms: int
+    heads: PartRef
+    extents: Mapping[str, tuple[PartRef, ...]]  # by topic id; a topic without changes has none
+
+
+class MissingPartError(CorruptLedgerError):
+    """A part that a root names is not there."""
+
+
+class LedgerCheckpoints:
+    """The checkpoints of one ledger. Not thread-safe."""
+
+    def __init__(self, objects: Objects, rng: random.Random) -> None:
+        """Read and build checkpoints.
+
+        Args:
+            objects: of the cluster, without its prefix.
+            rng: for the names of parts.
+        """
+        self._objects, self._rng = objects, rng
+        self._worthless: set[int] = set()  # checkpoints with a part that is missing
+
+    def numbers(self, hinted: int = NO_CHECKPOINT) -> list[int]:
+        """Return the numbers of all checkpoints from the hinted one on; of all if there are none from there."""
+        after = names.root_name(hinted - 1) if hinted > 0 else ""
+        listed = self._objects.list(names.CHECKPOINTS, after)
+        found = sorted(number for one in listed if (number := names.number_of(one.name)) >= 0)
+        return self.numbers() if after and not found else found
+
+    def newest(self, hinted: int = NO_CHECKPOINT) -> LedgerState | None:
+        """Return the state of the newest checkpoint that can be read; None if there is none.
+
+        Args:
+            hinted: the number of a checkpoint from which on to look first; it need not exist.
+
+        Raises:
+            CorruptLedgerError: a checkpoint is damaged, or is none of this ledger; or none can be read.
+        """
+        for _ in range(_LISTINGS_MAX):
+            numbers = self.numbers(hinted)
+            for number in reversed(numbers):
+                if number in self._worthless:
+                    continue
+                root = self.root(number)
+                if root is None:
+                    break  # deleted since it was listed, so there are newer ones
+                try:
+                    return self._open(root)
+                except MissingPartError as error:
+                    self.give_up(number, error)
+            else:
+                if numbers and hinted > 0:
+                    hinted = NO_CHECKPOINT
+                elif numbers:
+                    raise CorruptLedgerError(
+                        names.root_name(numbers[-1]),
+                        "neither it nor a checkpoint before it has all parts",
+                    )
+                else:
+                    return None
+        raise ObjectStoreError("list", names.CHECKPOINTS, "it shows what is not there")
+
+    def give_up(self, number: int, error: MissingPartError) -> None:
+        """Read a checkpoint no more, because a part is missing."""
+        logger.warning("reading without checkpoint %d: %s", number, error)
+        self._worthless.add(number)
+
+    def root(self, number: int) -> Root | None:
+        """Return the root of the checkpoint after an entry; None if there is none.
+
+        Raises:
+            CorruptLedgerError: it is damaged, or does not belong to the entry that has its number.
+        """
+        name, entry_name = names.root_name(number), names.entry_name(number)
+        data, entry_data = self._objects.get_many([name, entry_name])
+        if data is None:
+            return None
+        root = _unpack_root(data, name, number)
+        if entry_data is None:
+            # Both were asked for at once: the entry may have been created in between, but before the root.
+            entry_data = self._objects.get(entry_name)
+        if entry_data is None:
+            raise CorruptLedgerError(entry_name, f"it is missing, and {name} is of it")
+        entry = decode(entry_data, entry_name)
+        if entry.entry_id != root.entry_id:
+            raise CorruptLedgerError(
+                name,
+                f"it is of the entry with the id {root.entry_id}, and {entry_name} has {entry.entry_id}",
+            )
+        return root
+
+    def changes(self, state: LedgerState, topic_id: str) -> dict[int, list[Change]]:
+        """Return what is at each offset of a topic from the start offsets on, by partition, in order.
+
+        Raises:
+            MissingPartError: a part of the state's checkpoint is missing.
+        """
+        extents = state.extents[topic_id]
+        found = [change for part in extents.parts for change in self._load(part, state.checkpoint)]
+        return _from_start(state, topic_id, [*found, *extents.changes])
+
+    def _open(self, root: Root) -> LedgerState:
+        found = unseal(self._part(root.heads), root.heads.name)
+        state = unpack_heads(found)
+        state.number, state.entry_id, state.time_ms = root.number, root.entry_id, root.time_ms
+        state.checkpoint = root.number
+        state.extents = {
+            topic_id: TopicExtents(root.extents.get(topic_id, ())) for topic_id in state.topics
+        }
+        return state
+
+    # Building.
+
+    def build(self, state: LedgerState) -> bool:
+        """Make the checkpoint of a state, and let the state rest on it; return False if it is not needed.
+
+        Raises:
+            MissingPartError: a part that would be named again, or merged, is missing.
+        """
+        numbers = (one for one in self.numbers(state.checkpoint) if one not in self._worthless)
+        newest = max(numbers, default=NO_CHECKPOINT)
+        if not state.checkpoint <= newest < state.number:
+            return False
+        if newest != state.checkpoint:
+            root = self.root(newest)
+            if root is None:
+                return False
+            _rest_on(state, root)
+        random_id = names.random_id(self._rng)
+        extents = {
+            topic_id: self._parts(state, topic_id, random_id) for topic_id in sorted(state.extents)
+        }
+        name = names.part_name(state.number, random_id, "heads")
+        heads = self._put(name, pack_heads(state))
+        root = Root(state.number, state.entry_id, state.time_ms, heads, extents)
+        answer = self._objects.create(names.root_name(root.number), _pack_root(root))
+        if answer is CreateAnswer.CREATED:
+            _rest_on(state, root)
+        return answer is CreateAnswer.CREATED
+
+    def _parts(self, state: LedgerState, topic_id: str, random_id: str) -> tuple[PartRef, ...]:
+        """Return the parts with a topic's extents, of which at most one is new."""
+        extents = state.extents[topic_id]
+        parts, changes = [*extents.parts], extents.changes
+        if not changes:
+            return extents.parts
+        data = _pack_changes(_from_start(state, topic_id, changes))
+        while parts and parts[-1].size_in_bytes <= _MERGED_FROM * len(data):
+            changes = [*self._load(parts.pop(), state.checkpoint), *changes]
+            data = _pack_changes(_from_start(state, topic_id, changes))
+        name = names.part_name(state.number, random_id, f"extents-{topic_id}")
+        return (*parts, self._put(name, data))
+
+    def _put(self, name: str, data: bytes) -> PartRef:
+        self._objects.put(name, data)
+        return PartRef(name, len(data), sum_of(data))
+
+    def _load(self, part: PartRef, number: int) -> list[Change]:
+        found = unseal(self._part(part), part.name)
+        reader = StretchReader(found, "changes")
+        rows = checked_rows(found, "changes", _rows(found, "changes"), int, int, list)
+        return [Change(number, start, end, reader.stretch(stretch)) for start, end, stretch in rows]
+
+    def _part(self, part: PartRef) -> bytes:
+        data = self._objects.get(part.name)
+        if data is None:
+            raise MissingPartError(part.name, "it is missing")
+        if (len(data), sum_of(data)) != part[1:]:
+            raise CorruptLedgerError(
+                part.name,
+                f"it has {len(data)} bytes with the sum {sum_of(data)}, and {part[1:]} is expected",
+            )
+        return data
+
+
+def _rest_on(state: LedgerState, root: Root) -> None:
+    """Take a checkpoint at or before a state as the one that its extents go on from."""
+    for topic_id, extents in state.extents.items():
+        # A topic that was created again since may have the id of the one that the checkpoint has.
+        if state.topics[topic_id].created <= root.number:
+            extents.parts = root.extents.get(topic_id, ())
+            extents.changes = [one for one in extents.changes if one.number > root.number]
+    state.checkpoint = root.number
+
+
+def _from_start(
+    state: LedgerState, topic_id: str, changes: Iterable[Change]
+) -> dict[int, list[Change]]:
+    """Return what is at each offset, without what is before the start offsets."""
+    heads = state.topics[topic_id].partitions
+    return {
+        partition: [
+            one._replace(start_offset=max(one.start_offset, heads[partition].start_offset))
+            for one in found
+            if one.next_offset > heads[partition].start_offset
+        ]
+        for partition, found in overlaid(changes).items()
+    }
+
+
+# The formats of roots and parts.
+
+
+def _pack_root(root: Root) -> bytes:
+    return seal(
+        {
+            "number": root.number,
+            "id": root.entry_id,
+            "time": root.time_ms,
+            "heads": root.heads,
+            "extents": {topic_id: parts for topic_id, parts in root.extents.items() if parts},
+            "v": 1,
+        }
+    )
+
+
+def _unpack_root(data: bytes, name: str, number: int) -> Root:
+    found = unseal(data, name)
+    found.integer("v", 1, 1)
+    if found.integer("number") != number:
+        raise found.damaged("number", found.integer("number"), f"the number in its name, {number}")
+    extents = found.object("extents")
+    return Root(
+        number,
+        found.text("id", names.RANDOM_ID),
+        found.integer("time"),
+        _part_ref(found, found.values.get("heads")),
+        {
+            topic_id: tuple(_part_ref(found, one) for one in _rows(extents, topic_id))
+            for topic_id in extents.keys()
+        },
+    )
+
+
+def _part_ref(found: StoredObject, value: Any) -> PartRef:
+    (row,) = checked_rows(found, "parts", [value], str, int, str)
+    return PartRef(*row)
+
+
+def _pack_changes(changes: Mapping[int, Iterable[Change]]) -> bytes:
+    table = NameTable()
+    rows = [
+        [one.start_offset, one.next_offset, packed(one.stretch, table)]
+        for _, found in sorted(changes.items())
+        for one in found
+    ]
+    return seal({"changes": rows, "objects": table.names})
+
+
+def pack_heads(state: LedgerState) -> bytes:
+    """Return a state as bytes, without its number and extents: equal states give equal bytes."""
+    return seal(
+        {
+            "cluster": state.cluster_id,
+            "format": state.format,
+            "horizon": state.horizon,
+            "limits": state.limits,
+            "topics": [
+                {
+                    "config": topic.config,
+                    "created": topic.created,
+                    "id": topic.topic_id,
+                    "ledger": topic.ledger,
+                    "name": topic.name,
+                    "partitions": [
+                        [head.start_offset, head.next_offset, head.leader_epoch]
+                        for head in topic.partitions
+                    ],
+                }
+                for _, topic in sorted(state.topics.items())
+            ],
+            "producers": [[*key, *head] for key, head in sorted(state.producers.items())],
+            "queries": [[key, *head] for key, head in sorted(state.queries.items())],
+            "mirrors": state.mirrors,
+            "fences": state.fences,
+            "groups": {
+                group: [[*key, *head] for key, head in sorted(offsets.items())]
+                for group, offsets in state.groups.items()
+            },
+        }
+    )
+
+
+def unpack_heads(found: StoredObject) -> LedgerState:
+    """Return the state that a part has, without what the root tells; raises CorruptLedgerError."""
+    limits, mirrors, fences, groups = map(found.object, ("limits", "mirrors", "fences", "groups"))
+    return LedgerState(
+        cluster_id=found.text("cluster", names.RANDOM_ID),
+        format=found.integer("format", 1),
+        horizon=found.integer("horizon"),
+        limits={key: limits.integer(key) for key in limits.keys()},
+        topics={
+            topic.topic_id: topic
+            for topic in map(_topic, found.objects("topics", count_max=_ROWS_MAX))
+        },
+        producers={
+            (row[0], row[1], row[2]): ProducerHead(
+                row[3],
+                row[4],
+                tuple(
+                    RememberedBatch(*one)
+                    for one in checked_rows(found, "producers", row[5], int, int, int)
+                ),
+            )
+            for row in checked_rows(
+                found, "producers", _rows(found, "producers"), int, str, int, int, int, list
+            )
+        },
+        queries={
+            row[0]: QueryHead(*row[1:])
+            for row in checked_rows(found, "queries", _rows(found, "queries"), str, int, int, int)
+        },
+        mirrors={key: mirrors.text(key) for key in mirrors.keys()},
+        fences={key: fences.integer(key) for key in fences.keys()},
+        groups={
+            group: {
+                (row[0], row[1]): GroupHead(*row[2:])
+                for row in checked_rows(
+                    groups, group, _rows(groups, group), str, int, int, str, int
+                )
+            }
+            for group in groups.keys()
+        },
+    )
+
+
+def _topic(found: StoredObject) -> TopicHead:
+    config = found.object("config")
+    rows = checked_rows(found, "partitions", _rows(found, "partitions"), int, int, int)
+    return TopicHead(
+        found.text("id", names.TOPIC_ID),
+        found.text("name"),
+        found.integer("created"),
+        {key: config.text(key) for key in config.keys()},
+        [PartitionHead(*row) for row in rows],
+        found.integer("ledger", 0, 0),
+    )
+
+
+def _rows(found: StoredObject, key: str) -> Any:
+    return found.values.get(key)

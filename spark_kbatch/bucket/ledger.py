@@ -1,0 +1,438 @@
+"""The ledger of a cluster in a bucket: a dense sequence of entries, which is what has happened.
+
+Whoever creates entry n + 1 has committed; whoever finds it taken reads it, checks again, and tries the next
+number. A name in the ledger, once taken, is never free again: an entry is overwritten by its tombstone, and never
+deleted.
+
+    follow    read entries until one is not there
+    commit    1 follow; let the caller say what is to be written, and check it against the state
+              2 create entry n + 1
+              3 by the answer:
+
+    created           committed
+    exists            look: ours, committed; another's, lost: go on at 1 after a random wait; not there, create
+                      the same bytes again
+    unknown           create the same bytes again, at the same number: the first may still be on its way
+    access denied     the same bytes again, a few times: credentials may be renewed meanwhile
+
+No other number is tried before this one is decided. An entry that exists is looked at even if it was
+just created by someone: it may be ours, of a create whose answer was lost.
+
+In the end, if there is no answer within the time: nothing is visible, if each create of ours was answered by a
+loss; otherwise the outcome is unknown, and the error names the entry by number and id. An entry keeps its id
+whatever number it gets. Nothing is deleted after a failure: what was staged may be referred to by an entry that
+is still on its way, and is collected when it cannot be any more.
+
+Where a tombstone is found above one's own state, a newer checkpoint has what it said, and the ledger is opened
+again from that. These mean that the ledger is corrupt, and readers and writers stop:
+
+- an entry that is damaged, or whose number is not the one in its name
+- an entry whose `before` is not the id of the one below it
+- an entry that the fold refuses
+- an entry that is missing while a later one is seen, or a checkpoint of it or of a later one
+- a tombstone with no checkpoint at or after it
+
+`hint` says where to look for the newest checkpoint and nothing else: it may be old, wrong or missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, MissingPartError
+from spark_kbatch.bucket.entries import (
+    FORMAT,
+    NO_ENTRY,
+    Content,
+    Entry,
+    LedgerStart,
+    Tombstone,
+    decode,
+    encode,
+)
+from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects
+from spark_kbatch.bucket.place import ensure_cluster
+from spark_kbatch.bucket.sealed import seal, unseal
+from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
+from spark_kbatch.errors import (
+    CommitError,
+    CorruptLedgerError,
+    KBatchError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
+    OutcomeUnknownError,
+    UnsupportedLedgerError,
+)
+
+logger = logging.getLogger(__name__)
+
+NOT_COMMITTED = "nothing is visible"
+OUTCOME_UNKNOWN = "whether the data is committed is unknown"
+
+COMMIT_TIMEOUT_MS = 120_000
+CHECKPOINT_EVERY = 64  # entries: made by who commits such a number
+CHECKPOINT_OVERDUE = 256  # made by anyone who commits
+HINT_EVERY_MS = 5000
+QUIET_MS = 60_000  # without news, after which the cluster's own object is read again
+
+_WINDOW_MAX = 16  # entries asked for at once
+_LOSSES_MAX = 8  # that lengthen the wait after a loss
+_DENIED_MAX = 3
+_PAUSE_MS, _PAUSE_MAX_MS = 50, 5000
+
+
+class Timing(NamedTuple):
+    """The clocks and the chance that a ledger goes by."""
+
+    now_ms: Callable[[], int]  # since 1970
+    monotonic_ms: Callable[[], int]
+    sleep_ms: Callable[[float], object]
+    rng: random.Random
+
+
+# What is to be written, given the state; None if nothing is, any more. Called again after each loss.
+Propose: TypeAlias = Callable[[LedgerState], Content | None]
+
+
+class _TombstoneAheadError(Exception):
+    """A tombstone is the next entry."""
+
+
+class Ledger:
+    """The ledger of one cluster, and the state after the last entry that was read. Not thread-safe."""
+
+    def __init__(
+        self,
+        place: Objects,
+        cluster_id: str,
+        timing: Timing,
+        *,
+        checkpoint_every: int = CHECKPOINT_EVERY,
+    ) -> None:
+        """Open the ledger, and read it up to its end.
+
+        Args:
+            place: the objects under the prefix at which the cluster lies.
+            cluster_id: its id.
+            timing: clocks and chance.
+            checkpoint_every: how many entries lie between two checkpoints.
+
+        Raises:
+            CorruptLedgerError, UnsupportedLedgerError, ObjectStoreError, ObjectAccessDeniedError,
+            ClusterReplacedError: it cannot be read.
+        """
+        self._place, self._cluster_id, self._timing = place, cluster_id, timing
+        self._objects = Folder(place, f"{cluster_id}/")
+        self._checkpoints = LedgerCheckpoints(self._objects, timing.rng)
+        self._checkpoint_every = checkpoint_every
+        self._newest_checkpoint = NO_CHECKPOINT  # that is known
+        self._news_ms = self._hinted_ms = timing.monotonic_ms()
+        self._round_trip_ms = 0
+        self._rest_until_ms = 0  # for others, after a commit that had a rival
+        self.state = LedgerState()
+        self._open(self._hint())
+        self._follow_listed()
+
+    @property
+    def objects(self) -> Objects:
+        """The cluster's objects."""
+        return self._objects
+
+    # Reading.
+
+    def follow(self) -> LedgerState:
+        """Read all entries that there are, and return the state after the last one; raises as `__init__`."""
+        window, last = 1, self.state.number
+        while True:
+            try:
+                if not self._read(window):
+                    break
+            except _TombstoneAheadError:
+                self._open_above(self.state.number + 1)
+            window = min(2 * window, _WINDOW_MAX)
+        now_ms = self._timing.monotonic_ms()
+        if self.state.number > last:
+            self._news_ms = now_ms
+        elif now_ms - self._news_ms >= QUIET_MS:
+            ensure_cluster(self._place, self._cluster_id)
+            self._news_ms = now_ms
+        return self.state
+
+    def changes(self, topic_id: str) -> dict[int, list[Change]]:
+        """Return what is at each offset of a topic, by partition, as of the state; may follow before.
+
+        The topic has to be in the state.
+
+        Raises as `__init__`, and UnknownTopicOrPartitionError if the topic was deleted meanwhile.
+        """
+        while True:
+            self.state.ensure_topic(topic_id)
+            try:
+                return self._checkpoints.changes(self.state, topic_id)
+            except MissingPartError as error:
+                self._leave_checkpoint(error)
+
+    def _open(self, hinted: int) -> None:
+        self.state = self._checkpoints.newest(hinted) or LedgerState()
+        self._newest_checkpoint = self.state.checkpoint
+
+    def _open_above(self, number: int) -> None:
+        """Open the newest checkpoint, as entry `number` is a tombstone."""
+        self._open(self._newest_checkpoint)
+        if self.state.number < number:
+            raise CorruptLedgerError(
+                names.entry_name(number),
+                "it is a tombstone, and no checkpoint that can be read is after it",
+            )
+
+    def _leave_checkpoint(self, error: MissingPartError) -> None:
+        """Go on from another checkpoint than the one whose part is missing, at least as far as the state was."""
+        number, checkpoint = self.state.number, self.state.checkpoint
+        if self._checkpoints.root(checkpoint) is not None:
+            self._checkpoints.give_up(checkpoint, error)
+        self._open(NO_CHECKPOINT)
+        self.follow()
+        if self.state.number < number:
+            raise error
+
+    def _read(self, window: int) -> bool:
+        """Read the next entries, and return False if there was an end."""
+        first = self.state.number + 1
+        wanted = [names.entry_name(number) for number in range(first, first + window)]
+        found = self._objects.get_many(wanted)
+        for at, (name, data) in enumerate(zip(wanted, found, strict=True)):
+            if data is None and any(later is not None for later in found[at:]):
+                # It was created before them, but maybe after it was asked for.
+                data = self._objects.get(name)
+                if data is None:
+                    raise CorruptLedgerError(name, "it is missing, and later entries are there")
+            if data is None:
+                return False
+            self._fold(decode(data, name))
+        return True
+
+    def _fold(self, entry: Entry) -> None:
+        name = names.entry_name(entry.number)
+        if isinstance(entry.content, Tombstone):
+            raise _TombstoneAheadError
+        try:
+            self.state.apply(entry)
+        except UnsupportedLedgerError:
+            raise
+        except KBatchError as error:
+            raise CorruptLedgerError(name, f"it cannot follow: {error}") from None
+
+    def _follow_listed(self) -> None:
+        """Read all entries; raise if a list shows entries after one that is missing."""
+        while True:
+            number = self.follow().number
+            after = names.entry_name(number) if number > NO_ENTRY else ""
+            listed = self._objects.list(names.LEDGER, after)
+            if not any(names.number_of(one.name) > number for one in listed):
+                return
+            if self.follow().number == number:
+                raise CorruptLedgerError(
+                    names.entry_name(number + 1), "it is missing, and a list shows later entries"
+                )
+
+    # Hints.
+
+    def _hint(self) -> int:
+        """Return the number of a checkpoint to look at first."""
+        data = self._objects.get(names.HINT)
+        if data is None:
+            return NO_CHECKPOINT
+        try:
+            return unseal(data, names.HINT).integer("checkpoint", NO_CHECKPOINT, names.NUMBER_MAX)
+        except KBatchError as error:
+            logger.info("%s", error)
+            return NO_CHECKPOINT
+
+    def _maybe_put_hint(self, *, is_due: bool) -> None:
+        now_ms = self._timing.monotonic_ms()
+        if is_due or now_ms - self._hinted_ms >= HINT_EVERY_MS:
+            self._hinted_ms = now_ms
+            values = {"checkpoint": self._newest_checkpoint, "entry": self.state.number}
+            self._objects.put(names.HINT, seal(values))
+
+    # Writing.
+
+    def commit(
+        self, propose: Propose, *, by: str = "", timeout_ms: int = COMMIT_TIMEOUT_MS
+    ) -> Entry | None:
+        """Write an entry, and return it; None if `propose` has nothing to write.
+
+        Args:
+            propose: returns what is to be written, given the state after which it is to be.
+            by: who writes, for people.
+            timeout_ms: how long to try.
+
+        Raises:
+            CommitError: it was not written within the time.
+            OutcomeUnknownError: it may have been written, or may be later.
+            Other errors, of `propose`, of `LedgerState.check` and of `follow`: it was not written.
+        """
+        timing = self._timing
+        deadline_ms = timing.monotonic_ms() + timeout_ms
+        entry_id, losses = names.random_id(timing.rng), 0
+        self._rest()
+        while True:
+            self._follow_until(deadline_ms)
+            self._ensure_may_write()
+            content = propose(self.state)
+            if content is None:
+                return None
+            state, now_ms = self.state, timing.now_ms()
+            entry = Entry(
+                state.number + 1, entry_id, state.entry_id, max(now_ms, state.time_ms), content, by
+            )
+            state.check(entry)
+            if self._create(entry, deadline_ms):
+                break
+            losses += 1
+            self._ensure_in_time(deadline_ms, f"{losses} other entries were first")
+            longest_ms = self._round_trip_ms * min(losses, _LOSSES_MAX)
+            timing.sleep_ms(timing.rng.random() * longest_ms)
+        state.apply(entry)
+        self._news_ms = timing.monotonic_ms()
+        self._rest_until_ms = self._news_ms + self._round_trip_ms if losses else 0
+        self._look_after()
+        return entry
+
+    def start(self, limits: Mapping[str, int]) -> None:
+        """Write the first entry, unless it is there; raises as `commit`.
+
+        Args:
+            limits: of the cluster.
+        """
+        first = LedgerStart(self._cluster_id, limits)
+        self.commit(lambda state: first if state.number == NO_ENTRY else None)
+
+    def _rest(self) -> None:
+        """Wait for one round trip after a commit that had a rival, which would lose again otherwise."""
+        wait_ms = self._rest_until_ms - self._timing.monotonic_ms()
+        if wait_ms > 0:
+            self._timing.sleep_ms(wait_ms)
+
+    def _follow_until(self, deadline_ms: int) -> None:
+        attempts = 0
+        while True:
+            try:
+                self.follow()
+            except ObjectStoreError as error:
+                self._ensure_in_time(deadline_ms, str(error))
+                attempts += 1
+                self._pause(attempts)
+            else:
+                return
+
+    def _ensure_may_write(self) -> None:
+        if self.state.format > FORMAT:
+            raise UnsupportedLedgerError(
+                names.LEDGER,
+                f"writers need format {self.state.format}, and this one knows {FORMAT}",
+            )
+
+    def _ensure_in_time(self, deadline_ms: int, why: str) -> None:
+        if self._timing.monotonic_ms() >= deadline_ms:
+            raise CommitError(NOT_COMMITTED, f"it was not done in time: {why}")
+
+    def _create(self, entry: Entry, deadline_ms: int) -> bool:
+        """Create an entry, and return True if it is there, False if another one has its number.
+
+        Raises:
+            CommitError: the time is over, and it is not there.
+            OutcomeUnknownError: the time is over, and it may be there now or later.
+            ObjectAccessDeniedError: it may not be created; it is not there.
+        """
+        name, data = names.entry_name(entry.number), encode(entry)
+        is_open, attempts, denied = False, 0, 0  # open: a create may have been done, or will be
+        while True:
+            try:
+                answer = self._ask_to_create(name, data)
+                is_open = is_open or answer is CreateAnswer.UNKNOWN
+                if answer is CreateAnswer.CREATED:
+                    return True
+                if answer is CreateAnswer.EXISTS:
+                    winner = self._winner(entry, deadline_ms)
+                    if winner is not None:
+                        return winner == entry.entry_id
+                why = f"the last answer was {answer.value!r}"
+            except ObjectAccessDeniedError as error:
+                denied, why = denied + 1, str(error)
+                if not is_open and denied >= _DENIED_MAX:
+                    raise
+            if self._timing.monotonic_ms() >= deadline_ms:
+                if is_open:
+                    raise OutcomeUnknownError(OUTCOME_UNKNOWN, why, entry.number, entry.entry_id)
+                self._ensure_in_time(deadline_ms, why)
+            attempts += 1
+            self._pause(attempts)
+
+    def _ask_to_create(self, name: str, data: bytes) -> CreateAnswer:
+        began_ms = self._timing.monotonic_ms()
+        answer = self._objects.create(name, data)
+        if answer is not CreateAnswer.UNKNOWN:
+            self._round_trip_ms = self._timing.monotonic_ms() - began_ms
+        return answer
+
+    def _winner(self, entry: Entry, deadline_ms: int) -> str | None:
+        """Return the id of the entry that is there under an entry's number; None if there is none.
+
+        Raises:
+            OutcomeUnknownError: it could not be looked at in time.
+        """
+        name, attempts = names.entry_name(entry.number), 0
+        while True:
+            try:
+                data = self._objects.get(name)
+                return None if data is None else decode(data, name).entry_id
+            except (ObjectStoreError, ObjectAccessDeniedError) as error:
+                if self._timing.monotonic_ms() >= deadline_ms:
+                    raise OutcomeUnknownError(
+                        OUTCOME_UNKNOWN, str(error), entry.number, entry.entry_id
+                    ) from None
+                attempts += 1
+                self._pause(attempts)
+
+    def _pause(self, attempts: int) -> None:
+        """Wait after a failed request, longer each time."""
+        longest_ms = min(_PAUSE_MS << min(attempts, 20), _PAUSE_MAX_MS)
+        self._timing.sleep_ms(longest_ms * (1 + self._timing.rng.random()) / 2)
+
+    # After a commit, which stands whatever happens here.
+
+    def _look_after(self) -> None:
+        try:
+            is_built = self._is_checkpoint_due() and self._build()
+            self._maybe_put_hint(is_due=is_built)
+        except KBatchError as error:
+            logger.warning("entry %d is written, but no checkpoint: %s", self.state.number, error)
+
+    def _build(self) -> bool:
+        try:
+            is_built = self._checkpoints.build(self.state)
+        except MissingPartError as error:
+            self._leave_checkpoint(error)
+            return False
+        if is_built:
+            self._newest_checkpoint = self.state.number
+        return is_built
+
+    def _is_checkpoint_due(self) -> bool:
+        number = self.state.number
+        if number and number % self._checkpoint_every == 0:
+            return True
+        overdue = self._checkpoint_every * CHECKPOINT_OVERDUE // CHECKPOINT_EVERY
+        if number - self._newest_checkpoint < overdue:
+            return False
+        # Others may have made some.
+        self._newest_checkpoint = max(
+            self._checkpoints.numbers(self._newest_checkpoint), default=NO_CHECKPOINT
+        )
+        return number - self._newest_checkpoint >= overdue

@@ -1,0 +1,90 @@
+"""The names of the objects of a cluster in a bucket.
+
+    cluster                                 the cluster's id; all else lies in a folder with that name
+
+    ledger/NUMBER                           one entry
+    checkpoints/NUMBER                      the root of a checkpoint: the state after that entry
+    parts/NUMBER-RANDOM/NAME                what roots name
+    data/HH/NUMBER-JOB/ATTEMPT              all batches of one task attempt
+    data/HH/NUMBER-JOB/index-ATTEMPT        where the batches of a large commit are
+    segments/TOPIC-ID/PARTITION/NUMBER-ID.log   merged batches of a partition
+    hint                                    where to look for the newest checkpoint and entry
+
+A number has 20 digits, so that names sort as numbers do. That of data and segments is the number of the
+last entry when the work began that wrote them: what a later entry may still refer to is told by it. HH are
+the first two digits of the job's id, which spread the load of a store that splits its names by range.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+CLUSTER = "cluster"
+HINT = "hint"
+LEDGER, CHECKPOINTS, PARTS, DATA, SEGMENTS = (
+    "ledger/",
+    "checkpoints/",
+    "parts/",
+    "data/",
+    "segments/",
+)
+
+NUMBER_DIGITS = 20
+ID_DIGITS = 32
+NUMBER_MAX = 10**NUMBER_DIGITS - 1
+RANDOM_ID = re.compile(r"[0-9a-f]{32}")
+TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_NUMBERED = re.compile(r"(?:ledger|checkpoints)/([0-9]{20})")
+_BEGAN = re.compile(
+    r"data/[0-9a-f]{2}/([0-9]{20})-[0-9a-f]{32}/(?:index-)?[0-9a-f]{32}"
+    r"|segments/[A-Za-z0-9_-]{1,64}/[0-9]{1,6}/([0-9]{20})-[0-9a-f]{32}\.log"
+)
+
+
+def entry_name(number: int) -> str:
+    """Return the name of an entry."""
+    return f"{LEDGER}{number:020d}"
+
+
+def root_name(number: int) -> str:
+    """Return the name of the root of the checkpoint after an entry."""
+    return f"{CHECKPOINTS}{number:020d}"
+
+
+def part_name(number: int, random_id: str, what: str) -> str:
+    """Return the name of a part that is written for the checkpoint after an entry."""
+    return f"{PARTS}{number:020d}-{random_id}/{what}"
+
+
+def data_name(began: int, job_id: str, attempt_id: str) -> str:
+    """Return the name of the batches of a task attempt; `began` is the last entry when its job began."""
+    return f"{DATA}{job_id[:2]}/{began:020d}-{job_id}/{attempt_id}"
+
+
+def index_name(began: int, job_id: str, attempt_id: str) -> str:
+    """Return the name of the index of a job's commit."""
+    return data_name(began, job_id, f"index-{attempt_id}")
+
+
+def segment_name(topic_id: str, partition: int, began: int, random_id: str) -> str:
+    """Return the name of merged batches; `began` is the last entry when the merge began."""
+    return f"{SEGMENTS}{topic_id}/{partition}/{began:020d}-{random_id}.log"
+
+
+def number_of(name: str) -> int:
+    """Return the number in the name of an entry or a root; -1 if it is not one of theirs."""
+    found = _NUMBERED.fullmatch(name)
+    return int(found[1]) if found else -1
+
+
+def began_at(name: str) -> int:
+    """Return the number in the name of data or a segment; -1 if it is not one of theirs."""
+    found = _BEGAN.fullmatch(name)
+    return int(found[1] or found[2]) if found else -1
+
+
+def random_id(rng: random.Random) -> str:
+    """Return a new id, of 32 hex digits."""
+    return f"{rng.getrandbits(128):032x}"

@@ -1,0 +1,201 @@
+"""The interface of an object store that a cluster in a bucket stands on, and a store in memory.
+
+What is asked of a store: an object that was put is there at once for all, in `get` and in `list`; and of
+several that create the same object one succeeds, and the others are told so. Nothing else is relied on: no
+rename, no append, no change of an object that compares it first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from spark_kbatch import clock
+
+
+class CreateAnswer(Enum):
+    """What a store answers to a create.
+
+    Only CREATED is certain. EXISTS may be said of one's own object, if an earlier create of the same landed
+    whose answer was lost; and by some stores where two creates meet, and neither lands. So the object has to
+    be looked at.
+    """
+
+    CREATED = "created"
+    EXISTS = "exists"  # or may exist: look
+    UNKNOWN = "unknown"  # no answer, or a failure: it may be there now, or later, or never
+
+
+class ObjectInfo(NamedTuple):
+    """An object as a list shows it."""
+
+    name: str
+    size_in_bytes: int
+    modified_ms: int  # by the store's clock
+
+
+class Upload(Protocol):
+    """An object that is written piece by piece, and that is there once it is finished. Not thread-safe."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Add bytes, which may be reused on return; raises as `Objects.put`."""
+
+    def finish(self) -> None:
+        """Put the object; raises as `Objects.put`."""
+
+    def abandon(self) -> None:
+        """Let go of what was written; the store may keep it for a while, where no one sees it."""
+
+
+class Objects(Protocol):
+    """The objects under one prefix of a bucket, by their names below it. Thread-safe.
+
+    Each method raises ObjectStoreError if the store fails or does not answer, and ObjectAccessDeniedError if
+    it does not accept the credentials.
+    """
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object's content; None if there is none."""
+
+    def get_many(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the contents of several objects, asked for at the same time, None for those not there."""
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        """Return exactly that range of an object; None if there is no object.
+
+        An answer that is shorter counts as a failure of the store.
+        """
+
+    def create(self, name: str, data: bytes) -> CreateAnswer:
+        """Create an object unless it exists; asks the store once."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create an object, or replace it."""
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects whose names start with a folder's name, in the order of names.
+
+        Args:
+            prefix: ends with "/".
+            start_after: yield only names behind this one.
+        """
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects, of which some may be gone."""
+
+    def upload(self, name: str) -> Upload:
+        """Begin an object that is put in parts."""
+
+
+class Folder:
+    """The objects in a folder of other `Objects`."""
+
+    def __init__(self, objects: Objects, prefix: str) -> None:
+        """Show the objects whose names start with `prefix`, which ends with "/"."""
+        self._objects, self._prefix = objects, prefix
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object's content; None if there is none."""
+        return self._objects.get(self._prefix + name)
+
+    def get_many(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the contents of several objects."""
+        return self._objects.get_many([self._prefix + name for name in names])
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        """Return a range of an object."""
+        return self._objects.get_range(self._prefix + name, position, size_in_bytes)
+
+    def create(self, name: str, data: bytes) -> CreateAnswer:
+        """Create an object unless it exists."""
+        return self._objects.create(self._prefix + name, data)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create an object, or replace it."""
+        self._objects.put(self._prefix + name, data)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield objects in the order of names."""
+        after = self._prefix + start_after if start_after else ""
+        for found in self._objects.list(self._prefix + prefix, after):
+            yield found._replace(name=found.name.removeprefix(self._prefix))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects."""
+        self._objects.delete(self._prefix + name for name in names)
+
+    def upload(self, name: str) -> Upload:
+        """Begin an object that is put in parts."""
+        return self._objects.upload(self._prefix + name)
+
+
+class MemoryObjects:
+    """Objects in the memory of this process, for tests; `Objects`."""
+
+    def __init__(self, now_ms: Callable[[], int] = clock.now_ms) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.Lock()  # guards _objects, whose values are never changed
+        self._objects: dict[str, tuple[bytes, int]] = {}  # content and time, by name
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object's content; None if there is none."""
+        found = self._objects.get(name)
+        return found[0] if found else None
+
+    def get_many(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the contents of several objects."""
+        return [self.get(name) for name in names]
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        """Return a range of an object."""
+        data = self.get(name)
+        return None if data is None else data[position : position + size_in_bytes]
+
+    def create(self, name: str, data: bytes) -> CreateAnswer:
+        """Create an object unless it exists."""
+        with self._lock:
+            if name in self._objects:
+                return CreateAnswer.EXISTS
+            self._objects[name] = bytes(data), self._now_ms()
+            return CreateAnswer.CREATED
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create an object, or replace it."""
+        with self._lock:
+            self._objects[name] = bytes(data), self._now_ms()
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield objects in the order of names, as they are when the first one is asked for."""
+        with self._lock:
+            found = sorted(
+                ObjectInfo(name, len(data), modified_ms)
+                for name, (data, modified_ms) in self._objects.items()
+                if name.startswith(prefix) and name > start_after
+            )
+        yield from found
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects."""
+        with self._lock:
+            for name in names:
+                self._objects.pop(name, None)
+
+    def upload(self, name: str) -> Upload:
+        """Begin an object that is put in parts."""
+        return _MemoryUpload(self, name)
+
+
+class _MemoryUpload:
+    def __init__(self, objects: MemoryObjects, name: str) -> None:
+        self._objects, self._name, self._data = objects, name, bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._data += data
+
+    def finish(self) -> None:
+        self._objects.put(self._name, bytes(self._data))
+
+    def abandon(self) -> None:
+        self._data.clear()

@@ -1,0 +1,77 @@
+"""The object that says which cluster lies at a place in a bucket; it is created once, with the cluster.
+
+    {"format":1,"id":"3f..","probe":"..","v":1}     sealed
+
+`probe` is what was found out about the store. All else of the cluster lies in a folder with its id, so that a
+process that knew an earlier cluster at the place meets nothing of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.entries import FORMAT
+from spark_kbatch.bucket.objects import CreateAnswer, Objects
+from spark_kbatch.bucket.sealed import seal, unseal
+from spark_kbatch.errors import ClusterReplacedError, ObjectStoreError
+
+_ATTEMPTS_MAX = 10
+_PAUSE_MS = 200
+
+
+class ClusterObject(NamedTuple):
+    """The content of the object."""
+
+    cluster_id: str
+    format: int
+    probe: str
+
+
+def read_cluster(place: Objects) -> ClusterObject | None:
+    """Return which cluster lies at a place; None if none does.
+
+    Raises:
+        CorruptLedgerError: the object is damaged.
+    """
+    data = place.get(names.CLUSTER)
+    if data is None:
+        return None
+    found = unseal(data, names.CLUSTER)
+    found.integer("v", 1, 1)
+    return ClusterObject(
+        found.text("id", names.RANDOM_ID), found.integer("format", 1), found.text("probe")
+    )
+
+
+def create_cluster(
+    place: Objects, cluster_id: str, probe: str, sleep_ms: Callable[[float], object]
+) -> ClusterObject:
+    """Put a cluster at a place, and return it, or the one that someone else has put there before.
+
+    Its ledger is empty: whoever finds it so writes entry 0.
+
+    Raises:
+        ObjectStoreError: the store gave no answer.
+    """
+    data = seal({"format": FORMAT, "id": cluster_id, "probe": probe, "v": 1})
+    for attempt in range(_ATTEMPTS_MAX):
+        answer = place.create(names.CLUSTER, data)
+        if answer is not CreateAnswer.UNKNOWN:
+            found = read_cluster(place)
+            if found is not None:
+                return found
+        sleep_ms(_PAUSE_MS << attempt)
+    raise ObjectStoreError("create", names.CLUSTER, f"it gave no answer, {_ATTEMPTS_MAX} times")
+
+
+def ensure_cluster(place: Objects, cluster_id: str) -> None:
+    """Check that a cluster still lies at a place.
+
+    Raises:
+        ClusterReplacedError: it does not.
+    """
+    found = read_cluster(place)
+    if found is None or found.cluster_id != cluster_id:
+        raise ClusterReplacedError(cluster_id, found.cluster_id if found else "")

@@ -1,0 +1,240 @@
+"""Objects in a real store, over the library `obstore`, which the extra `bucket` installs.
+
+Three things about the library are minded here:
+
+- It has threads of its own, which a fork does not take along: in a child whose parent had used it the first
+  call would hang. So such a child gets an error.
+- It retries what fails. A create must be asked once: repeated after a lost answer it is told that the object
+  exists, which is its own. So creates go through a second client, which retries nothing.
+- A list of a folder on disk is in no order.
+
+A status of 409, for a create that met another one, is an "exists" for the library too. What it cannot tell apart
+from a lost answer, such as 429, counts as UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo
+from spark_kbatch.errors import (
+    BucketForkedError,
+    ConfigError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
+)
+
+UPLOAD_PART_BYTES = 8 << 20
+_UPLOADS_AT_ONCE = 2  # parts of one upload that are in memory and on their way
+_LISTED_AT_ONCE = 1000
+_NO_RETRIES = {"max_retries": 0}
+_SCHEMES_WITHOUT_CLIENT = ("memory", "file")
+
+_process_id: int | None = (
+    None  # the first process that used the library: this one, or one it is a fork of
+)
+
+
+def _remember_use() -> None:
+    """Note that this process uses the library.
+
+    Raises:
+        BucketForkedError: it is a fork of a process that has used it.
+    """
+    global _process_id
+    if _process_id is None:
+        _process_id = os.getpid()
+    elif _process_id != os.getpid():
+        raise BucketForkedError(_process_id, os.getpid())
+
+
+class RealObjects:
+    """The objects at a URL; `Objects`.
+
+    What it is made of does not go to another process: each opens the URL by itself.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        config: Mapping[str, Any] | None = None,
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open the objects below a URL, such as s3://bucket/prefix, without a request.
+
+        Args:
+            url: with a scheme of the library's.
+            config: settings of the library for the store: its endpoint, credentials, region.
+            client_options: settings of the library for connections.
+
+        Raises:
+            ConfigError: the library is missing, or refuses the URL or a setting.
+            BucketForkedError: this is a fork of a process that has used the library.
+        """
+        _remember_use()
+        self._obstore = _library()
+        self._is_ordered = url.partition(":")[0] not in _SCHEMES_WITHOUT_CLIENT
+        if self._is_ordered:
+            settings = {"config": dict(config or {}), "client_options": dict(client_options or {})}
+            self._store = self._opened(url, settings)
+            self._creating = self._opened(url, {**settings, "retry_config": _NO_RETRIES})
+        else:
+            self._store = self._creating = self._opened(url, {})
+
+    def _opened(self, url: str, settings: Mapping[str, Any]) -> Any:
+        try:
+            return self._obstore.store.from_url(url, **settings)
+        except (self._obstore.exceptions.BaseError, ValueError) as error:
+            raise ConfigError(f"{url} cannot be opened: {_first_line(error)}") from None
+        except BaseException as error:
+            # So the library answers to some settings that it does not know.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ConfigError(f"{url} cannot be opened: a setting is wrong: {error}") from None
+
+    def __reduce__(self) -> str:
+        raise TypeError("objects of a bucket do not go to another process; open the URL there")
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object's content; None if there is none."""
+        with self.failures("get", name):
+            try:
+                return bytes(self._obstore.get(self._store, name).bytes())
+            except FileNotFoundError:
+                return None
+
+    def get_many(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the contents of several objects."""
+        if len(names) < 2:
+            return [self.get(name) for name in names]
+        with ThreadPoolExecutor(len(names), "kbatch-bucket") as pool:
+            return [*pool.map(self.get, names)]
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        """Return a range of an object."""
+        with self.failures("get", name):
+            try:
+                found = self._obstore.get_range(
+                    self._store, name, start=position, length=size_in_bytes
+                )
+            except FileNotFoundError:
+                return None
+        if len(found) != size_in_bytes:
+            raise ObjectStoreError("get", name, f"{len(found)} bytes came of {size_in_bytes}")
+        return bytes(found)
+
+    def create(self, name: str, data: bytes) -> CreateAnswer:
+        """Create an object unless it exists; asks the store once."""
+        kinds = self._obstore.exceptions
+        try:
+            with self.failures("create", name):
+                try:
+                    self._obstore.put(
+                        self._creating, name, data, mode="create", use_multipart=False
+                    )
+                except (kinds.AlreadyExistsError, kinds.PreconditionError):
+                    return CreateAnswer.EXISTS
+        except ObjectStoreError:
+            return CreateAnswer.UNKNOWN
+        return CreateAnswer.CREATED
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create an object, or replace it."""
+        with self.failures("put", name):
+            self._obstore.put(self._store, name, data, use_multipart=False)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield objects in the order of names."""
+        found = self._list(prefix, start_after)
+        return found if self._is_ordered else iter(sorted(found))
+
+    def _list(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        with self.failures("list", prefix):
+            _remember_use()
+            chunks = self._obstore.list(
+                self._store, prefix, offset=start_after or None, chunk_size=_LISTED_AT_ONCE
+            )
+        while True:
+            with self.failures("list", prefix):
+                chunk = next(chunks, None)
+            if chunk is None:
+                return
+            for one in chunk:
+                modified_ms = round(one["last_modified"].timestamp() * 1000)
+                yield ObjectInfo(one["path"], one["size"], modified_ms)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects."""
+        wanted = [*names]
+        if not wanted:
+            return
+        with self.failures("delete", wanted[0]):
+            try:
+                self._obstore.delete(self._store, wanted)
+            except FileNotFoundError:
+                # Some stores say so of one that is gone, and may have left out the others.
+                for name in wanted:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._obstore.delete(self._store, name)
+
+    def upload(self, name: str) -> _RealUpload:
+        """Begin an object that is put in parts of UPLOAD_PART_BYTES."""
+        with self.failures("put", name):
+            writer = self._obstore.open_writer(
+                self._store,
+                name,
+                buffer_size=UPLOAD_PART_BYTES,
+                max_concurrency=_UPLOADS_AT_ONCE,
+            )
+        return _RealUpload(self, name, writer)
+
+    @contextlib.contextmanager
+    def failures(self, request: str, name: str) -> Iterator[None]:
+        """Raise the library's errors within as those of `Objects`, but for a missing object."""
+        _remember_use()
+        kinds = self._obstore.exceptions
+        try:
+            yield
+        except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
+            raise ObjectAccessDeniedError(request, name, _first_line(error)) from None
+        except (kinds.BaseError, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise ObjectStoreError(request, name, _first_line(error)) from None
+
+
+class _RealUpload:
+    def __init__(self, objects: RealObjects, name: str, writer: Any) -> None:
+        self._objects, self._name, self._writer = objects, name, writer
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        with self._objects.failures("put", self._name):
+            self._writer.write(bytes(data))  # it looks at the buffer later
+
+    def finish(self) -> None:
+        with self._objects.failures("put", self._name):
+            self._writer.close()
+
+    def abandon(self) -> None:
+        self._writer = None
+
+
+def _first_line(error: BaseException) -> str:
+    # The rest is the library's own view of the error, which may name headers.
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _library() -> Any:
+    try:
+        import obstore  # noqa: PLC0415  only those who use a bucket have it
+        import obstore.exceptions  # noqa: PLC0415
+        import obstore.store  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "a bucket needs the package obstore: pip install 'spark-kbatch[bucket]'"
+        ) from None
+    return obstore

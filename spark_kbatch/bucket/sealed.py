@@ -1,0 +1,58 @@
+"""Objects of one line of JSON and its checksum, which people can read and a store cannot damage unseen.
+
+    {"key":"value",...}     sorted keys, no spaces, ASCII: the same values give the same bytes
+    c1d04330                CRC-32C of the first line with its end, eight hex digits
+
+Each line ends with a line feed. A reader checks the sum before it looks at a value.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.model import LONG_MAX
+from spark_kbatch.record.checksums import crc32c
+from spark_kbatch.stored_json import StoredObject, parse
+
+_SUM_SIZE = len("c1d04330\n")
+
+
+def seal(values: Mapping[str, Any]) -> bytes:
+    """Return the bytes of an object."""
+    line = json.dumps(values, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    return line + sum_of(line).encode() + b"\n"
+
+
+def unseal(data: bytes, name: str) -> StoredObject:
+    """Return the values of an object, to be checked as they are taken.
+
+    Raises:
+        CorruptLedgerError: its sum does not hold, or it is no such object; the errors of its values too.
+    """
+    line = data[:-_SUM_SIZE]
+    if data[-_SUM_SIZE:] != sum_of(line).encode() + b"\n":
+        raise CorruptLedgerError(
+            name, f"its {len(data)} bytes do not have the sum that they end with"
+        )
+    return parse(line, name, damaged=functools.partial(CorruptLedgerError, name))
+
+
+def checked_rows(found: StoredObject, key: str, rows: Any, *types: type[Any]) -> list[list[Any]]:
+    """Check that `rows`, from the key of an object, is a list of lists of these types, no number below 0."""
+    shown = ", ".join(one.__name__ for one in types)
+    if not isinstance(rows, list):
+        raise found.damaged(key, rows, f"a list of lists of {shown}")
+    for row in rows:
+        is_row = isinstance(row, list) and [type(value) for value in row] == [*types]
+        if not is_row or any(isinstance(one, int) and not 0 <= one <= LONG_MAX for one in row):
+            raise found.damaged(key, row, f"lists of {shown}")
+    return rows
+
+
+def sum_of(data: bytes) -> str:
+    """Return the checksum of bytes as text."""
+    return f"{crc32c(data):08x}"

@@ -1,0 +1,292 @@
+"""The format of entries: the same bytes for the same entry, and every damage is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.entries import (
+    ENTRY_BYTES_MAX,
+    KINDS,
+    NO_ENTRY_ID,
+    Content,
+    Entry,
+    LaterContent,
+    LedgerCommit,
+    LedgerStart,
+    Tombstone,
+    decode,
+    encode,
+    tombstone_of,
+)
+from spark_kbatch.bucket.extents import (
+    Change,
+    DataExtent,
+    IndexRange,
+    Stretch,
+    overlaid,
+    pack_index,
+    unpack_index,
+)
+from spark_kbatch.bucket.sealed import seal, sum_of
+from spark_kbatch.errors import CorruptLedgerError, RefusedEntryError, UnsupportedLedgerError
+from tests.support.bucket_contents import CLUSTER_ID, EVERY_KIND, TOPIC_ID, data_at, stretch_of
+
+NAME = names.entry_name(42)
+
+
+def entry(content: Content, number: int = 42) -> Entry:
+    return Entry(number, "41" * 16, "9c" * 16, 1_700_000_000_000, content, by="someone")
+
+
+def changed(one: Entry, **values: Any) -> bytes:
+    """Return the entry with other values in its envelope, and a sum that holds."""
+    return seal({**json.loads(encode(one).splitlines()[0]), **values})
+
+
+@pytest.mark.parametrize("content", EVERY_KIND, ids=lambda content: content.kind)
+def test_what_is_encoded_is_decoded_and_encoded_again_as_the_same_bytes(content: Content) -> None:
+    data = encode(entry(content))
+
+    assert decode(data, NAME) == entry(content)
+    assert encode(decode(data, NAME)) == data
+
+
+def test_the_examples_have_every_kind() -> None:
+    assert {content.kind for content in EVERY_KIND} == set(KINDS)
+
+
+def test_an_entry_is_a_line_of_json_and_its_sum() -> None:
+    line, crc = encode(entry(Tombstone())).splitlines(keepends=True)
+
+    assert line == (
+        b'{"before":"9c9c9c9c9c9c9c9c9c9c9c9c9c9c9c9c","by":"someone","content":{},'
+        b'"id":"41414141414141414141414141414141","kind":"tombstone","number":42,"skip":false,'
+        b'"time":1700000000000,"v":1}\n'
+    )
+    assert crc == sum_of(line).encode() + b"\n"
+
+
+@pytest.mark.parametrize("content", EVERY_KIND, ids=lambda content: content.kind)
+def test_any_damaged_byte_is_found(content: Content) -> None:
+    data = encode(entry(content))
+    for at in range(0, len(data), 7):
+        damaged = data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+        with pytest.raises(CorruptLedgerError, match=NAME):
+            decode(damaged, NAME)
+    for size in (0, 5, 20, len(data) - 1):
+        with pytest.raises(CorruptLedgerError, match=NAME):
+            decode(data[:size], NAME)
+
+
+def test_an_entry_under_the_name_of_another_one_is_corrupt() -> None:
+    with pytest.raises(CorruptLedgerError, match="it is entry 42"):
+        decode(encode(entry(Tombstone())), names.entry_name(43))
+
+
+def test_a_later_kind_that_may_be_skipped_is_kept_as_it_is() -> None:
+    later = entry(LaterContent("rename", {"to": ["a", 1]}))
+
+    found = decode(encode(later), NAME)
+
+    assert found == later
+    assert found.content.may_be_skipped
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({"kind": "rename"}, id="kind"),
+        pytest.param({"v": 2}, id="version"),
+        pytest.param({"shard": 1}, id="key"),
+        pytest.param(
+            {"content": {"id": TOPIC_ID, "later": 1}, "kind": "delete"}, id="key of a kind"
+        ),
+    ],
+)
+def test_what_only_a_later_version_knows_stops_a_reader(values: Mapping[str, Any]) -> None:
+    with pytest.raises(UnsupportedLedgerError, match=NAME):
+        decode(changed(entry(Tombstone()), **values), NAME)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"number": -1},
+        {"number": True},
+        {"id": "41"},
+        {"before": None},
+        {"time": -1},
+        {"by": 1},
+        {"kind": 1},
+        {"content": []},
+        {"kind": "delete", "content": {"id": "../x"}},
+        {"kind": "horizon", "content": {"number": -1}},
+        {"kind": "create", "content": {"id": "a", "name": "b", "config": {}, "ledger": 0, "first_offsets": []}},
+        {"kind": "create", "content": {"id": "a", "name": "b", "config": {}, "ledger": 1, "first_offsets": [0]}},
+        {"kind": "commit", "content": {"query": ["id", -1]}},
+        {"kind": "commit", "content": {"query": ["id"]}},
+        {"kind": "commit", "content": {"groups": {"g": 1}}},
+        {"kind": "commit", "content": {"starts": {"a": [[0]]}}},
+        {"kind": "commit", "content": {"objects": ["../../secret"]}},
+        {"kind": "commit", "content": {"topics": {"a": [[0, 0, 0, 0, 0, []]]}}},
+        {"kind": "commit", "content": {"topics": {"a": [[0, 0, 1, 1, 0, [[0, 0, 9, 1, 1, 0, 0]]]]}}},
+        {"kind": "replace", "content": {"objects": [], "topics": {"a": [[0, 0, 1]]}}},
+    ],
+    ids=json.dumps,
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_corrupt_whatever_the_sum_says(values: Mapping[str, Any]) -> None:
+    with pytest.raises(CorruptLedgerError, match=NAME):
+        decode(changed(entry(Tombstone()), **values), NAME)
+
+
+def test_extents_have_to_add_up_to_their_stretch() -> None:
+    wrong = stretch_of(0, 10, span=5)._replace(span=6)
+
+    data = encode(entry(LedgerCommit({TOPIC_ID: (wrong,)})))
+
+    with pytest.raises(CorruptLedgerError, match="extents of 6 offsets"):
+        decode(data, NAME)
+
+
+def test_an_entry_that_is_too_large_is_refused() -> None:
+    many = LedgerCommit({TOPIC_ID: tuple(stretch_of(number, 0) for number in range(9000))})
+
+    with pytest.raises(RefusedEntryError, match=f"at most {ENTRY_BYTES_MAX}"):
+        encode(entry(many))
+
+
+def test_a_tombstone_has_number_and_ids_and_is_small() -> None:
+    one = entry(LedgerCommit({TOPIC_ID: (stretch_of(0, 10),)}))
+    data = encode(tombstone_of(one))
+
+    assert len(data) < 220
+    assert decode(data, NAME)[:3] == one[:3]
+
+
+def test_the_first_entry_has_the_number_of_ledgers_and_zeros_before_it() -> None:
+    first = Entry(0, "41" * 16, NO_ENTRY_ID, 0, LedgerStart(CLUSTER_ID, {}))
+
+    assert decode(encode(first), names.entry_name(0)) == first
+    assert json.loads(encode(first).splitlines()[0])["content"]["ledgers"] == 1
+
+
+# Extents in an index.
+
+
+def index_of(
+    *partitions: int,
+) -> tuple[str, bytes, dict[str, list[Stretch]], dict[str, list[Stretch]]]:
+    name = names.index_name(7, "ab" * 16, "cd" * 16)
+    stretches = {TOPIC_ID: [stretch_of(number, 0, span=number + 1) for number in partitions]}
+    data, placed = pack_index(name, stretches)
+    return name, data, stretches, placed
+
+
+def test_an_index_has_each_partitions_extents_in_a_range_of_its_own() -> None:
+    _, data, stretches, placed = index_of(2, 0, 1)
+
+    assert [one.partition for one in placed[TOPIC_ID]] == [0, 1, 2]
+    for one in placed[TOPIC_ID]:
+        at = one.placed
+        assert isinstance(at, IndexRange)
+        (given_one,) = (each for each in stretches[TOPIC_ID] if each.partition == one.partition)
+        part = data[at.position : at.position + at.size_in_bytes]
+        assert unpack_index(part, at) == given_one.placed
+    sizes = [one.placed[2] for one in placed[TOPIC_ID]]
+    assert sum(sizes) == len(data)
+
+
+def test_a_range_of_an_index_that_is_not_the_one_that_was_committed_is_corrupt() -> None:
+    _, data, _, placed = index_of(0, 1)
+    first, second = (one.placed for one in placed[TOPIC_ID])
+    assert isinstance(first, IndexRange)
+    assert isinstance(second, IndexRange)
+
+    with pytest.raises(CorruptLedgerError, match=first.name):
+        unpack_index(data[second.position :], first)
+
+
+def test_an_index_refers_to_objects_of_its_own_job_alone() -> None:
+    _, data, _, placed = index_of(0)
+    at = placed[TOPIC_ID][0].placed
+    assert isinstance(at, IndexRange)
+    elsewhere = at._replace(name=names.index_name(8, "ab" * 16, "cd" * 16))
+
+    with pytest.raises(CorruptLedgerError, match="objects of the job"):
+        unpack_index(data, elsewhere)
+
+
+# What is at each offset.
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=20))
+def test_the_last_change_that_covers_an_offset_is_what_is_there(
+    ranges: list[tuple[int, int]],
+) -> None:
+    changes = [
+        Change(number, base, base + span, stretch_of(0, base, span=span))
+        for number, (base, span) in enumerate(ranges)
+    ]
+    expected = {
+        offset: change.number
+        for change in changes
+        for offset in range(change.start_offset, change.next_offset)
+    }
+
+    found = overlaid(changes).get(0, [])
+
+    covered = [
+        (offset, one.number) for one in found for offset in range(one.start_offset, one.next_offset)
+    ]
+    assert covered == sorted(expected.items())
+
+
+def test_changes_of_partitions_do_not_meet() -> None:
+    found = overlaid(
+        [Change(1, 0, 5, stretch_of(0, 0, span=5)), Change(2, 0, 5, stretch_of(1, 0, span=5))]
+    )
+
+    assert {partition: [one.number for one in each] for partition, each in found.items()} == {
+        0: [1],
+        1: [2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (data_at(7), 7),
+        (names.index_name(7, "ab" * 16, "cd" * 16), 7),
+        (names.segment_name(TOPIC_ID, 3, 12, "ab" * 16), 12),
+        ("data/ab/7-ab/x", -1),
+        (f"{data_at(7)}/../x", -1),
+        (names.entry_name(7), -1),
+    ],
+)
+def test_the_number_in_a_name_is_that_of_the_last_entry_when_it_was_begun(
+    name: str, number: int
+) -> None:
+    assert names.began_at(name) == number
+
+
+def test_names_sort_as_their_numbers_do() -> None:
+    numbers = [0, 9, 10, 99, 100, 10**12]
+
+    assert sorted(map(names.entry_name, numbers)) == [*map(names.entry_name, numbers)]
+    assert [names.number_of(names.root_name(number)) for number in numbers] == numbers
+    assert names.number_of("ledger/7") == -1
+
+
+def test_an_extent_is_at_least_one_offset() -> None:
+    empty = Stretch(0, 0, 1, 1, 0, (DataExtent(data_at(7), 0, 1, 0, 0, 0, 0), *stretch_of(0, 0, span=1).placed))  # type: ignore[arg-type]  # fmt: skip
+    data = encode(entry(LedgerCommit({TOPIC_ID: (empty,)})))
+
+    with pytest.raises(CorruptLedgerError, match="from 1 to"):
+        decode(data, NAME)

@@ -1,0 +1,182 @@
+"""Any schedule of a bucket's processes loses nothing, and faults put in on purpose are found by some schedule.
+
+300 schedules by default, 20,000 with `make soak`; `tests.support.bucket_schedules` has the claims, and how to
+repeat one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, unpack_heads
+from spark_kbatch.bucket.entries import NO_ENTRY_ID, Entry, decode, encode
+from spark_kbatch.bucket.extents import Stretch
+from spark_kbatch.bucket.ledger import Ledger
+from spark_kbatch.bucket.objects import CreateAnswer
+from spark_kbatch.bucket.sealed import sum_of, unseal
+from spark_kbatch.bucket.state import LedgerState, PartRef, TopicExtents
+from tests.support.bucket_schedules import Adversary, Process, Writer, run_model, run_models
+from tests.support.simulated_bucket import ProcessObjects
+
+QUICK, MANY = 300, 20_000
+SCHEDULES_MAX = 200  # in which a fault has to show
+
+Fault: TypeAlias = Callable[[pytest.MonkeyPatch], object]
+
+
+def _skip_the_look_after_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take an entry that exists for another's."""
+    monkeypatch.setattr(Ledger, "_winner", lambda *_: NO_ENTRY_ID)
+
+
+def _take_the_next_number_while_one_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(self: Ledger, entry: Entry, deadline_ms: int) -> bool:
+        answer = self._ask_to_create(names.entry_name(entry.number), encode(entry))
+        if answer is CreateAnswer.UNKNOWN:
+            later = entry._replace(number=entry.number + 1, before=entry.entry_id)
+            return real(self, later, deadline_ms)
+        return answer is CreateAnswer.CREATED or real(self, entry, deadline_ms)
+
+    real = Ledger._create
+    monkeypatch.setattr(Ledger, "_create", create)
+
+
+def _abort_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete what a job has staged when its commit fails."""
+
+    def abort(self: Writer, process: Process, placed: dict[str, list[Stretch]]) -> None:
+        staged = [one for of_topic in placed.values() for one in of_topic]
+        process.ledger.objects.delete([name for one in staged for name in one.objects])
+
+    monkeypatch.setattr(Writer, "abort", abort)
+
+
+def _read_a_checkpoint_without_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the newest parts for a checkpoint, whether a root names them or not."""
+
+    def newest(self: LedgerCheckpoints, hinted: int = -1) -> LedgerState | None:
+        heads = [one.name for one in self._objects.list(names.PARTS) if one.name.endswith("/heads")]
+        data = self._objects.get(max(heads)) if heads else None
+        if data is None:
+            return None
+        folder = max(heads).rpartition("/")[0]
+        state = unpack_heads(unseal(data, folder))
+        number = int(folder.removeprefix(names.PARTS).partition("-")[0])
+        entry_name = names.entry_name(number)
+        entry = decode(self._objects.get(entry_name) or b"", entry_name)
+        state.number, state.entry_id, state.time_ms = entry.number, entry.entry_id, entry.time_ms
+        state.checkpoint = number
+        state.extents = {topic_id: TopicExtents() for topic_id in state.topics}
+        for topic_id in state.topics:
+            name = f"{folder}/extents-{topic_id}"
+            part = self._objects.get(name)
+            if part is not None:
+                state.extents[topic_id].parts = (PartRef(name, len(part), sum_of(part)),)
+        return state
+
+    monkeypatch.setattr(LedgerCheckpoints, "newest", newest)
+
+
+def _fold_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let expire by the process's clock."""
+
+    def is_expired(self: LedgerState, limit: str, time_ms: int) -> bool:
+        most_ms = self.limits.get(limit, 0)
+        return most_ms > 0 and ProcessObjects.current().timing.now_ms() - time_ms >= most_ms
+
+    monkeypatch.setattr(LedgerState, "_is_expired", is_expired)
+
+
+def _fold_by_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let expire by a limit that is the process's own."""
+
+    def is_expired(self: LedgerState, limit: str, time_ms: int) -> bool:
+        most_ms = 1000 if ProcessObjects.current().skew_ms else 10**12
+        return self.time_ms - time_ms >= most_ms
+
+    monkeypatch.setattr(LedgerState, "_is_expired", is_expired)
+
+
+def _believe_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the checkpoint that the hint names for the newest one."""
+
+    def numbers(self: LedgerCheckpoints, hinted: int = -1) -> list[int]:
+        return [hinted] if hinted > 0 else real(self)
+
+    real = LedgerCheckpoints.numbers
+    monkeypatch.setattr(LedgerCheckpoints, "numbers", numbers)
+
+
+def _do_not_check_the_number_in_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what began before the horizon commit."""
+    monkeypatch.setattr(LedgerState, "_check_objects", lambda *_: None)
+
+
+def _free_a_name_of_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete entries in place of leaving tombstones."""
+
+    def tombstones(self: Adversary, process: Process) -> None:
+        state = process.follow()
+        newest = max(process.ledger._checkpoints.numbers(), default=-1)
+        numbers = range(min(state.horizon, newest + 1))
+        process.ledger.objects.delete([*map(names.entry_name, numbers)])
+
+    monkeypatch.setattr(Adversary, "tombstones", tombstones)
+
+
+FAULTS: list[Fault] = [
+    _skip_the_look_after_exists,
+    _take_the_next_number_while_one_is_unknown,
+    _abort_deletes,
+    _read_a_checkpoint_without_a_root,
+    _fold_by_the_clock,
+    _fold_by_an_option,
+    _believe_the_hint,
+    _do_not_check_the_number_in_names,
+    _free_a_name_of_the_ledger,
+]
+
+
+def test_a_few_schedules_lose_nothing() -> None:
+    run_models(QUICK)
+
+
+@pytest.mark.slow
+def test_many_schedules_lose_nothing() -> None:
+    run_models(MANY)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
+def test_a_fault_put_in_on_purpose_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+
+    assert any(_fails(seed) for seed in range(SCHEDULES_MAX))
+
+
+def _fails(seed: int) -> bool:
+    try:
+        run_model(seed)
+    except Exception:  # noqa: BLE001  whatever it is found by
+        return True
+    return False
+
+
+def test_a_schedule_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[list[tuple[str, float]]] = []
+
+    def wait(self: ProcessObjects) -> None:
+        real(self)
+        runs[-1].append((self.rng.random().hex(), self.simulation.now_ms))
+
+    real = ProcessObjects._wait
+    monkeypatch.setattr(ProcessObjects, "_wait", wait)
+    for _ in range(2):
+        runs.append([])
+        run_model(7)
+
+    assert runs[0] == runs[1]
+    assert len(runs[0]) > 100

@@ -1,0 +1,729 @@
+"""Any schedule of writers, readers and an adversary that share a bucket, over the product's own ledger and fold.
+
+Writers stage batches and commit them, as the micro-batches of a query or as jobs of their own, and try again in
+a new process after each crash and each error. Readers read everything that comes. The adversary does whatever
+may happen to a ledger at any time: it moves the horizon and deletes what that allows, puts tombstones and takes
+checkpoints away, replaces data by merged data, moves start offsets, writes wrong hints, changes limits, creates
+and deletes topics.
+
+All the while:
+
+- a record that is read at an offset is the same for all readers
+- two processes that have folded the same number of entries have the same state
+- what a reader's newest state refers to is there
+- no process needs more than a bounded number of requests
+
+In the end, when nothing fails any more:
+
+- each record that was acknowledged is in the ledger once, and none is in it twice; none of a job that was told
+  that nothing is visible
+- offsets are dense, and entries are a chain
+- each writer commits once more, and a new reader reads every record from the start offsets on
+
+KBATCH_SCHEDULES and KBATCH_SCHEDULES_FIRST are as in `tests.support.schedules`.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import TypeAlias
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.checkpoints import pack_heads
+from spark_kbatch.bucket.entries import (
+    Content,
+    Entry,
+    Fence,
+    Horizon,
+    LaterContent,
+    LedgerCommit,
+    MicroBatch,
+    NewLimits,
+    ProducedBatch,
+    ReplacedRange,
+    Replacement,
+    StartOffsets,
+    TopicCreation,
+    TopicDeletion,
+    decode,
+    encode,
+    tombstone_of,
+)
+from spark_kbatch.bucket.extents import (
+    Change,
+    DataExtent,
+    IndexRange,
+    Stretch,
+    overlaid,
+    pack_index,
+    unpack_index,
+)
+from spark_kbatch.bucket.ledger import Ledger
+from spark_kbatch.bucket.place import create_cluster
+from spark_kbatch.bucket.sealed import seal
+from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.errors import (
+    CommitError,
+    CorruptLedgerError,
+    KBatchError,
+    ObjectStoreError,
+    OutcomeUnknownError,
+    RefusedEntryError,
+)
+from spark_kbatch.record.header import increment_sequence
+from tests.support.schedules import FIRST
+from tests.support.simulated_bucket import (
+    DAY_MS,
+    HOUR_MS,
+    Bucket,
+    Killed,
+    ProcessObjects,
+    Simulation,
+    Weather,
+)
+
+CLUSTER_ID = "c1" * 16
+TOPICS = {"orders": ("topic-1", 2), "clicks": ("topic-2", 1)}  # id and partitions by name
+CHECKPOINTS_KEPT = 3
+LIMITS = {"staging.timeout.ms": 7 * DAY_MS, "producer.id.expiration.ms": 2 * HOUR_MS}
+
+Step: TypeAlias = Callable[["Process"], object]
+
+
+class Process:
+    """One process, until it ends."""
+
+    def __init__(self, model: Model, *, requests_max: int = 3000) -> None:
+        skew_ms = model.rng.choice([0, 0, -DAY_MS, HOUR_MS, 30 * DAY_MS])
+        self.objects = ProcessObjects(model.bucket, skew_ms, requests_max)
+        self.rng, self.model = self.objects.rng, model
+        self._ledger: Ledger | None = None
+        self._seen = -2
+
+    @property
+    def ledger(self) -> Ledger:
+        if self._ledger is None:
+            every = self.model.checkpoint_every
+            self._ledger = Ledger(
+                self.objects, CLUSTER_ID, self.objects.timing, checkpoint_every=every
+            )
+            self._show(self._ledger.state)
+        return self._ledger
+
+    def _show(self, state: LedgerState) -> None:
+        if state.number != self._seen:
+            self._seen = state.number
+            self.model.saw(state)
+
+    def follow(self) -> LedgerState:
+        state = self.ledger.follow()
+        self._show(state)
+        return state
+
+    def commit(self, propose: Callable[[LedgerState], Content | None]) -> Entry | None:
+        timeout_ms = self.rng.choice([200, 3000, 120_000])
+        entry = self.ledger.commit(propose, by="model", timeout_ms=timeout_ms)
+        self._show(self.ledger.state)
+        return entry
+
+    def extents(self, stretch: Stretch) -> tuple[DataExtent, ...] | None:
+        """Return a stretch's extents; None if their index is gone."""
+        if not isinstance(stretch.placed, IndexRange):
+            return stretch.placed
+        data = self.ledger.objects.get_range(*stretch.placed[:3])
+        return None if data is None else unpack_index(data, stretch.placed)
+
+    def records(self, change: Change) -> dict[int, str] | None:
+        """Return the records that a change shows, by offset; None if an object is gone."""
+        extents = self.extents(change.stretch)
+        if extents is None:
+            return None
+        found, base = {}, change.stretch.base_offset
+        for extent in extents:
+            if base < change.next_offset and base + extent.span > change.start_offset:
+                data = self.ledger.objects.get_range(
+                    extent.name, extent.position, extent.size_in_bytes
+                )
+                if data is None:
+                    return None
+                found.update(_unpacked(data, base))
+            base += extent.span
+        return {
+            offset: one
+            for offset, one in found.items()
+            if change.start_offset <= offset < change.next_offset
+        }
+
+
+def _packed(records: dict[int, str]) -> bytes:
+    """Return records by relative offset as the bytes of an object."""
+    return ";".join(f"{offset}={one}" for offset, one in sorted(records.items())).encode()
+
+
+def _unpacked(data: bytes, base: int) -> dict[int, str]:
+    pairs = (pair.split("=") for pair in data.decode().split(";"))
+    return {base + int(offset): one for offset, one in pairs}
+
+
+@dataclass
+class Job:
+    """What one job writes: the records of each partition, by offset from 0, and their span."""
+
+    job_id: str
+    label: str  # of a micro-batch the same for all jobs that repeat it
+    records: dict[tuple[str, int], dict[int, str]]
+    spans: dict[tuple[str, int], int]
+    micro_batch: MicroBatch | None
+
+
+@dataclass
+class Model:
+    """One seed's run."""
+
+    seed: int
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.simulation = Simulation(self.seed)
+        self.rng = rng = self.simulation.rng
+        rate = rng.choice([0.0, 0.03, 0.1, 0.25])
+        self.weather = Weather(
+            lost=rate * rng.random(),
+            late=rate * rng.random(),
+            conflict=rate * rng.random(),
+            killed=rng.choice([0.0, 0.01, 0.04]),
+            stalled=rng.choice([0.0, 0.02, 0.1]),
+        )
+        self.bucket = Bucket(self.simulation, Weather())
+        self.checkpoint_every = rng.choice([1, 2, 4, 8])
+        self.states: dict[int, tuple[str, int]] = {}  # id and sum, by number
+        self.read: dict[tuple[str, int], dict[int, str]] = {}  # by topic id and partition
+        self.jobs: dict[str, Job] = {}
+        self.acknowledged: set[str] = set()  # labels
+        self._entries: list[Entry] = []
+        self.denied: set[str] = set()  # ids of jobs that were told that nothing is visible
+        self.running = 0  # writers and readers
+
+    def saw(self, state: LedgerState) -> None:
+        """Compare a state with that of others after the same entry."""
+        found = state.entry_id, zlib.crc32(pack_heads(state))
+        expected = self.states.setdefault(state.number, found)
+        assert found == expected, f"states after entry {state.number} differ"
+
+    def note(self, text: str) -> None:
+        self.log.append(text)
+
+    # The run.
+
+    def run(self) -> None:
+        self.simulation.spawn(self._begin)
+        self.simulation.run()
+        self.bucket.weather = self.weather
+        rng = self.rng
+        for number in range(rng.choice([1, 2, 3])):
+            self._spawn(partial(Writer(self, number).run, rng.choice([1, 2, 4])))
+        for _ in range(rng.choice([1, 2])):
+            self._spawn(partial(Reader(self).run, rng.choice([1, 3])))
+        self.simulation.spawn(Adversary(self).run)
+        self.simulation.run()
+        self.bucket.weather = Weather()
+        self.simulation.spawn(self._end)
+        self.simulation.run()
+        self._check()
+
+    def _spawn(self, work: Callable[[], object]) -> None:
+        self.running += 1
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                self.running -= 1
+
+        self.simulation.spawn(run, self.rng.random() * 200)
+
+    def _begin(self) -> None:
+        process = Process(self)
+        create_cluster(process.objects, CLUSTER_ID, "", self.simulation.sleep)
+        process.ledger.start(LIMITS)
+        for name, (topic_id, partitions) in TOPICS.items():
+            offsets = tuple(self.rng.choice([0, 0, 10]) for _ in range(partitions))
+            topic = TopicCreation(topic_id, name, offsets)
+            process.commit(lambda _, topic=topic: topic)
+
+    def _end(self) -> None:
+        """Let all that may be deleted be deleted, then let everyone write and read once more."""
+        self.simulation.sleep(30 * DAY_MS)
+        adversary = Adversary(self)
+        for step in (adversary.horizon, adversary.tombstones, adversary.checkpoints):
+            adversary.do(step, Process(self, requests_max=600))
+        for number in range(2):
+            Writer(self, 10 + number).run(1, requests_max=200)
+        self.read.clear()
+        Reader(self).run(1, requests_max=600)
+
+    # What must hold in the end.
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, as they were created."""
+        while True:
+            name = names.entry_name(len(self._entries))
+            data = self.bucket.written.get(f"{CLUSTER_ID}/{name}")
+            if data is None:
+                return self._entries
+            self._entries.append(decode(data, name))
+
+    def written(self, name: str) -> bytes:
+        return self.bucket.written[f"{CLUSTER_ID}/{name}"]
+
+    def originally(self, stretch: Stretch) -> Iterator[DataExtent]:
+        """Yield a stretch's extents as they were when it was written."""
+        if isinstance(stretch.placed, IndexRange):
+            at = stretch.placed
+            data = self.written(at.name)[at.position : at.position + at.size_in_bytes]
+            yield from unpack_index(data, at)
+        else:
+            yield from stretch.placed
+
+    def _check(self) -> None:
+        entries = self.entries()
+        ledger = f"{CLUSTER_ID}/{names.LEDGER}"
+        assert sum(name.startswith(ledger) for name in self.bucket.objects) == len(entries)
+        assert sum(name.startswith(ledger) for name in self.bucket.written) == len(entries)
+        for before, entry in pairwise(entries):
+            assert (entry.number, entry.before) == (before.number + 1, before.entry_id)
+        truth, starts = self._truth(entries)
+        seen = [one for of_partition in truth.values() for one in of_partition.values()]
+        assert len(seen) == len({*seen}), "a record is in the ledger twice"
+        by_label: dict[str, set[str]] = {}
+        for one in seen:
+            label, _, rest = one.partition("@")
+            by_label.setdefault(label, set()).add(rest.partition(":")[0])
+        assert all(len(jobs) == 1 for jobs in by_label.values()), "a micro-batch is there twice"
+        jobs = {job_id for found in by_label.values() for job_id in found}
+        whole = {
+            one
+            for job in jobs
+            for found in self.jobs[job].records.values()
+            for one in found.values()
+        }
+        assert whole == {*seen}, "a job is there in part"
+        assert self.acknowledged <= by_label.keys(), "an acknowledged record is lost"
+        assert not self.denied & jobs, "a job was told that nothing is visible"
+        for key, of_partition in truth.items():
+            assert self.read.get(key, {}).items() <= of_partition.items(), "a wrong record was read"
+            there = {offset for offset in of_partition if offset >= starts[key]}
+            assert there <= self.read.get(key, {}).keys(), "a record was not read"
+
+    def _truth(
+        self, entries: list[Entry]
+    ) -> tuple[dict[tuple[str, int], dict[int, str]], dict[tuple[str, int], int]]:
+        """Return the records and the start offset of each partition, by what the entries say."""
+        truth: dict[tuple[str, int], dict[int, str]] = {}
+        starts: dict[tuple[str, int], int] = {}
+        ends: dict[tuple[str, int], int] = {}
+        for content in (entry.content for entry in entries):
+            if isinstance(content, TopicCreation):
+                for number, offset in enumerate(content.first_offsets):
+                    key = content.topic_id, number
+                    truth[key], starts[key], ends[key] = {}, offset, offset
+            elif isinstance(content, StartOffsets | LedgerCommit):
+                for topic_id, of_topic in content.starts.items():
+                    starts.update({(topic_id, number): one for number, one in of_topic.items()})
+            if isinstance(content, LedgerCommit):
+                for topic_id, stretches in content.stretches.items():
+                    for stretch in stretches:
+                        key = topic_id, stretch.partition
+                        assert stretch.base_offset == ends[key], "offsets are not dense"
+                        ends[key] = base = stretch.base_offset
+                        for extent in self.originally(stretch):
+                            data = self.written(extent.name)[extent.position :]
+                            truth[key].update(_unpacked(data[: extent.size_in_bytes], base))
+                            base += extent.span
+                        ends[key] = base
+        return truth, starts
+
+
+class Actor:
+    """Someone who goes on in a new process after each crash."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.rng = model, model.rng
+
+    def in_new_processes(self, step: Callable[[Process], bool], requests_max: int = 3000) -> None:
+        """Call `step` until it returns True, in a new process after a crash or an error of the store."""
+        process = Process(self.model, requests_max=requests_max)
+        while True:
+            try:
+                if step(process):
+                    return
+            except (Killed, ObjectStoreError) as error:
+                self.model.note(f"{type(self).__name__} {type(error).__name__}")
+                spent = process.objects.requests
+                process = Process(self.model, requests_max=requests_max - spent)
+                self.model.simulation.sleep(self.rng.random() * 500)
+
+
+class Writer(Actor):
+    """A query whose micro-batches are repeated until they are acknowledged, and jobs of their own."""
+
+    def __init__(self, model: Model, number: int) -> None:
+        super().__init__(model)
+        self.query_id, self.number = f"query-{number}", number
+        self.batch = 0
+
+    def run(self, batches: int, *, requests_max: int = 3000) -> None:
+        self.batches = batches
+        self.in_new_processes(self.step, requests_max)
+
+    def step(self, process: Process) -> bool:
+        began = process.follow().number
+        job = self._job(process)
+        placed = self._staged(process, job, began)
+        self.model.simulation.sleep(self.rng.choice([1, 100, 2000, DAY_MS]) * self.rng.random())
+        try:
+            process.commit(lambda state: self._proposal(state, job, placed))
+        except OutcomeUnknownError:
+            self.abort(process, placed)
+        except (CommitError, RefusedEntryError):
+            self.model.denied.add(job.job_id)
+            self.abort(process, placed)
+            return False
+        else:
+            self.model.acknowledged.add(job.label)
+            self.batch += 1
+            return self.batch >= self.batches
+        if job.micro_batch is None:
+            self.batch += 1  # It may be there or not, and is not repeated.
+        return self.batch >= self.batches
+
+    def abort(self, process: Process, placed: dict[str, list[Stretch]]) -> None:
+        """Do as a failed job does: nothing."""
+
+    def _job(self, process: Process) -> Job:
+        job_id, rng = names.random_id(process.rng), self.rng
+        is_micro_batch = rng.random() < 0.7
+        label = f"{self.query_id}/{self.batch}" if is_micro_batch else f"job-{job_id[:8]}"
+        records, spans = {}, {}
+        for topic_id, partitions in TOPICS.values():
+            for partition in range(partitions):
+                if not records or rng.random() < 0.6:
+                    span = rng.choice([1, 2, 5])
+                    records[topic_id, partition] = {
+                        one: f"{label}@{job_id}:{topic_id}/{partition}/{one}"
+                        for one in range(span)
+                        if one == 0 or rng.random() < 0.8
+                    }
+                    spans[topic_id, partition] = span
+        job = Job(
+            job_id,
+            label,
+            records,
+            spans,
+            MicroBatch(self.query_id, self.batch) if is_micro_batch else None,
+        )
+        self.model.jobs[job_id] = job
+        return job
+
+    def _staged(self, process: Process, job: Job, began: int) -> dict[str, list[Stretch]]:
+        """Put the batches of each task, and return the job's stretches from offset 0 on."""
+        objects, keys = process.ledger.objects, [*job.records]
+        middle = self.rng.randrange(len(keys) + 1)
+        found: dict[str, list[Stretch]] = {}
+        for task in filter(None, (keys[:middle], keys[middle:])):
+            data, extents = bytearray(), {}
+            for key in task:
+                packed, span = _packed(job.records[key]), job.spans[key]
+                counts = span, len(job.records[key])
+                extents[key] = len(data), len(packed), *counts, 0, 0
+                data += packed
+            name = self._put(process, partial(names.data_name, began, job.job_id), bytes(data))
+            for (topic_id, partition), placed in extents.items():
+                stretch = Stretch(partition, 0, *placed[2:4], 0, (DataExtent(name, *placed),))
+                found.setdefault(topic_id, []).append(stretch)
+        if self.rng.random() < 0.3:
+            name = names.index_name(began, job.job_id, names.random_id(process.rng))
+            data_of_index, found = pack_index(name, found)
+            objects.put(name, data_of_index)
+        return found
+
+    def _put(self, process: Process, name_of: Callable[[str], str], data: bytes) -> str:
+        """Put an object; after a failure under another name, as it may still come."""
+        while True:
+            name = name_of(names.random_id(process.rng))
+            try:
+                process.ledger.objects.put(name, data)
+            except ObjectStoreError:
+                continue
+            return name
+
+    def _proposal(
+        self, state: LedgerState, job: Job, placed: dict[str, list[Stretch]]
+    ) -> LedgerCommit | None:
+        last = state.queries.get(self.query_id)
+        if job.micro_batch and last and last.number >= job.micro_batch.number:
+            return None
+        stretches = {
+            topic_id: tuple(
+                one._replace(base_offset=state.partition(topic_id, one.partition).next_offset)
+                for one in of_topic
+            )
+            for topic_id, of_topic in placed.items()
+        }
+        produced = [
+            self._produced(state, topic_id, one)
+            for topic_id, of_topic in stretches.items()
+            for one in of_topic
+        ]
+        return LedgerCommit(stretches, micro_batch=job.micro_batch, produced=tuple(produced))
+
+    def _produced(self, state: LedgerState, topic_id: str, one: Stretch) -> ProducedBatch:
+        head = state.producers.get((self.number, topic_id, one.partition))
+        first = increment_sequence(head.batches[-1].last_sequence, 1) if head else 0
+        last = increment_sequence(first, one.records_count - 1)
+        return ProducedBatch(self.number, 0, topic_id, one.partition, first, last, one.base_offset)
+
+
+class Reader(Actor):
+    """A reader of everything, that goes on where it was."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.positions: dict[tuple[str, int], int] = {}
+
+    def run(self, rounds: int, *, requests_max: int = 3000) -> None:
+        self.rounds = rounds
+        self.in_new_processes(self.step, requests_max)
+
+    def step(self, process: Process) -> bool:
+        process.follow()
+        for topic_id, partitions in TOPICS.values():
+            for partition in range(partitions):
+                self._read(process, topic_id, partition)
+        self.rounds -= 1
+        self.model.simulation.sleep(self.rng.choice([100, 2000, DAY_MS]) * self.rng.random())
+        return self.rounds <= 0
+
+    def _read(self, process: Process, topic_id: str, partition: int) -> None:
+        key, ledger = (topic_id, partition), process.ledger
+        while True:
+            changes = ledger.changes(topic_id).get(partition, [])
+            head = ledger.state.partition(topic_id, partition)
+            position = max(self.positions.get(key, 0), head.start_offset)
+            ahead = [one for one in changes if one.next_offset > position]
+            if not ahead:
+                assert position == head.next_offset, f"{key} has nothing from {position} on"
+                return
+            assert ahead[0].start_offset <= position, f"{key} has a hole at {position}"
+            found = process.records(ahead[0])
+            if found is None:
+                self._ensure_replaced(process, topic_id, ahead[0])
+                continue
+            there = self.model.read.setdefault(key, {})
+            for offset, one in found.items():
+                assert there.setdefault(offset, one) == one, f"{key} has two records at {offset}"
+            self.positions[key] = ahead[0].next_offset
+
+    def _ensure_replaced(self, process: Process, topic_id: str, gone: Change) -> None:
+        """Check that what was not there is not referred to any more."""
+        state = process.follow()
+        offset = max(
+            gone.start_offset,
+            state.partition(topic_id, gone.stretch.partition).start_offset,
+        )
+        for one in process.ledger.changes(topic_id).get(gone.stretch.partition, []):
+            is_there = one.start_offset <= offset < one.next_offset
+            assert not is_there or one.stretch != gone.stretch, f"{gone.stretch} was deleted"
+
+
+class Adversary(Actor):
+    """Whatever may happen to a ledger at any time."""
+
+    def run(self) -> None:
+        for _ in range(self.rng.choice([3, 8, 14])):
+            if not self.model.running:
+                return
+            self.do(self.rng.choice(self.steps()), Process(self.model))
+            longest_ms = self.rng.choice([100, 1000, HOUR_MS, DAY_MS])
+            self.model.simulation.sleep(longest_ms * self.rng.random())
+
+    def do(self, step: Step, process: Process) -> None:
+        """Do one step, or a part of it if it is refused, fails or is killed."""
+        name = step.__name__  # type: ignore[attr-defined]
+        try:
+            step(process)
+        except CorruptLedgerError:
+            raise
+        except (KBatchError, Killed) as error:
+            name += f" {type(error).__name__}"
+        self.model.note(name)
+
+    def steps(self) -> list[Step]:
+        weighted = [self.horizon] * 4 + [self.tombstones] * 3 + [self.checkpoints] * 3
+        weighted += [self.replace] * 3 + [self.hint] * 2 + [self.start_offsets]
+        return [*weighted, self.limits, self.fence, self.skipped, self.side_topic]
+
+    # The horizon, and what it allows.
+
+    def horizon(self, process: Process) -> None:
+        """Move the horizon, and delete what nothing refers to."""
+        number = process.follow().number
+        # In the product it is the youngest entry of a certain age; it may be any.
+        wanted = max(number - self.rng.choice([0, 0, 1, 5]), 0)
+        entry = process.commit(lambda state: Horizon(wanted) if state.horizon < wanted else None)
+        objects = process.ledger.objects
+        listed = [*objects.list(names.DATA), *objects.list(names.SEGMENTS)]
+        wanted = wanted if entry else process.ledger.state.horizon
+        last = entry.number if entry else process.ledger.state.number
+        referred = self._referred(wanted, last)
+        garbage = [
+            one.name
+            for one in listed
+            if names.began_at(one.name) < wanted and one.name not in referred
+        ]
+        for name in garbage:
+            if self.rng.random() < 0.1:
+                self.model.simulation.sleep(self.rng.random() * DAY_MS)
+            objects.delete([name])
+
+    def _referred(self, horizon: int, last: int) -> set[str]:
+        """Return what the state at the horizon refers to, and what later entries name."""
+        state, found = LedgerState(), list[Stretch]()
+        for entry in self.model.entries():
+            if entry.number <= horizon:
+                state.apply(entry)
+            elif entry.number <= last:
+                found += _stretches(entry.content)
+        for topic_id, extents in state.extents.items():
+            for partition, changes in overlaid(extents.changes).items():
+                start = state.partition(topic_id, partition).start_offset
+                found += [one.stretch for one in changes if one.next_offset > start]
+        named = {name for stretch in found for name in stretch.objects}
+        return named | {one.name for stretch in found for one in self.model.originally(stretch)}
+
+    def tombstones(self, process: Process) -> None:
+        """Put tombstones in place of entries below the horizon that a checkpoint has."""
+        state = process.follow()
+        newest = max(process.ledger._checkpoints.numbers(), default=-1)
+        for number in range(min(state.horizon, newest + 1)):
+            name = names.entry_name(number)
+            data = process.ledger.objects.get(name)
+            assert data is not None
+            if self.rng.random() < 0.9:
+                process.ledger.objects.put(name, encode(tombstone_of(decode(data, name))))
+
+    def checkpoints(self, process: Process) -> None:
+        """Delete all checkpoints but the last ones, and the parts that these do not name."""
+        objects, found = process.ledger.objects, process.ledger._checkpoints
+        numbers = found.numbers()[-CHECKPOINTS_KEPT:]
+        roots = [root for number in numbers if (root := found.root(number))]
+        if len(roots) < CHECKPOINTS_KEPT:
+            return
+        named = {part.name for root in roots for parts in root.extents.values() for part in parts}
+        named |= {root.heads.name for root in roots}
+        oldest = names.root_name(numbers[0])
+        objects.delete([one.name for one in objects.list(names.CHECKPOINTS) if one.name < oldest])
+        first_kept = f"{names.PARTS}{numbers[0]:020d}"
+        parts = [one.name for one in objects.list(names.PARTS)]
+        objects.delete([one for one in parts if one < first_kept and one not in named])
+
+    # Entries.
+
+    def replace(self, process: Process) -> None:
+        """Merge a range of a partition into a segment."""
+        state = process.follow()
+        topic_id, partitions = self.rng.choice([*TOPICS.values()])
+        partition = self.rng.randrange(partitions)
+        began = state.number
+        changes = process.ledger.changes(topic_id).get(partition, [])
+        if not changes:
+            return
+        first = self.rng.randrange(len(changes))
+        merged = changes[first : first + self.rng.choice([1, 2, 5])]
+        records: dict[int, str] = {}
+        for change in merged:
+            found = process.records(change)
+            if found is None:
+                return
+            records.update(found)
+        start, end = merged[0].start_offset, merged[-1].next_offset
+        data = _packed({offset - start: one for offset, one in records.items()})
+        if not records:
+            return
+        name = names.segment_name(topic_id, partition, began, names.random_id(process.rng))
+        process.ledger.objects.put(name, data)
+        extent = DataExtent(name, 0, len(data), end - start, len(records), 0, 0)
+        stretch = Stretch(partition, start, end - start, len(records), -1, (extent,))
+        replaced = ReplacedRange(partition, start, end, (stretch,))
+        process.commit(lambda _: Replacement({topic_id: (replaced,)}))
+
+    def start_offsets(self, process: Process) -> None:
+        topic_id, partitions = self.rng.choice([*TOPICS.values()])
+        partition = self.rng.randrange(partitions)
+        share = self.rng.random()
+
+        def propose(state: LedgerState) -> StartOffsets:
+            head = state.partition(topic_id, partition)
+            offset = head.start_offset + int(share * (head.next_offset - head.start_offset))
+            return StartOffsets({topic_id: {partition: offset}})
+
+        process.commit(propose)
+
+    def limits(self, process: Process) -> None:
+        limit = NewLimits({"producer.id.expiration.ms": self.rng.choice([1000, HOUR_MS])})
+        process.commit(lambda _: limit)
+
+    def fence(self, process: Process) -> None:
+        process.commit(lambda state: Fence("server", state.fences.get("server", -1) + 1))
+
+    def skipped(self, process: Process) -> None:
+        """Write an entry of a later format that may be skipped."""
+        process.commit(lambda _: LaterContent("later", {"a": 1}))
+
+    def side_topic(self, process: Process) -> None:
+        """Create a topic, or delete it: each time with the same id, as one that is moved in and out."""
+        side = TopicCreation("side-topic", "side", (0,))
+        process.commit(
+            lambda state: TopicDeletion("side-topic") if "side-topic" in state.topics else side
+        )
+
+    # What is no entry.
+
+    def hint(self, process: Process) -> None:
+        """Write a hint that is old, wrong, or none."""
+        number = self.rng.choice([0, 1, 3, 10, 10**9])
+        hints = [seal({"checkpoint": number, "entry": number + 3}), b"", b"x" * 10]
+        process.ledger.objects.put(names.HINT, self.rng.choice(hints))
+
+
+def _stretches(content: Content) -> list[Stretch]:
+    if isinstance(content, LedgerCommit):
+        return [one for of_topic in content.stretches.values() for one in of_topic]
+    if isinstance(content, Replacement):
+        ranges = [one for of_topic in content.ranges.values() for one in of_topic]
+        return [stretch for one in ranges for stretch in one.stretches]
+    return []
+
+
+def run_models(default: int) -> None:
+    """Run as many schedules as the environment says, by default `default`."""
+    for seed in range(FIRST, FIRST + int(os.environ.get("KBATCH_SCHEDULES", default))):
+        run_model(seed)
+
+
+def run_model(seed: int) -> None:
+    """Run one schedule."""
+    model = Model(seed)
+    try:
+        model.run()
+    except BaseException as error:
+        error.add_note(
+            f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
+            + "; ".join(model.log)
+        )
+        raise
