@@ -285,12 +285,12 @@ class FolderParts:
 def given_up_by_restore(
     path: StrPath, log_dirs: str | Sequence[StrPath], without_nodes: Collection[int]
 ) -> list[GivenUp] | None:
-    """Return what a restore of `path` without some nodes gives up; see `creation.given_up_by_restore`."""
-    from spark_kbatch.replica import creation  # noqa: PLC0415  as above
+    """Return what a restore of `path` without some nodes gives up; see `cluster_creation.given_up_by_restore`."""
+    from spark_kbatch.replica import cluster_creation  # noqa: PLC0415  as above
 
     files = Files()
     manager = ReplicaManager(files, Metadata(files, absolute_path(path)), now_ms)
-    return creation.given_up_by_restore(manager, _folders(log_dirs), without_nodes)
+    return cluster_creation.given_up_by_restore(manager, _folders(log_dirs), without_nodes)
 
 
 def _folders(log_dirs: Any) -> list[Path]:
