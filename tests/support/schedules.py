@@ -10,10 +10,12 @@ KBATCH_SCHEDULES_FIRST  the seed of the first one; a failure names its seed
 from __future__ import annotations
 
 import abc
+import contextlib
+import logging
 import os
 import random
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,6 +36,7 @@ from tests.support.failing_disks import (
 
 FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
 
+_LOGGED_MAX = 300  # schedules of one test
 _WITHIN = 0.3  # share of the steps in which a reader looks
 
 Step: TypeAlias = Callable[[int], object]  # by the process with this number
@@ -145,14 +148,32 @@ def run_schedules(
     make: Callable[[Path, int], Schedule], folder: Path, *, steps: int, default: int
 ) -> None:
     """Run as many schedules as the environment says, by default `default`, each of `steps` steps."""
-    for seed in range(FIRST, FIRST + int(os.environ.get("KBATCH_SCHEDULES", default))):
-        schedule = make(folder / str(seed), seed)
-        try:
-            schedule.run(steps)
-        except BaseException as error:
-            error.add_note(
-                f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
-                + "; ".join(schedule.log)
-            )
-            raise
-        shutil.rmtree(folder / str(seed), ignore_errors=True)  # of some, the disks are in memory
+    count = int(os.environ.get("KBATCH_SCHEDULES", default))
+    with _logged(count <= _LOGGED_MAX):
+        for seed in range(FIRST, FIRST + count):
+            schedule = make(folder / str(seed), seed)
+            try:
+                schedule.run(steps)
+            except BaseException as error:
+                error.add_note(
+                    f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
+                    + "; ".join(schedule.log)
+                )
+                raise
+            shutil.rmtree(
+                folder / str(seed), ignore_errors=True
+            )  # of some, the disks are in memory
+
+
+@contextlib.contextmanager
+def _logged(is_logged: bool) -> Iterator[None]:
+    """Log nothing within, unless `is_logged`.
+
+    Pytest keeps each line until the test ends, and with an error in one of them all the disks of its schedule.
+    """
+    if not is_logged:
+        logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
