@@ -34,6 +34,8 @@ from spark_kbatch.wire.protocol import (
     InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
 )
 from spark_kbatch.wire.records import produce_request
@@ -287,6 +289,27 @@ def test_a_client_id_that_is_not_utf_8_is_answered(client: RawClient) -> None:
     assert [one.name for one in client.receive(ApiKey.METADATA, 1).topics if not one.is_internal]
 
 
+def test_a_group_and_metadata_that_are_not_utf_8_are_committed_and_fetched(
+    client: RawClient,
+) -> None:
+    def ask(api_key: ApiKey, body: Any) -> Any:
+        client.send(request(api_key, 7, body).replace(b"cafe", b"caf\xe9"))
+        return client.receive(api_key, 7)
+
+    commit = OffsetCommitRequest.OffsetCommitRequestTopic
+    place = commit.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=5, committed_metadata="at the cafe"
+    )
+    topics = [commit(name="events", partitions=[place])]
+    answer = ask(ApiKey.OFFSET_COMMIT, OffsetCommitRequest(group_id="cafe", topics=topics))
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    asked = [OffsetFetchRequest.OffsetFetchRequestTopic(name="events", partition_indexes=[0])]
+    answer = ask(ApiKey.OFFSET_FETCH, OffsetFetchRequest(group_id="cafe", topics=asked))
+    found = answer.topics[0].partitions[0]
+    assert (found.committed_offset, found.metadata) == (5, "at the caf\ufffd")
+
+
 UNKNOWN = [
     pytest.param("none", 0, id="no topic"),
     pytest.param("a/b", 0, id="no name of a topic"),
@@ -424,6 +447,27 @@ def test_offsets_that_cannot_be_found_have_an_error(
     assert (found.error_code, found.offset) == (ErrorCode[error], -1)
 
 
+def test_a_partition_that_is_named_twice_has_no_offsets(client: RawClient) -> None:
+    kind = ListOffsetsRequest
+    twice, once = (
+        kind.ListOffsetsTopic.ListOffsetsPartition(partition_index=number, timestamp=EARLIEST)
+        for number in (0, 1)
+    )
+    topics = [
+        kind.ListOffsetsTopic(name="events", partitions=[twice, once]),
+        kind.ListOffsetsTopic(name="events", partitions=[twice]),
+    ]
+    answer = client.ask(ApiKey.LIST_OFFSETS, 8, kind(replica_id=-1, topics=topics))
+
+    found = [
+        (one.partition_index, one.error_code, one.offset)
+        for topic in answer.topics
+        for one in topic.partitions
+    ]
+    refused = (0, ErrorCode.INVALID_REQUEST, -1)
+    assert found == [refused, (1, ErrorCode.NONE, 0), refused]
+
+
 @pytest.mark.parametrize("version", range(2, 5))
 @pytest.mark.parametrize(
     ("partition", "epoch", "expected"),
@@ -451,6 +495,24 @@ def test_the_end_of_an_epoch_is_found(
 
     found = answer.topics[0].partitions[0]
     assert (found.error_code, found.leader_epoch, found.end_offset) == expected
+
+
+def test_the_end_of_an_epoch_is_found_once_for_a_partition_that_is_named_often(
+    client: RawClient,
+) -> None:
+    kind = OffsetForLeaderEpochRequest
+    often, once = (
+        kind.OffsetForLeaderTopic.OffsetForLeaderPartition(partition=number, leader_epoch=0)
+        for number in (0, 1)
+    )
+    topics = [
+        kind.OffsetForLeaderTopic(topic="events", partitions=[often] * 1000 + [once]),
+        kind.OffsetForLeaderTopic(topic="events", partitions=[often]),
+    ]
+    answer = client.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, kind(topics=topics))
+
+    found = [[one.partition for one in topic.partitions] for topic in answer.topics]
+    assert found == [[0, 1], []]
 
 
 # Producer ids and coordinators.
