@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.catalog.log_dirs import RETRY_MS
+from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
@@ -638,14 +639,33 @@ def test_a_replica_that_ends_below_a_log_start_within_a_batch_gets_in_sync(
     assert cluster.replicate() == []
 
 
+def delete_all(cluster: Cluster, _: Clock) -> None:
+    cluster.delete_records({EVENTS: LATEST})
+
+
+def let_all_expire(cluster: Cluster, clock: Clock) -> None:
+    cluster.alter_topic("events", {"retention.ms": 1000})
+    clock.now_ms += 10_000
+    cluster.collect_garbage()
+    cluster.alter_topic("events", {"retention.ms": -1})
+
+
+def overwrite_with_nothing(cluster: Cluster, clock: Clock) -> None:
+    committer = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=0, flush=False)
+    overwrite = Overwrite(cluster.topic("events"), delete_delay_ms=0)
+    committer.commit([], transactional_id=builders.JOB, overwrite=overwrite)
+
+
+@pytest.mark.parametrize("empty", [delete_all, let_all_expire, overwrite_with_nothing])
 def test_a_replica_that_ends_below_an_emptied_log_goes_on_where_its_leader_does(
-    cluster: Cluster, disks: Disks, clock: Clock
+    cluster: Cluster, disks: Disks, clock: Clock, empty: Callable[[Cluster, Clock], None]
 ) -> None:
     """It has epochs from before, which end below the log start."""
     write(cluster, 0, 1)
     disks.fail(disk(cluster, 0), BROKEN)
     write(cluster, 2)
-    cluster.delete_records({EVENTS: LATEST})
+    empty(cluster, clock)
+    assert reader_of(cluster).edges([EVENTS])[EVENTS].log_start_offset == 6
     disks.mend(disk(cluster, 0))
     clock.now_ms += RETRY_MS
     assert cluster.replicate() == []
