@@ -251,7 +251,7 @@ def _of_the_clusters_producer(options: Mapping[str, str]) -> dict[str, str]:
 def _enough_memory(buffer_memory: int) -> int:
     if buffer_memory >= _BUFFER_MEMORY_MIN:
         return buffer_memory
-    logger.info(
+    logger.warning(
         "option 'buffer.memory' is raised from %d to %d bytes, the least that a task needs",
         buffer_memory,
         _BUFFER_MEMORY_MIN,
