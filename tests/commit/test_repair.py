@@ -186,7 +186,11 @@ BATCHES = [builders.batch(n=n + 1, seed=n) for n in range(4)]
 
 @pytest.fixture
 def replicated(tmp_path: Path) -> Cluster:
-    cluster = a_replicated_cluster(tmp_path, Disks())
+    return a_cluster_with_batches(tmp_path)
+
+
+def a_cluster_with_batches(folder: Path) -> Cluster:
+    cluster = a_replicated_cluster(folder, Disks())
     for batch in BATCHES[:3]:
         builders.append_records(cluster, {EVENTS: batch}, flush=True)
     return cluster

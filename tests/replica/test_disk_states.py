@@ -58,7 +58,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.log.state import LogState
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.partition import Partition
 from tests.support import builders, crashes
 from tests.support.crashes import another_boot
@@ -81,6 +82,7 @@ from tests.support.disk_states import (
     be_broken,
     be_mended,
     come_back,
+    go_away,
     outcome,
     take_image,
 )
@@ -195,6 +197,44 @@ def test_copies_are_not_newer_than_a_path_whose_writer_died_before_it_was_flushe
             assert files.newer_mirror() is None, f"killed at {at}"
             case.open()
             assert case.process.topic("events").config.max_message_bytes == size, f"killed at {at}"
+
+
+def test_copies_know_who_is_in_sync_though_power_was_lost_and_path_with_it() -> None:
+    """Also the first that are made for a topic, with their folders: that was flushed, too."""
+    case = Case(FOLLOWER)
+    go_away(case)
+    case.append(b"missed")
+    case.disks.disk = case.disks.disk.after_power_loss_of("disk-0", "disk-2")
+    case.disks.take_away(PATH)
+    come_back(case)
+    with another_boot():
+        case.open()
+        with case.away(0, 2), pytest.raises(KafkaStorageError, match="events-0 has no in-sync"):
+            builders.contents(case.process)
+        case.ensure_whole()
+
+
+@pytest.mark.parametrize("refresh", [Case.open, Case.replicate])
+def test_a_disk_that_missed_changes_stands_in_for_all_others_once_it_was_refreshed(
+    refresh: Callable[[Case], None],
+) -> None:
+    case = Case(FOLLOWER)
+    case.process.create_topic("gone", replication_factor=3)
+    go_away(case)
+    case.process.delete_topic("gone")
+    case.alter()
+    case.append(b"missed")
+    come_back(case)
+    refresh(case)
+    case.append(b"together")
+    for lost in (PATH, case.disk(0), case.disk(2)):
+        case.disks.take_away(lost)
+    case.open(without_nodes=[0, 2])
+    assert case.process.topic_names() == ["events"]
+    assert case.process.topic("events").config.max_message_bytes == case.size
+    case.read()
+    case.process.create_topic("gone")
+    assert not builders.contents(case.process)[TopicPartition("gone", 0)]
 
 
 # Older images, when more than one disk is not as it should be.

@@ -1,27 +1,40 @@
 """Faults that are put into the rules for several disks on purpose are found by their tests.
 
-Those that a random schedule needs too long to reach have tests of their own: a disk that missed a change in
-`test_newest_files`, a follower that alone has a batch in `test_partition`, a commit that is kept for a lost
-disk in `commit/test_replicated_commits`.
+Most are found by the table of `test_disk_states`, by its other tests, or by random schedules. Those that these
+reach too seldom are found by a test of the rule.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
+from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
 import pytest
 
 from spark_kbatch.catalog.json_files import JsonFiles, Mirrors
+from spark_kbatch.catalog.partition_states import PartitionState
+from spark_kbatch.commit.cluster_repair import ClusterRepair
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.replica import followers, view
+from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.partition import Partition
+from spark_kbatch.replica.view import NOTHING_NEWER, PartitionView
+from tests.commit import test_repair as repairs
+from tests.commit import test_replicated_commits as commits
 from tests.replica import test_disk_states as states
+from tests.replica import test_newest_files as newest
+from tests.replica import test_partition as partitions
 from tests.replica.test_schedules import STEPS, Appends, Mounts
+from tests.support.disk_states import Case
+from tests.support.failing_disks import Clock, Disks, a_replicated_cluster, with_clock
 
 SCHEDULES_MAX = 400
+# Whatever a fault leads to, but no fault of its own code.
+FOUND = (AssertionError, KBatchError, OSError, states.Said, pytest.fail.Exception)
 
 Fault: TypeAlias = Callable[[pytest.MonkeyPatch], object]
 
@@ -72,6 +85,67 @@ def _follow_an_old_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JsonFiles, "_newer_than", lambda *_: None)
 
 
+def _trust_the_full_in_sync_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = PartitionView.state
+    monkeypatch.setattr(
+        PartitionView, "state", lambda self: state(self)._replace(isr=self.replicas)
+    )
+
+
+def _leave_folders_of_copies_unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(self: Mirrors, folder: Path, name: PurePath, data: bytes) -> bool:
+        flush = self._files.flush
+        own = (folder / name).parent
+        self._files.flush = lambda paths: flush([one for one in paths if one == own])  # type: ignore[method-assign]
+        try:
+            return real(self, folder, name, data)
+        finally:
+            self._files.flush = flush  # type: ignore[method-assign]
+
+    real = Mirrors._written
+    monkeypatch.setattr(Mirrors, "_written", written)
+
+
+def _refresh_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the copies of a disk that missed a change as they are."""
+    monkeypatch.setattr(JsonFiles, "_refresh", lambda *_: None)
+
+
+def _shrink_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(self: Partition, state: PartitionState) -> tuple[PartitionState, Collection[int]]:
+        stored = self.view.state()
+        if state.leader == stored.leader and {*state.isr} < {*stored.isr}:
+            state = state._replace(leader_epoch=stored.leader_epoch)
+        return real(self, state)
+
+    real = Partition._write_state
+    monkeypatch.setattr(Partition, "_write_state", write)
+
+
+def _lead_below_the_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a leader that lost what was shown go on while a member is away."""
+    monkeypatch.setattr(Partition, "_refused_to_lead", lambda *_: None)
+
+
+def _repair_before_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repair the leader, whatever the other members have."""
+
+    def leading(
+        _: ClusterRepair, partition: Partition, *__: object
+    ) -> tuple[PartitionLog, list[str]]:
+        return partition.view.log_of(partition.view.state().leader), []
+
+    monkeypatch.setattr(ClusterRepair, "_leading_locked", leading)
+
+
+def _restore_without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Locks, "exclusive_log_dirs", lambda *_: contextlib.nullcontext())
+
+
+def _ignore_what_is_kept_for_an_only_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionView, "kept", lambda _: NOTHING_NEWER)
+
+
 def _restore_without_what_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up each disk that is not there when PATH is restored."""
     monkeypatch.setattr(Mounts, "lost", Mounts.missing)
@@ -86,6 +160,42 @@ def _state(state: str, node: int) -> Callable[[], object]:
 def _failure(operation: str, *, lasts: bool, node: int) -> Callable[[], object]:
     test: Any = states.test_a_disk_may_fail_at_any_change_within_an_operation
     return lambda: test(operation, lasts, node)
+
+
+# Tests of one rule each, in a folder.
+
+
+def _test_of_a_shrink(folder: Path) -> None:
+    partitions.test_a_follower_that_alone_has_a_batch_and_leaves_is_truncated_when_it_is_back(
+        folder, Disks(), Clock()
+    )
+
+
+def _test_of_a_leader_that_lost_what_was_shown(folder: Path) -> None:
+    partitions.test_a_leader_that_lost_what_was_shown_waits_for_a_member_that_is_away(
+        folder, Disks(), Clock(), False
+    )
+
+
+def _test_of_a_repair(folder: Path) -> None:
+    """Nothing is lost, since a member that has more than its leader leads; but the repair says otherwise."""
+    repairs.test_a_replica_that_is_whole_leads_and_the_others_are_made_again_from_it(
+        repairs.a_cluster_with_batches(folder), lambda *to: repairs.cut(*to, 10), [0]
+    )
+
+
+def _test_of_a_restore(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patches:
+        newest.test_a_restore_within_an_append_costs_no_record(newest.a_home(folder), patches)
+
+
+def _test_of_what_is_kept(folder: Path) -> None:
+    clock = Clock()
+    cluster = with_clock(a_replicated_cluster(folder, Disks(), partitions=2), clock)
+    with pytest.MonkeyPatch.context() as patches:
+        commits.test_a_decided_commit_keeps_aside_what_is_for_a_lost_disk_and_all_else_goes_on(
+            cluster, clock, patches
+        )
 
 
 @pytest.mark.parametrize(
@@ -110,15 +220,51 @@ def _failure(operation: str, *, lasts: bool, node: int) -> Callable[[], object]:
             states.test_copies_are_not_newer_than_a_path_whose_writer_died_before_it_was_flushed,
         ),
         (_follow_an_old_path, _state("PATH older", states.LEADER)),
+        (
+            _trust_the_full_in_sync_set,
+            states.test_copies_know_who_is_in_sync_though_power_was_lost_and_path_with_it,
+        ),
+        (
+            _leave_folders_of_copies_unflushed,
+            states.test_copies_know_who_is_in_sync_though_power_was_lost_and_path_with_it,
+        ),
+        (
+            _refresh_no_copy,
+            lambda: (
+                states.test_a_disk_that_missed_changes_stands_in_for_all_others_once_it_was_refreshed(
+                    Case.open
+                )
+            ),
+        ),
     ],
 )
 def test_a_fault_on_purpose_is_found_by_the_table(
     fault: Fault, found_by: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
-    # Whatever the fault leads to, but not one of its own.
-    with pytest.raises((AssertionError, KBatchError, OSError, states.Said, pytest.fail.Exception)):
+    with pytest.raises(FOUND):
         found_by()
+
+
+@pytest.mark.parametrize(
+    ("fault", "found_by"),
+    [
+        (_shrink_without_a_new_epoch, _test_of_a_shrink),
+        (_lead_below_the_watermark, _test_of_a_leader_that_lost_what_was_shown),
+        (_repair_before_looking, _test_of_a_repair),
+        (_restore_without_locks, _test_of_a_restore),
+        (_ignore_what_is_kept_for_an_only_replica, _test_of_what_is_kept),
+    ],
+)
+def test_a_fault_on_purpose_is_found_by_the_test_of_its_rule(
+    fault: Fault,
+    found_by: Callable[[Path], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(FOUND):
+        found_by(tmp_path)
 
 
 @pytest.mark.slow

@@ -15,12 +15,14 @@ from click.testing import CliRunner
 
 from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError
+from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LogDirLockedError
 from spark_kbatch.files import Files
 from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.server.housekeeping import Housekeeping
+from tests.support import builders
 from tests.support.failing_disks import Disks, Killed
+from tests.support.reference import Record, encode_batch
 from tests.support.store import store_of
 
 EVENTS = TopicPartition("t", 0)
@@ -33,11 +35,15 @@ def disks(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder with a cluster on three disks, whose PATH is on none of them."""
-    with a_cluster(tmp_path) as cluster:
+    return a_home(tmp_path)
+
+
+def a_home(folder: Path) -> Path:
+    """Make a cluster on three disks in a folder, whose PATH is on none of them."""
+    with a_cluster(folder) as cluster:
         cluster.create_topic("t", replication_factor=3, config={"min.insync.replicas": 2})
         send(cluster, "1", "2")
-    return tmp_path
+    return folder
 
 
 def a_cluster(
@@ -285,6 +291,47 @@ def test_a_restore_waits_for_those_that_write_and_is_refused_while_they_do(
     assert not (home / "cluster").exists()
     with a_cluster(home) as cluster:
         assert read(cluster) == ["1", "2"]
+
+
+def test_a_restore_within_an_append_costs_no_record(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused while the append holds its locks; else one of the two goes after the other."""
+    monkeypatch.setattr("spark_kbatch.replica.locks._OTHERS_PATIENCE_S", 0.005)
+    path, outcomes = home / "cluster", set[str]()
+    acknowledged = {0: b"1", 1: b"2"}
+
+    def append(cluster: Cluster, value: bytes) -> None:
+        batch = encode_batch([Record(0, builders.FIRST_TIMESTAMP_MS, None, value)])
+        with contextlib.suppress(OSError, KBatchError):
+            result = builders.append_records(cluster, {tuple(EVENTS): batch}, flush=True)[EVENTS]
+            if result.error is None:
+                assert result.base_offset not in acknowledged, "an offset is given again"
+                acknowledged[result.base_offset] = value
+
+    def restore() -> None:
+        lost = home / f"lost-{len(acknowledged)}"
+        path.rename(lost)
+        try:
+            restored = a_cluster(home)
+        except LogDirLockedError:
+            outcomes.add("refused")
+            lost.rename(path)
+        else:
+            outcomes.add("restored")
+            append(restored, b"by another process")
+            restored.close()
+
+    for at in range(0, 60, 3):
+        files = Disks()
+        with a_cluster(home, files=files) as cluster:
+            files.look_at, files.look = at, restore
+            append(cluster, b"append %d" % at)
+            files.look_at = None
+        with a_cluster(home) as cluster:
+            found = {one.offset: one.value for one in builders.contents(cluster)[EVENTS]}
+            assert found | acknowledged == found
+    assert outcomes == {"refused", "restored"}
 
 
 # PATH is old.

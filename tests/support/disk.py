@@ -142,10 +142,10 @@ class Disk:
         struck._lose(rng, losing, tops, of_top)
         return struck.copy().settled()
 
-    def after_power_loss_of(self, top: str) -> Disk:
-        """Return a disk of which one folder at the top has lost all that was not flushed."""
+    def after_power_loss_of(self, *tops: str) -> Disk:
+        """Return a disk of which these folders at the top have lost all that was not flushed."""
         struck = self._copied(flushed=True)
-        struck._lose(random.Random(0), 0.0, struck._tops(), {top: 1.0})
+        struck._lose(random.Random(0), 0.0, struck._tops(), dict.fromkeys(tops, 1.0))
         return struck.copy().settled()
 
     def _lose(

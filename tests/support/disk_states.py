@@ -6,7 +6,7 @@ Everything is in memory. One process has had the cluster open since before.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -139,9 +139,14 @@ class Case:
         self.process.replace_log_dir(self.node)
         self.is_replaced = True
 
-    def open(self) -> None:
-        folders = [self.disk(node) for node in NODES]
-        made = Cluster(str(PATH), create=True, log_dirs=folders, files=self.disks)
+    def open(self, without_nodes: Collection[int] | None = None) -> None:
+        made = Cluster(
+            str(PATH),
+            create=True,
+            log_dirs=[self.disk(node) for node in NODES],
+            without_nodes=without_nodes,
+            files=self.disks,
+        )
         self.process = with_clock(made, self.clock)
 
     # What is so afterwards.
@@ -184,6 +189,17 @@ class Case:
 
     def disk(self, node: int) -> Path:
         return FOLDER / f"disk-{node}"
+
+    @contextlib.contextmanager
+    def away(self, *nodes: int) -> Iterator[None]:
+        """These disks are not mounted."""
+        for node in nodes:
+            self.disks.mount_at(self.disk(node), FOLDER / f"away-{node}")
+        self.wait()
+        yield
+        for node in nodes:
+            self.disks.mount_at(FOLDER / f"away-{node}", self.disk(node))
+        self.wait()
 
     def wait(self) -> None:
         """Let the time pass in which a disk that failed is not tried again."""
