@@ -409,8 +409,9 @@ def log_dirs(
 ) -> None:
     """Show log dirs: their state, and what they hold.
 
-    The state is online, full, read-only or offline: each is looked at and written to. The exit code is 1 if one is not
-    online, or a replica is not in sync.
+    The state is online, full, read-only or offline: each is looked at and written to. Staged bytes are those of jobs
+    that have not committed: they run, or were killed. The exit code is 1 if one is not online, or a replica is not in
+    sync.
 
     --unclean, --elect-unclean and --without-node give records up: they list them, and ask first. Where stdin is no
     terminal they need --yes.
@@ -455,13 +456,21 @@ def log_dirs(
         cluster.replicate()
     found = cluster.log_dirs()
     table = Table(f"Log dirs of {cluster.path}")
-    table.add_numbers("node", "replicas", "leaders", "not in sync")
+    table.add_numbers("node", "replicas", "leaders", "not in sync", "staged bytes")
     table.add_texts("path", "state")
     for row in found:
         if as_json:
             print_json(row._asdict())
         state = row.state if row.why_offline is None else f"{row.state}: {row.why_offline}"
-        table.add_row(row.node_id, row.replicas, row.leaders, row.not_in_sync, str(row.path), state)
+        table.add_row(
+            row.node_id,
+            row.replicas,
+            row.leaders,
+            row.not_in_sync,
+            row.staged_size_in_bytes,
+            str(row.path),
+            state,
+        )
     if not as_json:
         table.print()
     if metrics:

@@ -423,6 +423,14 @@ def waiting_jobs(
     return found
 
 
+def staged_size(files: Files, staging_dir: Path) -> int:
+    """Return the bytes that jobs have staged and not committed yet, or never will; 0 if they cannot be read."""
+    try:
+        return _size_and_time(files, staging_dir, LONG_MAX)[0]
+    except OSError:
+        return 0
+
+
 def remove_abandoned_jobs(
     files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
 ) -> tuple[list[AbandonedJob], list[NotRemoved]]:

@@ -535,11 +535,13 @@ class Cluster:
 
     def log_dirs(self) -> list[LogDirInfo]:
         """Return the log dirs: what each holds, and why it is offline if it is."""
+        from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
+
         folder = self._folder("disks")
         return skipping_deleted(
             self._source.topic,
             self.topic_names(internal=True),
-            lambda names: administration.log_dirs_of(folder.manager, names),
+            lambda names: upkeep.log_dirs(folder, names),
         )
 
     def metrics(self) -> dict[str, Any]:

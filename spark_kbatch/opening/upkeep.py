@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -14,6 +15,7 @@ from spark_kbatch.commit.staging import (
     NotRemoved,
     abandoned_jobs,
     remove_abandoned_jobs,
+    staged_size,
     waiting_jobs,
 )
 from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
@@ -21,6 +23,7 @@ from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import DeletedTopic, Deletion, TopicPartition, Waiting
 from spark_kbatch.opening.listing import damaged_topics, skipping_deleted
 from spark_kbatch.replica import lost_topics
+from spark_kbatch.replica.administration import LogDirInfo, log_dirs_of
 
 _Result = TypeVar("_Result")
 
@@ -35,6 +38,11 @@ class Garbage(NamedTuple):
     damaged_topics: Mapping[str, str] = {}  # left out; the reason by name
     waiting: Sequence[Waiting] = ()  # what is kept for now, and until when
     skipped: Mapping[TopicPartition, str] = {}  # partitions that cannot be used; why
+
+
+def log_dirs(folder: FolderStore, topics: Iterable[str]) -> list[LogDirInfo]:
+    """Return all log dirs, each with counts of the replicas of these topics that it holds."""
+    return log_dirs_of(folder.manager, topics, functools.partial(staged_size, folder.files))
 
 
 def collect_garbage(

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +77,7 @@ class LogDirInfo(NamedTuple):
     not_in_sync: int  # of those it lacks something
     only_copies: int  # of those it has the only replica
     state: str  # online, full, read-only or offline
+    staged_size_in_bytes: int  # of jobs that have not committed, beside it
 
 
 # Topics.
@@ -445,8 +446,13 @@ def replicas_of(
     return {tp: manager.partition(tp).view.describe() for tp in every}
 
 
-def log_dirs_of(manager: ReplicaManager, topics: Iterable[str]) -> list[LogDirInfo]:
-    """Return all log dirs, each with counts of the replicas of these topics that it holds."""
+def log_dirs_of(
+    manager: ReplicaManager, topics: Iterable[str], staged_size: Callable[[Path], int]
+) -> list[LogDirInfo]:
+    """Return all log dirs, each with counts of the replicas of these topics that it holds.
+
+    `staged_size` returns the size of what jobs have staged in a folder.
+    """
     manager.dirs.look_again()
     by_node: dict[int, list[tuple[ReplicaInfo, bool]]] = {}
     for replicas in replicas_of(manager, topics).values():
@@ -462,6 +468,7 @@ def log_dirs_of(manager: ReplicaManager, topics: Iterable[str]) -> list[LogDirIn
             sum(not replica.in_sync for replica, _ in found),
             sum(is_only for _, is_only in found),
             state,
+            staged_size(one.staging),
         )
         for one in manager.dirs.all
         for state, why in [manager.dirs.probe(one.node_id)]

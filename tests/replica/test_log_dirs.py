@@ -20,7 +20,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.administration import LogDirInfo
 from spark_kbatch.replica.given_up import GivenUp
 from tests.support import builders
-from tests.support.builders import append_records, batch
+from tests.support.builders import append_records, batch, staged
 from tests.support.failing_disks import EVENTS, Disks, Killed, a_replicated_cluster, bytes_of
 from tests.support.store import store_of
 
@@ -50,10 +50,20 @@ def test_log_dirs_that_are_sound_are_all_online(cluster: Cluster) -> None:
     assert rows == [
         LogDirInfo(
             node, str(cluster.path.parent / f"disk-{node}/broker-{node}"), None,
-            3, 3 if node == 0 else 0, 0, 0, "online",
+            3, 3 if node == 0 else 0, 0, 0, "online", 0,
         )._asdict()
         for node in range(3)
     ]  # fmt: skip
+
+
+def test_what_jobs_have_staged_is_shown(cluster: Cluster) -> None:
+    staged(cluster, {("events", 0): [batch(n=500)]})
+    _, rows = run("log-dirs", str(cluster.path))
+
+    for node, row in enumerate(rows):
+        files = (cluster.path.parent / f"disk-{node}/staging-{node}").rglob("*")
+        size = sum(one.stat().st_size for one in files if one.is_file())
+        assert row["staged_size_in_bytes"] == size > 500
 
 
 def test_one_that_is_lost_is_shown_and_replaced(cluster: Cluster) -> None:
