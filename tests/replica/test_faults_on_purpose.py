@@ -275,6 +275,8 @@ def test_a_fault_on_purpose_is_found_by_the_test_of_its_rule(
         (_follow_an_old_path, Mounts),
         (_restore_without_what_is_away, Mounts),
         (_follow_an_older_image, Mounts),
+        (_trust_the_full_in_sync_set, Mounts),
+        (_refresh_no_copy, Mounts),
     ],
 )
 def test_a_fault_on_purpose_is_found_by_schedules(
