@@ -30,6 +30,8 @@ from spark_kbatch.errors import KBatchError
         errors.NotEnoughReplicasAfterAppendError("events-0", (0, 1), 3),
         errors.BufferExhaustedError(100, 60_000, 50),
         errors.NotPicklableError("Cluster", "open it in the function"),
+        errors.OutcomeUnknownError("unknown", "no answer", 42, "ab" * 16),
+        errors.ObjectStoreError("get", "ledger/42", "timed out"),
     ],
     ids=lambda error: type(error).__name__,
 )
