@@ -31,6 +31,8 @@ from spark_kbatch.errors import KBatchError
         errors.BufferExhaustedError(100, 60_000, 50),
         errors.SchemaRegistryUnavailableError("http://host:8081", "schema id 7", "it is down"),
         errors.NotPicklableError("Cluster", "open it in the function"),
+        errors.OutcomeUnknownError("unknown", "no answer", 42, "ab" * 16),
+        errors.ObjectStoreError("get", "ledger/42", "timed out"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -4,7 +4,7 @@ A checkpoint is a root and the parts that it names, each with its size and sum. 
 that no one else uses, and then the root is created, under a name that tells the entry's number. So what a root
 names is whole. Nothing is read that no root names.
 
-    root    number, id and time of the entry; the part with the heads; by topic id, parts with extents
+    root    number, id and time of the entry; the format that its builder knows; the part with the heads; by topic id, parts with extents
     heads   topics with their partitions, producers, queries, mirrors, fences, groups, limits
     extents the changes of one topic's extents by some entries, in the order of entries
 
@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import decode
+from spark_kbatch.bucket.entries import FORMAT, decode
 from spark_kbatch.bucket.extents import (
     Change,
     NameTable,
@@ -38,7 +38,7 @@ from spark_kbatch.bucket.extents import (
     packed,
 )
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
-from spark_kbatch.bucket.sealed import checked_rows, seal, sum_of, unseal
+from spark_kbatch.bucket.sealed import checked_rows, ensure_version, seal, sum_of, unseal
 from spark_kbatch.bucket.state import (
     NO_CHECKPOINT,
     GroupHead,
@@ -59,6 +59,7 @@ logger = logging.getLogger(__name__)
 _LISTINGS_MAX = 100  # each after the newest root was deleted
 _MERGED_FROM = 2  # a part is merged with one before it that has up to so many times its size
 _ROWS_MAX = 100_000_000
+_VERSION = 1  # of roots and parts
 
 
 class Root(NamedTuple):
@@ -277,14 +278,15 @@ def _pack_root(root: Root) -> bytes:
             "time": root.time_ms,
             "heads": root.heads,
             "extents": {topic_id: parts for topic_id, parts in root.extents.items() if parts},
-            "v": 1,
+            "format": FORMAT,
+            "v": _VERSION,
         }
     )
 
 
 def _unpack_root(data: bytes, name: str, number: int) -> Root:
     found = unseal(data, name)
-    found.integer("v", 1, 1)
+    ensure_version(found, _VERSION)
     if found.integer("number") != number:
         raise found.damaged("number", found.integer("number"), f"the number in its name, {number}")
     extents = found.object("extents")

@@ -52,7 +52,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.extents import NameTable, Stretch, Stretches, StretchReader, packed
-from spark_kbatch.bucket.sealed import checked_rows, seal, unseal
+from spark_kbatch.bucket.sealed import checked_rows, ensure_version, seal, unseal
 from spark_kbatch.errors import CorruptLedgerError, RefusedEntryError, UnsupportedLedgerError
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.stored_json import StoredObject
@@ -124,11 +124,11 @@ class LedgerStart:
     def of(cls, found: StoredObject) -> LedgerStart:
         """Return the content that is read."""
         _ensure_known(found, "cluster", "format", "ledgers", "limits")
+        ensure_version(found, 1, key="ledgers")
         return cls(
             found.text("cluster", names.RANDOM_ID),
             _numbers(found.object("limits")),
             found.integer("format", 1),
-            found.integer("ledgers", 1, 1),
         )
 
 
@@ -560,9 +560,7 @@ def decode(data: bytes, name: str) -> Entry:
         UnsupportedLedgerError: it has a version or a kind that this version does not know.
     """
     found = unseal(data, name)
-    version = found.integer("v")
-    if version > ENVELOPE_VERSION:
-        raise UnsupportedLedgerError(name, f"it has version {version}; known is {ENVELOPE_VERSION}")
+    ensure_version(found, ENVELOPE_VERSION)
     _ensure_known(found, *_ENVELOPE)
     number = found.integer("number", 0, names.NUMBER_MAX)
     if names.entry_name(number) != name:

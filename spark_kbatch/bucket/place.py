@@ -14,9 +14,10 @@ from typing import NamedTuple
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.entries import FORMAT
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
-from spark_kbatch.bucket.sealed import seal, unseal
+from spark_kbatch.bucket.sealed import ensure_version, seal, unseal
 from spark_kbatch.errors import ClusterReplacedError, ObjectStoreError
 
+_VERSION = 1
 _ATTEMPTS_MAX = 10
 _PAUSE_MS = 200
 
@@ -34,12 +35,13 @@ def read_cluster(place: Objects) -> ClusterObject | None:
 
     Raises:
         CorruptLedgerError: the object is damaged.
+        UnsupportedLedgerError: a later version has written it.
     """
     data = place.get(names.CLUSTER)
     if data is None:
         return None
     found = unseal(data, names.CLUSTER)
-    found.integer("v", 1, 1)
+    ensure_version(found, _VERSION)
     return ClusterObject(
         found.text("id", names.RANDOM_ID), found.integer("format", 1), found.text("probe")
     )
@@ -55,7 +57,7 @@ def create_cluster(
     Raises:
         ObjectStoreError: the store gave no answer.
     """
-    data = seal({"format": FORMAT, "id": cluster_id, "probe": probe, "v": 1})
+    data = seal({"format": FORMAT, "id": cluster_id, "probe": probe, "v": _VERSION})
     for attempt in range(_ATTEMPTS_MAX):
         answer = place.create(names.CLUSTER, data)
         if answer is not CreateAnswer.UNKNOWN:

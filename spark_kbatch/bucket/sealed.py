@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.errors import CorruptLedgerError, UnsupportedLedgerError
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.checksums import crc32c
 from spark_kbatch.stored_json import StoredObject, parse
@@ -39,6 +39,19 @@ def unseal(data: bytes, name: str) -> StoredObject:
             name, f"its {len(data)} bytes do not have the sum that they end with"
         )
     return parse(line, name, damaged=functools.partial(CorruptLedgerError, name))
+
+
+def ensure_version(found: StoredObject, highest: int, *, key: str = "v") -> None:
+    """Check that an object has a version that this package knows.
+
+    Raises:
+        UnsupportedLedgerError: it has a later one.
+    """
+    version = found.integer(key, 1)
+    if version > highest:
+        raise UnsupportedLedgerError(
+            f"{found.where}", f"its {key!r} is {version}; known is {highest}"
+        )
 
 
 def checked_rows(found: StoredObject, key: str, rows: Any, *types: type[Any]) -> list[list[Any]]:

@@ -9,7 +9,8 @@ from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root
 from spark_kbatch.bucket.entries import StartOffsets, TopicCreation, TopicDeletion
 from spark_kbatch.bucket.ledger import Ledger
 from spark_kbatch.bucket.objects import CreateAnswer
-from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.bucket.sealed import seal, unseal
+from spark_kbatch.errors import CorruptLedgerError, UnsupportedLedgerError
 from tests.support.bucket_contents import TOPIC_ID
 from tests.support.bucket_ledgers import (
     ScriptedObjects,
@@ -262,6 +263,16 @@ def test_a_damaged_checkpoint_stops_readers(objects: ScriptedObjects, what: str)
         ranges(a_ledger(objects))
 
     assert raised.value.name == name
+
+
+def test_a_checkpoint_of_a_later_version_stops_readers(objects: ScriptedObjects) -> None:
+    grow(a_ledger(objects, every=4), 5)
+    name = names.root_name(4)
+    values = unseal(cluster_of(objects).get(name) or b"", name).values
+    cluster_of(objects).put(name, seal({**values, "v": 2}))
+
+    with pytest.raises(UnsupportedLedgerError, match=name):
+        a_ledger(objects)
 
 
 def test_parts_that_no_root_names_are_not_read(objects: ScriptedObjects) -> None:

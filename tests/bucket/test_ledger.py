@@ -591,6 +591,14 @@ def test_of_two_clusters_at_one_place_the_first_stays() -> None:
     assert first.cluster_id == CLUSTER_ID
 
 
+def test_a_cluster_of_a_later_version_is_not_opened() -> None:
+    objects = ScriptedObjects()
+    objects.put(names.CLUSTER, seal({"format": 9, "id": CLUSTER_ID, "probe": "", "v": 2}))
+
+    with pytest.raises(UnsupportedLedgerError, match="its 'v' is 2"):
+        read_cluster(objects)
+
+
 def test_a_cluster_is_not_created_where_the_store_never_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -200,6 +200,8 @@ class Model:
             stalled=rng.choice([0.0, 0.02, 0.1]),
         )
         self.bucket = Bucket(self.simulation, Weather())
+        # How long writers and readers may wait between requests of theirs.
+        self.pauses_ms = rng.choice([[1, 100], [100, 2000, DAY_MS], [DAY_MS]])
         self.checkpoint_every = rng.choice([1, 2, 4, 8])
         self.states: dict[int, tuple[str, int]] = {}  # id and sum, by number
         self.read: dict[tuple[str, int], dict[int, str]] = {}  # by topic id and partition
@@ -260,8 +262,7 @@ class Model:
         """Let all that may be deleted be deleted, then let everyone write and read once more."""
         self.simulation.sleep(30 * DAY_MS)
         adversary = Adversary(self)
-        for step in (adversary.horizon, adversary.tombstones, adversary.checkpoints):
-            adversary.do(step, Process(self, requests_max=600))
+        adversary.do(adversary.bury, Process(self, requests_max=2000))
         for number in range(2):
             Writer(self, 10 + number).run(1, requests_max=200)
         self.read.clear()
@@ -355,6 +356,11 @@ class Actor:
     def __init__(self, model: Model) -> None:
         self.model, self.rng = model, model.rng
 
+    def pause(self) -> None:
+        """Wait for a while, in some schedules for hours."""
+        longest_ms = self.rng.choice(self.model.pauses_ms)
+        self.model.simulation.sleep(longest_ms * self.rng.random())
+
     def in_new_processes(self, step: Callable[[Process], bool], requests_max: int = 3000) -> None:
         """Call `step` until it returns True, in a new process after a crash or an error of the store."""
         process = Process(self.model, requests_max=requests_max)
@@ -385,7 +391,7 @@ class Writer(Actor):
         began = process.follow().number
         job = self._job(process)
         placed = self._staged(process, job, began)
-        self.model.simulation.sleep(self.rng.choice([1, 100, 2000, DAY_MS]) * self.rng.random())
+        self.pause()
         try:
             process.commit(lambda state: self._proposal(state, job, placed))
         except OutcomeUnknownError:
@@ -506,7 +512,7 @@ class Reader(Actor):
             for partition in range(partitions):
                 self._read(process, topic_id, partition)
         self.rounds -= 1
-        self.model.simulation.sleep(self.rng.choice([100, 2000, DAY_MS]) * self.rng.random())
+        self.pause()
         return self.rounds <= 0
 
     def _read(self, process: Process, topic_id: str, partition: int) -> None:
@@ -545,27 +551,32 @@ class Adversary(Actor):
     """Whatever may happen to a ledger at any time."""
 
     def run(self) -> None:
-        for _ in range(self.rng.choice([3, 8, 14])):
+        process = Process(self.model)
+        for _ in range(self.rng.choice([3, 8, 16])):
             if not self.model.running:
                 return
-            self.do(self.rng.choice(self.steps()), Process(self.model))
-            longest_ms = self.rng.choice([100, 1000, HOUR_MS, DAY_MS])
+            is_over = not self.do(self.rng.choice(self.steps()), process)
+            if is_over or self.rng.random() < 0.2:
+                process = Process(self.model)
+            longest_ms = self.rng.choice([100, 1000, HOUR_MS])
             self.model.simulation.sleep(longest_ms * self.rng.random())
 
-    def do(self, step: Step, process: Process) -> None:
-        """Do one step, or a part of it if it is refused, fails or is killed."""
+    def do(self, step: Step, process: Process) -> bool:
+        """Do one step, or a part of it if it is refused, fails or is killed; return False then."""
         name = step.__name__  # type: ignore[attr-defined]
         try:
             step(process)
         except CorruptLedgerError:
             raise
         except (KBatchError, Killed) as error:
-            name += f" {type(error).__name__}"
+            self.model.note(f"{name} {type(error).__name__}")
+            return False
         self.model.note(name)
+        return True
 
     def steps(self) -> list[Step]:
         weighted = [self.horizon] * 4 + [self.tombstones] * 3 + [self.checkpoints] * 3
-        weighted += [self.replace] * 3 + [self.hint] * 2 + [self.start_offsets]
+        weighted += [self.replace] * 3 + [self.hint] * 2 + [self.start_offsets] + [self.bury] * 4
         return [*weighted, self.limits, self.fence, self.skipped, self.side_topic]
 
     # The horizon, and what it allows.
@@ -631,6 +642,12 @@ class Adversary(Actor):
         first_kept = f"{names.PARTS}{numbers[0]:020d}"
         parts = [one.name for one in objects.list(names.PARTS)]
         objects.delete([one for one in parts if one < first_kept and one not in named])
+
+    def bury(self, process: Process) -> None:
+        """Leave as little as there may be, while others sleep."""
+        self.horizon(process)
+        self.tombstones(process)
+        self.checkpoints(process)
 
     # Entries.
 
