@@ -26,7 +26,7 @@ LAYERS = (
     {"files"},
     {"options"},
     {"kernels"},
-    {"record"},
+    {"record", "values"},
     {"store"},
     {"producer", "consumer", "log", "wire"},
     {"catalog"},
@@ -48,7 +48,7 @@ DOORS = {
     "options": {
         "arguments", "columns", "group", "kinds", "mirror", "option", "paths", "producer", "read", "remote", "security", "server", "topic", "write",
     },
-    "kernels": {"legacy", "lines", "records", "routing"},
+    "kernels": {"avro", "legacy", "lines", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "header", "inspection", "legacy", "lines", "scalar",
         "times",

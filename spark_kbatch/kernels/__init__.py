@@ -4,6 +4,7 @@
     routing   choose the batch that each row goes to
     legacy    read and write messages of V0 and V1
     lines     write records as lines of text
+    avro      decode Avro values, as programs say that are made of schemas
     llvm      vector code, each with a plain twin
     jit       compile once per machine, load later
 
