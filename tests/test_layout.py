@@ -48,7 +48,7 @@ DOORS = {
     "options": {
         "arguments", "columns", "group", "kinds", "mirror", "option", "paths", "producer", "read", "remote", "security", "server", "topic", "write",
     },
-    "kernels": {"avro", "legacy", "lines", "records", "routing"},
+    "kernels": {"avro", "avro_encoding", "legacy", "lines", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "header", "inspection", "legacy", "lines", "scalar",
         "times",

@@ -15,8 +15,16 @@ import pyarrow as pa
 from spark_kbatch.kernels import avro as kernels
 from spark_kbatch.values import layout as columns
 from spark_kbatch.values.avro_schema import Schema
-from spark_kbatch.values.flat import Array, ByteStrings, assembled, bounds_of, frozen, pieces, spans
-from spark_kbatch.values.framing import HEADER_SIZE, described, split
+from spark_kbatch.values.flat import (
+    Array,
+    ByteStrings,
+    assembled,
+    bounds_of,
+    frozen,
+    pieces,
+    strings_of,
+)
+from spark_kbatch.values.framing import HEADER_SIZE, described, split, unknown
 from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout, layout
 from spark_kbatch.values.resolution import Programs
 from spark_kbatch.values.row_errors import REASONS, RowError
@@ -83,7 +91,7 @@ class AvroDecoder:
         """Return the schema ids of framed values that no writer was added for, in ascending order."""
         known, found = {*self._starts, *self._unreadable}, set[int]()
         for piece in pieces(array):
-            framed = split(spans(piece))
+            framed = split(strings_of(piece))
             found.update(np.unique(framed.schema_ids[framed.is_framed]).tolist())
         return sorted(found - known)
 
@@ -100,7 +108,7 @@ class AvroDecoder:
         Raises:
             OverflowError: an array whose values do not fit into one array: pass it as a chunked one.
         """
-        whole = [self._decode_piece(spans(piece), schema_id) for piece in pieces(array)]
+        whole = [self._decode_piece(strings_of(piece), schema_id) for piece in pieces(array)]
         chunks, ids, errors, first = [], [], [], 0
         for decoded in (part for parts in whole for part in parts):
             chunks.append(decoded.values)
@@ -165,7 +173,7 @@ class AvroDecoder:
     def _without_program(self, row: int, value: bytes, schema_id: int, is_framed: bool) -> RowError:
         if not is_framed:
             return RowError(row, f"the value is not in Confluent's framing: {described(value)}")
-        reason = self._unreadable.get(schema_id, "the schema is not known")
+        reason = self._unreadable.get(schema_id) or unknown(schema_id, value)
         return RowError(row, reason, schema_id=schema_id)
 
 
@@ -197,7 +205,7 @@ class _SlotArrays:
     def decoded(self, rows: ByteStrings, routes: _Routes) -> DecodedValues:
         """Decode rows, and return them as one Arrow array."""
         self._data, count = rows.data, len(rows.valid)
-        self._constants = frozen(np.frombuffer(bytes(self._programs.constants), np.uint8))
+        self._constants = self._programs.compiled().constants
         found = self._run(rows, routes)
         self._counts[ROWS] = count
         values = self._array(self._layout.root)
@@ -207,9 +215,7 @@ class _SlotArrays:
 
     def _run(self, rows: ByteStrings, routes: _Routes) -> Array:
         """Have the kernel decode all rows, and make room where it finds too little; return its errors."""
-        count, programs = len(rows.valid), self._programs
-        program = np.array(programs.operations, np.int64).reshape(-1, kernels.OPERATION_COLUMNS)
-        table = np.array(programs.table, np.int64)
+        count, compiled = len(rows.valid), self._programs.compiled()
         capacity = np.full(len(self._counts), count + 16, np.int64)
         capacity[ROWS], capacity[NOWHERE] = count, 0
         self._make_room(capacity)
@@ -222,7 +228,7 @@ class _SlotArrays:
             room[NOWHERE] = _NO_LIMIT
             row = kernels.decode_rows(
                 rows.data, frozen(routes.begins.astype(np.int64)), frozen(rows.bounds[1:].copy()),
-                frozen(routes.starts), frozen(program), frozen(table), frozen(self._bases),
+                frozen(routes.starts), compiled.operations, compiled.table, frozen(self._bases),
                 frozen(self._levels), row, self._values, self._values.view(np.float32),
                 self._values.view(np.float64), self._valid, room, self._counts, saved, stack, found,
                 needed,

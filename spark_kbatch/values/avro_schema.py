@@ -25,6 +25,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
 from spark_kbatch.errors import SchemaError
@@ -34,7 +35,14 @@ _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NESTING_MAX = 200  # Python's own stack ends at a thousand calls
 
-NO_DEFAULT: Any = object()  # None is a default of its own
+
+class _Missing(Enum):
+    """What stands for a default that a field does not have; None is a default of its own."""
+
+    DEFAULT = "no default"
+
+
+NO_DEFAULT: Any = _Missing.DEFAULT
 
 
 class LogicalType(NamedTuple):

@@ -31,7 +31,7 @@ def frozen(array: Array) -> Array:
     return array
 
 
-def spans(array: pa.Array) -> ByteStrings:
+def strings_of(array: pa.Array) -> ByteStrings:
     """Return a view of an Arrow array of byte strings, whose data begins at the first of them.
 
     Raises:
@@ -62,6 +62,8 @@ def spans(array: pa.Array) -> ByteStrings:
 def valid_bytes(array: pa.Array) -> Array:
     """Return uint8[n]: 1 for a value, 0 for null."""
     bitmap, count = array.buffers()[0], len(array)
+    if pa.types.is_null(array.type):
+        return np.zeros(count, np.uint8)
     if bitmap is None or array.null_count == 0:
         return np.ones(count, np.uint8)
     bits = np.unpackbits(
@@ -71,15 +73,21 @@ def valid_bytes(array: pa.Array) -> Array:
 
 
 def pieces(array: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
-    """Yield an array in slices, each with at most PIECE_BYTES_MAX bytes if a single row has no more."""
+    """Yield an array in slices, each with at most PIECE_BYTES_MAX bytes if a single row has no more.
+
+    Raises:
+        OverflowError: a row whose positions have more than 31 bits.
+    """
     for chunk in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
         if chunk.nbytes <= PIECE_BYTES_MAX:
             yield chunk
             continue
-        bounds, first = spans(chunk).bounds, 0
+        bounds, first = strings_of(chunk).bounds, 0
         while first < len(chunk):
             fits = int(np.searchsorted(bounds, bounds[first] + PIECE_BYTES_MAX, "right")) - 1
             end = min(max(fits, first + 1), len(chunk))
+            if bounds[end] - bounds[first] >= 2 * PIECE_BYTES_MAX:
+                raise OverflowError("a single value has more than 2 GiB")
             yield chunk.slice(first, end - first)
             first = end
 

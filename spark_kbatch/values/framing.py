@@ -48,6 +48,13 @@ def header(schema_id: int) -> bytes:
     return bytes([_MAGIC]) + schema_id.to_bytes(HEADER_SIZE - 1, "big")
 
 
+def unknown(schema_id: int, value: bytes) -> str:
+    """Return what to say of a framed value whose schema no one has."""
+    if schema_id == 0 and len(value) >= 1 + 8:
+        return "the schema is not known: with an id of 0 it looks like Apicurio's framing, with ids of 8 bytes"
+    return "the schema is not known"
+
+
 def described(value: bytes) -> str:
     """Return what bytes look like that are not in Confluent's framing, for an error."""
     if not value:

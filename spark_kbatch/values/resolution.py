@@ -24,7 +24,6 @@ the items of an empty array, do no harm.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -37,7 +36,6 @@ from spark_kbatch.values.avro_schema import (
     ArraySchema,
     EnumSchema,
     FixedSchema,
-    LogicalType,
     MapSchema,
     NamedSchema,
     PrimitiveSchema,
@@ -48,10 +46,12 @@ from spark_kbatch.values.avro_schema import (
     described,
     short_name,
 )
+from spark_kbatch.values.defaults import fits, unscaled
+from spark_kbatch.values.flat import Array, frozen
 from spark_kbatch.values.layout import NO_SLOT, NOWHERE, Column, ColumnLayout
 from spark_kbatch.values.sizes import fixed_size, least_size
+from spark_kbatch.values.times import INT32, INT64, bounds, column_unit, default_factor, unit_of
 
-_INT32, _INT64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
 _PROMOTIONS: Mapping[str, frozenset[str]] = {
     "int": frozenset({"long", "float", "double"}),
     "long": frozenset({"float", "double"}),
@@ -60,33 +60,14 @@ _PROMOTIONS: Mapping[str, frozenset[str]] = {
     "bytes": frozenset({"string"}),
 }
 _WORD = 2**64
-_FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
-class Unit(NamedTuple):
-    """What a time counts, from when, in parts of a second."""
+class CompiledPrograms(NamedTuple):
+    """Programs as the kernel takes them: read-only arrays."""
 
-    family: str
-    per_second: int
-
-
-def _unit(logical: LogicalType | None) -> Unit | None:
-    """Return the unit of a logical type that is a time, None for any other."""
-    if logical is None:
-        return None
-    family, _, part = logical.name.rpartition("-")
-    parts = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
-    if part in parts:
-        return Unit(family, parts[part])
-    return Unit("date", 1) if logical.name == "date" else None
-
-
-def _column_unit(logical: LogicalType | None) -> Unit | None:
-    """Return the unit in which a column of the reader's type counts."""
-    unit = _unit(logical)
-    if unit is not None and unit.family.endswith("timestamp") and unit.per_second == 1_000:
-        return Unit(unit.family, 1_000_000)  # as Arrow and Spark have it
-    return unit
+    operations: Array  # int64[operations, 5]
+    table: Array  # int64
+    constants: Array  # uint8
 
 
 class Programs:
@@ -97,29 +78,42 @@ class Programs:
 
     def __init__(self, reader: Schema, reader_layout: ColumnLayout) -> None:
         self._reader, self._layout = reader, reader_layout
-        self.operations: list[tuple[int, int, int, int, int]] = []
         self.paths: list[str] = []  # of the field that an operation is for
         self.reasons: dict[int, str] = {}  # why an operation that fails does
-        self.table: list[int] = []
-        self.constants = bytearray()
+        self._operations: list[tuple[int, int, int, int, int]] = []
+        self._table: list[int] = []
+        self._constants = bytearray()
+        self._compiled: CompiledPrograms | None = None
         self._spans: dict[bytes, int] = {}
         self._calls: list[tuple[int, RecordSchema]] = []  # operations that pass over a record
         self._passed: dict[int, tuple[RecordSchema, int]] = {}  # where that starts, by identity
 
     def add(self, writer: Schema) -> int:
         """Add the program of a writer's schema; return where it starts."""
-        start = len(self.operations)
+        start = len(self._operations)
         self._resolve(writer, self._reader, self._layout.root, "")
         self._emit(kernels.END, "")
         while self._calls:
             pc, record = self._calls.pop()
             if id(record) not in self._passed:
-                self._passed[id(record)] = record, len(self.operations)
+                self._passed[id(record)] = record, len(self._operations)
                 for field in record.fields:
                     self._pass_over(field.type, f"{short_name(record.name)}.{field.name}")
                 self._emit(kernels.RETURN, short_name(record.name))
             self._patch(pc, self._passed[id(record)][1])
+        self._compiled = None
         return start
+
+    def compiled(self) -> CompiledPrograms:
+        """Return the programs of all writers that were added."""
+        if self._compiled is None:
+            shape = (-1, kernels.OPERATION_COLUMNS)
+            self._compiled = CompiledPrograms(
+                frozen(np.array(self._operations, np.int64).reshape(shape)),
+                frozen(np.array(self._table, np.int64)),
+                frozen(np.frombuffer(bytes(self._constants), np.uint8)),
+            )
+        return self._compiled
 
     def _emit(
         self,
@@ -137,14 +131,14 @@ class Programs:
     def _emit_at(
         self, code: int, path: str, slot: int, first: int = 0, second: int = 0, third: int = 0
     ) -> int:
-        self.operations.append((code, slot, first, second, third))
+        self._operations.append((code, slot, first, second, third))
         self.paths.append(path)
-        return len(self.operations) - 1
+        return len(self._operations) - 1
 
     def _patch(self, pc: int, first: int) -> None:
         """Set the first argument of an operation that was emitted before its value was known."""
-        code, slot, _, second, third = self.operations[pc]
-        self.operations[pc] = code, slot, first, second, third
+        code, slot, _, second, third = self._operations[pc]
+        self._operations[pc] = code, slot, first, second, third
 
     def _fail(self, path: str, reason: str) -> None:
         self.reasons[self._emit(kernels.FAIL, path, None, kernels.UNRESOLVED)] = reason
@@ -152,8 +146,8 @@ class Programs:
     def _span(self, data: bytes) -> int:
         """Return the span of a constant."""
         if data not in self._spans:
-            self._spans[data] = (len(self.constants) << 32 | len(data)) - 2**63
-            self.constants += data
+            self._spans[data] = (len(self._constants) << 32 | len(data)) - 2**63
+            self._constants += data
         return self._spans[data]
 
     # Resolution.
@@ -175,17 +169,17 @@ class Programs:
         self, writer: UnionSchema, path: str, emit_branch: Callable[[Schema], None]
     ) -> None:
         """Emit what reads the number of a branch, and each branch."""
-        count, at = len(writer.branches), len(self.table)
-        self.table += [0] * count
+        count, at = len(writer.branches), len(self._table)
+        self._table += [0] * count
         self._emit(kernels.BRANCH, path, None, at, count)
         jumps = []
         for index, branch in enumerate(writer.branches):
-            self.table[at + index] = len(self.operations)
+            self._table[at + index] = len(self._operations)
             emit_branch(branch)
             if index + 1 < count:
                 jumps.append(self._emit(kernels.JUMP, path))
         for pc in jumps:
-            self._patch(pc, len(self.operations))
+            self._patch(pc, len(self._operations))
 
     def _into_union(self, writer: Schema, reader: UnionSchema, column: Column, path: str) -> None:
         index = _branch_for(writer, reader)
@@ -247,10 +241,10 @@ class Programs:
                 self._pass_over(one.type, _below(path, one.name))
 
     def _enum(self, writer: EnumSchema, reader: EnumSchema, column: Column, path: str) -> None:
-        at = len(self.table)
+        at = len(self._table)
         for symbol in writer.symbols:
             known = symbol if symbol in reader.symbols else reader.default
-            self.table.append(kernels.NO_SYMBOL if known is None else self._span(known.encode()))
+            self._table.append(kernels.NO_SYMBOL if known is None else self._span(known.encode()))
         self._emit(kernels.SYMBOL, path, column, at, len(writer.symbols))
 
     def _list(
@@ -261,8 +255,8 @@ class Programs:
         block = self._emit(kernels.BLOCK, path, column, level)
         emit_item()
         self._emit(kernels.NEXT, path, None, block)
-        code, slot, first, _, _ = self.operations[block]
-        self.operations[block] = code, slot, first, len(self.operations), least
+        code, slot, first, _, _ = self._operations[block]
+        self._operations[block] = code, slot, first, len(self._operations), least
 
     def _map(self, writer: MapSchema, reader: MapSchema, column: Column, path: str) -> None:
         key, value = column.children
@@ -285,7 +279,7 @@ class Programs:
                 self._number(writer, reader, column, path)
             case ("int" | "long") as kind, target:
                 code = kernels.TO_FLOAT if target == "float" else kernels.TO_DOUBLE
-                self._emit(code, path, column, *(_INT32 if kind == "int" else _INT64))
+                self._emit(code, path, column, *(INT32 if kind == "int" else INT64))
             case "float", target:
                 self._emit(kernels.FLOAT if target == "float" else kernels.WIDEN, path, column)
             case "double", _:
@@ -296,16 +290,16 @@ class Programs:
     def _number(
         self, writer: PrimitiveSchema, reader: PrimitiveSchema, column: Column, path: str
     ) -> None:
-        written, wanted = _unit(writer.logical), _column_unit(reader.logical)
+        written, wanted = unit_of(writer.logical), column_unit(reader.logical)
         if written is None and wanted is not None:
-            written = _unit(reader.logical)  # the number is what the reader says that it is
+            written = unit_of(reader.logical)  # the number is what the reader says that it is
         factor = 1
         if written is not None and wanted is not None:
             factor = wanted.per_second // written.per_second
             if written.family != wanted.family or factor == 0:
                 self._fail(path, f"the writer's {described(writer)} cannot be read as {described(reader)}")  # fmt: skip
                 return
-        least, most = _bounds(writer.type, reader.type, factor)
+        least, most = bounds(writer.type, reader.type, factor)
         self._emit(kernels.NUMBER, path, column, least, most, factor)
 
     def _bytes(
@@ -342,9 +336,9 @@ class Programs:
 
     def _limits(self, precision: int) -> int:
         """Return where the table has the largest number of so many digits, and one less, as two words each."""
-        at = len(self.table)
+        at = len(self._table)
         for number in (10**precision - 1, 10**precision - 2):
-            self.table += [_signed(number % _WORD), number // _WORD]
+            self._table += [_signed(number % _WORD), number // _WORD]
         return at
 
     # What is passed over.
@@ -374,9 +368,9 @@ class Programs:
             case EnumSchema():
                 self._emit(kernels.PASS_NUMBER, path, None, 0, len(writer.symbols) - 1)
             case PrimitiveSchema(type="int"):
-                self._emit(kernels.PASS_NUMBER, path, None, *_INT32)
+                self._emit(kernels.PASS_NUMBER, path, None, *INT32)
             case PrimitiveSchema(type="long"):
-                self._emit(kernels.PASS_NUMBER, path, None, *_INT64)
+                self._emit(kernels.PASS_NUMBER, path, None, *INT64)
             case _:
                 self._emit(kernels.PASS_DATA, path)
 
@@ -393,7 +387,7 @@ class Programs:
                 f"the writer's schema has no field {field.name!r}, and the reader's {described(record)} has no "
                 "default for it",
             )
-        elif not _fits(field.type, field.default):
+        elif not fits(field.type, field.default):
             self._fail(path, f"the default of the field {field.name!r} is no {described(field.type)}")  # fmt: skip
         else:
             self._constant(field.type, field.default, column, path)
@@ -429,7 +423,7 @@ class Programs:
                 self._constant_scalar(schema, value, column, path)
 
     def _constant_of_union(self, union: UnionSchema, value: Any, column: Column, path: str) -> None:
-        branch = next(one for one in union.branches if _fits(one, value))
+        branch = next(one for one in union.branches if fits(one, value))
         wide = columns.merged_number(union)
         present = columns.present_branches(union)
         if branch not in present:
@@ -447,7 +441,7 @@ class Programs:
         if column.kind == columns.NULL:
             return
         if column.kind == columns.DECIMAL:
-            number = _unscaled(value)
+            number = unscaled(value)
             lower, upper = number % _WORD, number // _WORD
             self._emit_at(kernels.CONSTANT, path, column.slot + 1, upper)
             stored = _signed(lower)
@@ -460,7 +454,7 @@ class Programs:
         elif column.kind == columns.DOUBLE:
             stored = struct.unpack("<q", struct.pack("<d", value))[0]
         else:
-            stored = int(value) * _default_factor(schema.logical)
+            stored = int(value) * default_factor(schema.logical)
         self._emit(kernels.CONSTANT, path, column, stored)
 
 
@@ -527,14 +521,6 @@ def _have_one_name(writer: NamedSchema, reader: NamedSchema) -> bool:
     return short_name(writer.name) in names
 
 
-def _bounds(writer: str, reader: str, factor: int) -> tuple[int, int]:
-    """Return the least and the most number that fits both types, after it is multiplied."""
-    least, most = _INT32 if "int" in (writer, reader) else _INT64
-    return max(least, -(_INT64[1] // factor)) if factor > 1 else least, min(
-        most, _INT64[1] // factor
-    )
-
-
 def _without_logical(schema: Schema) -> Schema:
     return PrimitiveSchema(schema.type) if isinstance(schema, PrimitiveSchema) else schema
 
@@ -542,71 +528,3 @@ def _without_logical(schema: Schema) -> Schema:
 def _signed(word: int) -> int:
     """Return the int64 with the bits of a word."""
     return word - _WORD if word >= _WORD // 2 else word
-
-
-def _unscaled(value: str) -> int:
-    """Return the number that a default of bytes stands for."""
-    return int.from_bytes(value.encode("latin-1"), "big", signed=True)
-
-
-def _default_factor(logical: LogicalType | None) -> int:
-    written, stored = _unit(logical), _column_unit(logical)
-    return stored.per_second // written.per_second if written and stored else 1
-
-
-def _fits(schema: Schema, value: Any) -> bool:
-    """Return True if JSON is a default of a type: bytes as text of U+0000 to U+00FF; any branch of a union."""
-    match schema:
-        case UnionSchema():
-            return any(_fits(one, value) for one in schema.branches)
-        case RecordSchema():
-            return isinstance(value, dict) and all(
-                _fits(field.type, value.get(field.name, field.default)) for field in schema.fields
-            )
-        case ArraySchema():
-            return isinstance(value, list) and all(_fits(schema.items, one) for one in value)
-        case MapSchema():
-            return isinstance(value, dict) and all(_fits(schema.values, one) for one in value.values())  # fmt: skip
-        case EnumSchema():
-            return isinstance(value, str) and value in schema.symbols
-        case FixedSchema():
-            return _is_latin(value) and len(value) == schema.size and _fits_decimal(schema, value)
-        case _:
-            return _fits_primitive(schema, value)
-
-
-def _fits_primitive(schema: PrimitiveSchema, value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    match schema.type:
-        case "null":
-            return value is None
-        case "boolean":
-            return isinstance(value, bool)
-        case "int" | "long":
-            factor = _default_factor(schema.logical)
-            least, most = _bounds(schema.type, schema.type, factor)
-            return is_number and bool(least <= value <= most and int(value) == value)
-        case "float":
-            return is_number and bool(abs(value) <= _FLOAT_MAX)
-        case "double":
-            return is_number and bool(abs(value) <= sys.float_info.max)
-        case "bytes":
-            return _is_latin(value) and _fits_decimal(schema, value)
-        case _:
-            return isinstance(value, str) and _is_utf8(value)
-
-
-def _fits_decimal(schema: PrimitiveSchema | FixedSchema, value: str) -> bool:
-    logical = schema.logical
-    if logical is None or logical.name != "decimal":
-        return True
-    return bool(abs(_unscaled(value)) < 10**logical.precision)
-
-
-def _is_latin(value: Any) -> bool:
-    return isinstance(value, str) and all(ord(one) < 256 for one in value)
-
-
-def _is_utf8(value: str) -> bool:
-    """Return False for half of a surrogate pair, which JSON can have."""
-    return not any(0xD800 <= ord(one) < 0xE000 for one in value)

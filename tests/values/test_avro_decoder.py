@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from decimal import Decimal
 from typing import Any
 
@@ -91,6 +92,7 @@ def good() -> bytes:
         (framed(1, varint(5) + varint(0) + varint(-1)), "inner: a union has no branch of this number"),
         (framed(1, b"\xff" * 11), "number: a number has more than 64 bits"),
         (framed(2, b"\0"), "the schema is not known (schema id 2)"),
+        (framed(0, bytes(3) + b"\7" + b"data"), "Apicurio's framing"),
         (b"", "not in Confluent's framing: it is empty"),
         (b"\0\0\0\0", "only 4 of the 5 bytes"),
         (b'{"number": 5}', "it looks like JSON"),
@@ -257,6 +259,13 @@ def test_pieces_of_an_array_decode_as_the_whole(monkeypatch: pytest.MonkeyPatch)
     found = decode(array, _PARSED, {1: _PARSED})
     assert isinstance(found.values, pa.Array)
     assert found.values.to_pylist() == decoded(rows[1:]).values.to_pylist()
+
+
+def test_a_row_that_is_larger_than_positions_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr(flat, "PIECE_BYTES_MAX", 20)
+
+    with pytest.raises(OverflowError, match="a single value has more than 2 GiB"):
+        decode(pa.array([b"", bytes(40)], pa.large_binary()), _PARSED, {1: _PARSED})
 
 
 def test_rows_whose_column_would_be_too_large_decode_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
@@ -436,6 +445,26 @@ def test_a_count_that_the_bytes_cannot_hold_is_refused_before_room_is_made() -> 
     doubles = {"type": "array", "items": {"type": "array", "items": "double"}}
     assert "[]: " in error_of(doubles, varint(1) + varint(3) + bytes(16))
     assert "not one" in error_of(doubles, varint(-(2**63)))
+
+
+@pytest.mark.parametrize(
+    "items",
+    ["int", "string", {"type": "array", "items": "long"}, {"type": "bytes", "logicalType": "decimal", "precision": 9}],
+    ids=str,
+)  # fmt: skip
+def test_items_of_a_byte_each_take_at_most_64_times_their_bytes(items: Any) -> None:
+    count = 100_000
+    schema, data = {"type": "array", "items": items}, varint(count) + bytes(count + 1)
+    bare(schema, data)
+    tracemalloc.start()
+    try:
+        found = bare(schema, data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(found.values[0]) == count
+    assert peak < 64 * len(data)
 
 
 def test_a_block_may_say_its_size_which_is_not_relied_upon() -> None:

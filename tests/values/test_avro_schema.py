@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -164,6 +165,15 @@ def test_an_error_names_the_path_and_what_is_there(schema: Any, path: str, words
 
     assert error.value.path == path
     assert words in str(error.value)
+
+
+def test_a_schema_survives_pickling_with_its_circles_and_missing_defaults() -> None:
+    record = pickle.loads(pickle.dumps(parsed(a_record(("next", ["null", "R"])))))
+
+    assert isinstance(record, RecordSchema)
+    assert record.fields[0].default is NO_DEFAULT
+    assert isinstance(record.fields[0].type, UnionSchema)
+    assert record.fields[0].type.branches[1] is record
 
 
 def test_text_that_is_not_json_is_refused() -> None:
