@@ -33,7 +33,7 @@ from spark_kbatch.errors import SchemaError
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NESTING_MAX = 200  # Python's own stack ends at a thousand calls
+NESTING_MAX = 100  # Python's own stack ends at a thousand calls, of which each type takes a few
 
 
 class _Missing(Enum):
@@ -175,8 +175,9 @@ def parse(text: str, references: Iterable[str] = ()) -> Schema:
         SchemaError: it is not JSON, or no schema; names the path.
     """
     given = [_loaded(one, "a referenced schema") for one in references]
-    beside = {name: one for one in given for name in _top_names(one)}
-    return _Parser(beside).schema(_loaded(text, "the schema"), "", "", 0)
+    parser = _Parser({name: one for one in given for name in _top_names(one)})
+    parser.define_all()
+    return parser.schema(_loaded(text, "the schema"), "", "", 0)
 
 
 def _loaded(text: str, what: str) -> Any:
@@ -206,13 +207,23 @@ class _Parser:
         self._beside = dict(beside)  # JSON of the references that are not parsed yet, by full name
         self._named: dict[str, NamedSchema] = {}
 
+    def define_all(self) -> None:
+        """Parse the references, in their order as far as they do not need later ones."""
+        for name in list(self._beside):
+            self._define(name, 0)
+
+    def _define(self, name: str, depth: int) -> None:
+        tree = self._beside.pop(name, None)
+        if tree is not None and name not in self._named:
+            self.schema(tree, "", name, depth)
+
     def schema(self, tree: Any, namespace: str, path: str, depth: int) -> Schema:
         """Parse a schema at `path`, in the namespace of what it lies in."""
-        if depth > _NESTING_MAX:
-            raise SchemaError(path, f"types are nested deeper than {_NESTING_MAX}")
+        if depth > NESTING_MAX:
+            raise SchemaError(path, f"types are nested deeper than {NESTING_MAX}")
         match tree:
             case str():
-                return self._by_name(tree, namespace, path)
+                return self._by_name(tree, namespace, path, depth)
             case list():
                 return self._union(tree, namespace, path, depth)
             case {"type": str() as kind}:
@@ -221,12 +232,11 @@ class _Parser:
                 return self.schema(inner, namespace, path, depth + 1)
         raise SchemaError(path, f"a schema is a name, a list or an object with a type, not {_shown(tree)}")  # fmt: skip
 
-    def _by_name(self, name: str, namespace: str, path: str) -> Schema:
+    def _by_name(self, name: str, namespace: str, path: str, depth: int) -> Schema:
         if name in PRIMITIVES:
             return PrimitiveSchema(name)
         for full_name in (_full_name(name, namespace), name):
-            if full_name not in self._named and full_name in self._beside:
-                self.schema(self._beside.pop(full_name), "", full_name, 0)
+            self._define(full_name, depth + 1)
             if full_name in self._named:
                 return self._named[full_name]
         known = ", ".join(sorted({*self._named, *self._beside})) or "none"
@@ -247,7 +257,7 @@ class _Parser:
         if kind == "map":
             values = _required(tree, "values", path)
             return MapSchema(self.schema(values, namespace, f"{path}{{}}", depth + 1))
-        return self._by_name(kind, namespace, path)
+        return self._by_name(kind, namespace, path, depth)
 
     def _union(self, tree: list[Any], namespace: str, path: str, depth: int) -> Schema:
         branches = tuple(

@@ -43,6 +43,7 @@ import pyarrow as pa
 
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.values.avro_schema import (
+    NESTING_MAX,
     ArraySchema,
     EnumSchema,
     FixedSchema,
@@ -169,6 +170,8 @@ class _LayoutBuilder:
         self._columns_count += 1
         if self._columns_count > _COLUMNS_MAX:
             raise SchemaError(path, f"the schema has more than {_COLUMNS_MAX} columns: name the fields that are wanted")  # fmt: skip
+        if sum(map(path.count, ".[{")) > NESTING_MAX:
+            raise SchemaError(path, f"columns are nested deeper than {NESTING_MAX}")
         match schema:
             case RecordSchema():
                 return self._record(name, schema, level, path, inside)

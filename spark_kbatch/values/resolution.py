@@ -86,7 +86,7 @@ class Programs:
         self._compiled: CompiledPrograms | None = None
         self._spans: dict[bytes, int] = {}
         self._calls: list[tuple[int, RecordSchema]] = []  # operations that pass over a record
-        self._passed: dict[int, tuple[RecordSchema, int]] = {}  # where that starts, by identity
+        self._passed: dict[RecordSchema, int] = {}  # where that starts
 
     def add(self, writer: Schema) -> int:
         """Add the program of a writer's schema; return where it starts."""
@@ -95,12 +95,12 @@ class Programs:
         self._emit(kernels.END, "")
         while self._calls:
             pc, record = self._calls.pop()
-            if id(record) not in self._passed:
-                self._passed[id(record)] = record, len(self._operations)
+            if record not in self._passed:
+                self._passed[record] = len(self._operations)
                 for field in record.fields:
                     self._pass_over(field.type, f"{short_name(record.name)}.{field.name}")
                 self._emit(kernels.RETURN, short_name(record.name))
-            self._patch(pc, self._passed[id(record)][1])
+            self._patch(pc, self._passed[record])
         self._compiled = None
         return start
 
@@ -229,13 +229,13 @@ class Programs:
     ) -> None:
         self._emit(kernels.STRUCT, path, column)
         pairs = matched_fields(writer, reader)
-        read = {id(written): index for index, written in enumerate(pairs) if written is not None}
+        read = {written: index for index, written in enumerate(pairs) if written is not None}
         for field, written, child in zip(reader.fields, pairs, column.children, strict=True):
             if written is None:
                 self._default(reader, field, child, _below(path, field.name))
         for one in writer.fields:
-            if id(one) in read:
-                field, child = reader.fields[read[id(one)]], column.children[read[id(one)]]
+            if one in read:
+                field, child = reader.fields[read[one]], column.children[read[one]]
                 self._resolve(one.type, field.type, child, _below(path, field.name))
             else:
                 self._pass_over(one.type, _below(path, one.name))

@@ -204,6 +204,21 @@ def test_a_writer_can_be_added_between_calls() -> None:
     assert [error.row for error in found.errors] == [2]
 
 
+def test_a_pickled_decoder_decodes_and_takes_more_writers() -> None:
+    reader = parsed(a_record(("number", "long"), name="Order"))
+    decoder = AvroDecoder(reader)
+    decoder.add_writer(1, _PARSED)
+    copy: AvroDecoder = pickle.loads(pickle.dumps(decoder))
+    schemas = [parsed(_SCHEMA) for _ in range(20)]  # of which one may lie where another one did
+    for schema_id, schema in enumerate(schemas, 2):
+        copy.add_writer(schema_id, schema)
+
+    found = copy.decode(pa.array([written(a_row(schema_id), schema_id) for schema_id in range(1, 22)]))  # fmt: skip
+
+    assert found.errors == ()
+    assert found.values.field("number").to_pylist() == list(range(1, 22))
+
+
 # Every form of Arrow array.
 
 
@@ -289,6 +304,20 @@ def test_a_string_of_over_16_mib_is_whole() -> None:
     found = bare("string", varint(5) + b"short", varint(len(data)) + data)
 
     assert [len(value) for value in found.values.to_pylist()] == [5, 2**24 + 3]
+
+
+def test_rows_beyond_2_gib_of_a_large_array_are_read_where_they_are() -> None:
+    data = np.zeros(2**31 + 100, np.uint8)  # of which the system gives only what is written to
+    row = np.frombuffer(good(), np.uint8)
+    start = len(data) - len(row)
+    data[start:] = row
+    bounds = np.array([0, start, start, len(data)], np.int64)
+    array = pa.Array.from_buffers(pa.large_binary(), 3, [None, pa.py_buffer(bounds), pa.py_buffer(data)])  # fmt: skip
+
+    found = decode(array.slice(1), _PARSED, {1: _PARSED})
+
+    assert found.values.to_pylist() == [None, in_column(a_row(1))]
+    assert [str(error) for error in found.errors] == ["the value is not in Confluent's framing: it is empty"]  # fmt: skip
 
 
 def test_the_decoded_values_own_their_memory() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.values import layout
+from spark_kbatch.values.avro_decoder import decode
 from spark_kbatch.values.layout import arrow_type
 from tests.support.avro import a_record, parsed
 
@@ -143,3 +144,22 @@ def test_a_schema_that_grows_without_end_is_refused() -> None:
 
     with pytest.raises(SchemaError, match="more than 10000 columns"):
         arrow_type(parsed(schema))
+
+
+def test_records_that_lie_in_each_other_without_end_are_refused_before_the_stack_ends() -> None:
+    chain = [a_record(("x", "int"), name="R0")]
+    chain += [a_record(("x", f"R{n - 1}"), name=f"R{n}") for n in range(1, 2000)]
+    schema = parsed("R1999", *chain)
+
+    with pytest.raises(SchemaError, match="nested deeper"):
+        arrow_type(schema)
+
+
+def test_what_is_passed_over_may_be_nested_as_deep_and_as_wide_as_it_is() -> None:
+    chain = [a_record(("x", "int"), name="R0")]
+    chain += [a_record(("x", f"R{n - 1}"), ("y", f"R{n - 1}"), name=f"R{n}") for n in range(1, 90)]
+    deep = parsed(a_record(("deep", {"type": "array", "items": "R89"}), ("a", "int")), *chain)
+
+    found = decode(pa.array([b"\0\2"]), parsed(a_record(("a", "int"))), {1: deep}, framing="none")
+
+    assert found.values.to_pylist() == [{"a": 1}]
