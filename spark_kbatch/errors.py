@@ -7,6 +7,7 @@ KBatchError
     InvalidPartitionsError          a number of partitions that a topic cannot have
     InvalidReplicationFactorError   more replicas than log dirs or brokers
     InvalidRequiredAcksError
+    SchemaError                     path, reason: a schema that is none, or has no form in columns
   UnknownTopicOrPartitionError
   OffsetOutOfRangeError             offset, log_start_offset, log_end_offset
   DataLossError                     what was asked, what is left, why
@@ -150,6 +151,17 @@ class InvalidRequiredAcksError(ConfigError):
     required_acks: int
 
     _text = "acks is {required_acks}; accepted: -1 (all in-sync replicas), 0 and 1 (the leader)"
+
+
+@dataclass(eq=False, repr=False)
+class SchemaError(ConfigError):
+    """A schema of values that is not one, or a type in it that has no form in columns."""
+
+    path: str  # of the type, such as Order.customer.names[]; empty for the whole
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}" if self.path else self.reason
 
 
 class UnknownTopicOrPartitionError(KBatchError):

@@ -17,6 +17,7 @@ from spark_kbatch.errors import KBatchError
     [
         errors.ConfigError("a sentence"),
         errors.TopicAlreadyExistsError("events"),
+        errors.SchemaError("Order.customer", "no record"),
         errors.OffsetOutOfRangeError("events-0", 9, 0, 5, option="startingOffsets"),
         errors.CorruptRecordError("CRC", position=61, expected=1, found=2).at("0.log", 100),
         errors.RecordDeserializationError("events", 0, 7, "value", 3, 0xFF),

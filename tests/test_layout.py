@@ -26,7 +26,7 @@ LAYERS = (
     {"files"},
     {"options"},
     {"kernels"},
-    {"record"},
+    {"record", "values"},
     {"store"},
     {"producer", "consumer", "log", "wire"},
     {"catalog", "registry"},
@@ -48,7 +48,7 @@ DOORS = {
     "options": {
         "arguments", "columns", "group", "kinds", "mirror", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "write",
     },
-    "kernels": {"legacy", "lines", "records", "routing"},
+    "kernels": {"avro", "avro_encoding", "legacy", "lines", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "inspection", "legacy", "lines", "scalar",
         "times",

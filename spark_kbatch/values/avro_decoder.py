@@ -1,0 +1,367 @@
+"""Decoding of Avro values into one Arrow array of the reader's type, with an error for each bad row.
+
+The kernel stores numbers in slots, which then become Arrow arrays, column by column. No Python object is
+made for a row, except where it is bad. A row that is null, or bad, is null in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kbatch.kernels import avro as kernels
+from spark_kbatch.values import layout as columns
+from spark_kbatch.values.avro_schema import Schema
+from spark_kbatch.values.flat import (
+    Array,
+    ByteStrings,
+    assembled,
+    bounds_of,
+    frozen,
+    pieces,
+    strings_of,
+)
+from spark_kbatch.values.framing import HEADER_SIZE, described, split, unknown
+from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout, layout
+from spark_kbatch.values.resolution import Programs
+from spark_kbatch.values.row_errors import REASONS, RowError
+
+CONFLUENT, NONE = "confluent", "none"
+DEPTH_MAX = 500  # of records and lists that are passed over and contain themselves; Java's stack ends about there
+
+_LENGTH_BITS = np.int64(2**32 - 1)
+_NO_LIMIT = 2**62
+_LEFT_ALONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedValues:
+    """Values of one call, in the order of the rows that were given."""
+
+    values: (
+        pa.Array | pa.ChunkedArray
+    )  # chunked as the input, in more chunks where one would be too large
+    schema_ids: Array  # int32[n]; NO_SCHEMA_ID for a row that has no framing, and for null
+    errors: tuple[RowError, ...]  # in the order of rows
+
+    def error_texts(self) -> pa.Array:
+        """Return string[n], null for rows without an error."""
+        texts: list[str | None] = [None] * len(self.values)
+        for error in self.errors:
+            texts[error.row] = str(error)
+        return pa.array(texts, pa.string())
+
+
+class AvroDecoder:
+    """Decodes values of any writers' schemas into the columns of one reader's schema.
+
+    Not thread-safe while a writer is added; any number of threads may decode.
+    """
+
+    def __init__(self, reader: Schema) -> None:
+        """Prepare the columns.
+
+        Raises:
+            SchemaError: a type of the reader's has no form in columns; names the path.
+        """
+        self._layout: ColumnLayout = layout(reader)
+        self._programs = Programs(reader, self._layout)
+        self._starts: dict[int, int] = {}
+        self._unreadable: dict[int, str] = {}
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of decoded values."""
+        return self._layout.root.type
+
+    def add_writer(self, schema_id: int, writer: Schema) -> None:
+        """Make the values of a writer's schema readable. What of it cannot be resolved fails the rows that have it."""
+        self._starts[schema_id] = self._programs.add(writer)
+        self._unreadable.pop(schema_id, None)
+
+    def add_unreadable(self, schema_id: int, reason: str) -> None:
+        """Have rows of a schema fail with a reason: it is not known, or not Avro."""
+        if schema_id not in self._starts:
+            self._unreadable[schema_id] = reason
+
+    def missing(self, array: pa.Array | pa.ChunkedArray) -> list[int]:
+        """Return the schema ids of framed values that no writer was added for, in ascending order."""
+        known, found = {*self._starts, *self._unreadable}, set[int]()
+        for piece in pieces(array):
+            framed = split(strings_of(piece))
+            found.update(np.unique(framed.schema_ids[framed.is_framed]).tolist())
+        return sorted(found - known)
+
+    def decode(
+        self, array: pa.Array | pa.ChunkedArray, *, schema_id: int | None = None
+    ) -> DecodedValues:
+        """Decode values.
+
+        Args:
+            array: binary or string, or a large one of these; chunked or not. Only read.
+            schema_id: the writer's schema of all values, which then have no framing; by default each
+                has Confluent's, and says its own.
+
+        Raises:
+            OverflowError: an array whose values do not fit into one array: pass it as a chunked one.
+        """
+        whole = [self._decode_piece(strings_of(piece), schema_id) for piece in pieces(array)]
+        chunks, ids, errors, first = [], [], [], 0
+        for decoded in (part for parts in whole for part in parts):
+            chunks.append(decoded.values)
+            ids.append(decoded.schema_ids)
+            errors += [one._replace(row=one.row + first) for one in decoded.errors]
+            first += len(decoded.values)
+        if isinstance(array, pa.ChunkedArray):
+            values = pa.chunked_array(chunks, self.type)
+        else:
+            values = _joined(chunks, self.type)
+        schema_ids = np.concatenate(ids) if ids else np.empty(0, np.int32)
+        return DecodedValues(values, schema_ids, tuple(errors))
+
+    def _decode_piece(self, rows: ByteStrings, schema_id: int | None) -> list[DecodedValues]:
+        """Decode rows in one call, or in two where a column would be too large."""
+        try:
+            return [
+                _SlotArrays(self._layout, self._programs).decoded(
+                    rows, self._routes(rows, schema_id)
+                )
+            ]
+        except _TooLargeError:
+            count = len(rows.valid)
+            if count == 1:
+                raise OverflowError("a single value decodes into more than 2 GiB") from None
+            middle = count // 2
+            halves = (
+                (rows.bounds[: middle + 1], rows.valid[:middle]),
+                (rows.bounds[middle:], rows.valid[middle:]),
+            )
+            return [
+                part
+                for bounds, valid in halves
+                for part in self._decode_piece(ByteStrings(rows.data, bounds, valid), schema_id)
+            ]
+
+    def _routes(self, rows: ByteStrings, schema_id: int | None) -> _Routes:
+        """Return where the program of each row starts, and what is wrong with rows that have none."""
+        if schema_id is not None:
+            ids = np.full(len(rows.valid), schema_id, np.int32)
+            starts = np.where(rows.valid != 0, self._starts[schema_id], _LEFT_ALONE)
+            return _Routes(ids, starts.astype(np.int64), rows.bounds[:-1], [])
+        framed = split(rows)
+        starts = self._starts_of(framed.schema_ids)
+        starts[~framed.is_framed] = _LEFT_ALONE
+        errors = []
+        for row in np.flatnonzero((rows.valid != 0) & (starts == _LEFT_ALONE)).tolist():
+            begin, end = int(rows.bounds[row]), int(rows.bounds[row + 1])
+            value = rows.data[begin : min(end, begin + 32)].tobytes()
+            errors.append(self._without_program(row, value, int(framed.schema_ids[row]), bool(framed.is_framed[row])))  # fmt: skip
+        return _Routes(framed.schema_ids, starts, rows.bounds[:-1] + HEADER_SIZE, errors)
+
+    def _starts_of(self, schema_ids: Array) -> Array:
+        """Return where the program of each schema id starts, _LEFT_ALONE for one that has none."""
+        known = np.array(sorted(self._starts), np.int32)
+        if not len(known):
+            return np.full(len(schema_ids), _LEFT_ALONE, np.int64)
+        places = np.array([self._starts[one] for one in known.tolist()], np.int64)
+        at = np.minimum(np.searchsorted(known, schema_ids), len(known) - 1)
+        return np.where(known[at] == schema_ids, places[at], _LEFT_ALONE)
+
+    def _without_program(self, row: int, value: bytes, schema_id: int, is_framed: bool) -> RowError:
+        if not is_framed:
+            return RowError(row, f"the value is not in Confluent's framing: {described(value)}")
+        reason = self._unreadable.get(schema_id) or unknown(schema_id, value)
+        return RowError(row, reason, schema_id=schema_id)
+
+
+@dataclass(frozen=True, eq=False)
+class _Routes:
+    """How each row is decoded."""
+
+    schema_ids: Array  # int32[n]
+    starts: Array  # int64[n], of programs
+    begins: Array  # int64[n], where the value starts in the data
+    errors: list[RowError]
+
+
+class _TooLargeError(Exception):
+    """A column whose bytes or items an int32 does not count."""
+
+
+class _SlotArrays:
+    """The slots that the rows of one call are decoded into."""
+
+    def __init__(self, its_layout: ColumnLayout, programs: Programs) -> None:
+        self._layout, self._programs = its_layout, programs
+        self._levels = np.array(its_layout.slot_levels, np.int64)
+        self._counts = np.zeros(its_layout.levels_count, np.int64)
+        self._data = self._constants = self._valid = np.empty(0, np.uint8)
+        self._values, self._sizes = np.empty(0, np.int64), np.zeros_like(self._levels)
+        self._bases = np.zeros(len(self._levels), np.uint64)
+
+    def decoded(self, rows: ByteStrings, routes: _Routes) -> DecodedValues:
+        """Decode rows, and return them as one Arrow array."""
+        self._data, count = rows.data, len(rows.valid)
+        self._constants = self._programs.compiled().constants
+        found = self._run(rows, routes)
+        self._counts[ROWS] = count
+        values = self._array(self._layout.root)
+        errors = sorted([*routes.errors, *self._errors(found, rows, routes)])
+        ids = np.where(rows.valid != 0, routes.schema_ids, -1).astype(np.int32)
+        return DecodedValues(values, ids, tuple(errors))
+
+    def _run(self, rows: ByteStrings, routes: _Routes) -> Array:
+        """Have the kernel decode all rows, and make room where it finds too little; return its errors."""
+        count, compiled = len(rows.valid), self._programs.compiled()
+        capacity = np.full(len(self._counts), count + 16, np.int64)
+        capacity[ROWS], capacity[NOWHERE] = count, 0
+        self._make_room(capacity)
+        found = np.zeros((3, count), np.int64)
+        stack = np.zeros((DEPTH_MAX, kernels.STACK_COLUMNS), np.int64)
+        saved, needed = np.zeros_like(self._counts), np.zeros(2, np.int64)
+        row = 0
+        while True:
+            room = capacity.copy()
+            room[NOWHERE] = _NO_LIMIT
+            row = kernels.decode_rows(
+                rows.data, frozen(routes.begins.astype(np.int64)), frozen(rows.bounds[1:].copy()),
+                frozen(routes.starts), compiled.operations, compiled.table, frozen(self._bases),
+                frozen(self._levels), row, self._values, self._values.view(np.float32),
+                self._values.view(np.float64), self._valid, room, self._counts, saved, stack, found,
+                needed,
+            )  # fmt: skip
+            if row == count:
+                return found
+            level, places = needed.tolist()
+            capacity[level] = max(2 * capacity[level], places)
+            self._make_room(capacity)
+
+    def _make_room(self, capacity: Array) -> None:
+        """Give each slot as many places as its level has, and keep what is there."""
+        sizes = capacity[self._levels]
+        bases = (np.cumsum(sizes) - sizes).astype(np.uint64)
+        values = np.zeros(int(sizes.sum()), np.int64)
+        valid = np.zeros(len(values), np.uint8)
+        if hasattr(self, "_bases"):
+            for slot, old, new in zip(
+                range(len(bases)), self._bases.tolist(), bases.tolist(), strict=True
+            ):
+                size = int(min(sizes[slot], self._sizes[slot]))
+                values[new : new + size] = self._values[old : old + size]
+                valid[new : new + size] = self._valid[old : old + size]
+        self._bases, self._sizes, self._values, self._valid = bases, sizes, values, valid
+
+    def _errors(self, found: Array, rows: ByteStrings, routes: _Routes) -> list[RowError]:
+        errors = []
+        for row in np.flatnonzero(found[0]).tolist():
+            code, position, pc = found[:, row].tolist()
+            reason = self._programs.reasons[pc] if code == kernels.UNRESOLVED else REASONS[code]
+            position += int(routes.begins[row] - rows.bounds[row])
+            schema_id = int(routes.schema_ids[row])
+            errors.append(RowError(row, reason, self._programs.paths[pc], position, schema_id))
+        return errors
+
+    # Slots become Arrow arrays.
+
+    def _array(self, column: Column) -> pa.Array:
+        """Return a column as an Arrow array, with all its children."""
+        count = int(self._counts[column.level])
+        if column.kind == columns.NULL:
+            return pa.nulls(count)
+        base = int(self._bases[column.slot])
+        values, valid = self._values[base : base + count], self._valid[base : base + count]
+        match column.kind:
+            case columns.STRUCT:
+                children = [self._array(child) for child in column.children]
+                return assembled(column.type, count, valid, [], children)
+            case columns.LIST | columns.MAP:
+                return self._lists(column, values, valid)
+            case columns.BYTES | columns.TEXT:
+                return self._strings(column, values, valid)
+            case columns.DECIMAL:
+                upper = int(self._bases[column.slot + 1])
+                halves = np.stack([values, self._values[upper : upper + count]], axis=1)
+                return assembled(column.type, count, valid, [halves])
+        return assembled(column.type, count, valid, [_numbers(column, values)])
+
+    def _lists(self, column: Column, lengths: Array, valid: Array) -> pa.Array:
+        bounds = _bounds(lengths)
+        children = [self._array(child) for child in column.children]
+        if column.kind == columns.MAP:
+            entries = column.type.key_field, column.type.item_field
+            items = len(children[0])
+            children = [
+                pa.Array.from_buffers(pa.struct(entries), items, [None], 0, children=children)
+            ]
+        return assembled(column.type, len(lengths), valid, [bounds], children)
+
+    def _strings(self, column: Column, found: Array, valid: Array) -> pa.Array:
+        bounds = _bounds(found & _LENGTH_BITS)
+        data = np.empty(int(bounds[-1]), np.uint8)
+        kernels.copy_spans(self._data, self._constants, frozen(found), frozen(bounds), data)
+        return assembled(column.type, len(found), valid, [bounds, data])
+
+
+def _bounds(lengths: Array) -> Array:
+    bounds = bounds_of(lengths)
+    if bounds is None:
+        raise _TooLargeError
+    return bounds
+
+
+def _numbers(column: Column, values: Array) -> Array:
+    """Return int64[n] as what the buffer of an Arrow type has."""
+    if column.kind == columns.BOOLEAN:
+        return np.packbits(values != 0, bitorder="little")
+    if column.kind == columns.FLOAT:
+        return np.ascontiguousarray(values.view(np.float32)[::2])
+    return values.astype(np.int32) if column.type.bit_width == 32 else values.copy()
+
+
+def _joined(chunks: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    if len(chunks) == 1:
+        return chunks[0]
+    try:
+        return pa.concat_arrays(chunks) if chunks else pa.array([], kind)
+    except pa.ArrowInvalid as error:
+        raise OverflowError(
+            "the values do not fit into one Arrow array: pass them as a chunked one"
+        ) from error
+
+
+def decode(
+    array: pa.Array | pa.ChunkedArray,
+    reader: Schema,
+    writers: Mapping[int, Schema] | None = None,
+    *,
+    framing: str = CONFLUENT,
+) -> DecodedValues:
+    """Decode Avro values into an Arrow array of the reader's type.
+
+    Args:
+        array: binary or string, or a large one of these; chunked or not. Only read.
+        reader: what the result has: see `projection` for a part of a schema.
+        writers: the schemas that wrote the values, by id. By default the reader's schema wrote all, which
+            goes with a framing of "none".
+        framing: "confluent", each value says the id of its schema; "none", one schema wrote all.
+
+    Returns:
+        The values, null where a row is null or bad, and the errors of bad rows.
+
+    Raises:
+        SchemaError: a type of the reader's has no form in columns; names the path.
+    """
+    decoder = AvroDecoder(reader)
+    writers = {0: reader} if writers is None else writers
+    for schema_id, writer in writers.items():
+        decoder.add_writer(schema_id, writer)
+    if framing == CONFLUENT:
+        return decoder.decode(array)
+    if framing != NONE or len(writers) != 1:
+        raise ValueError(
+            "a framing is confluent, or none with the one schema that wrote all values"
+        )
+    return decoder.decode(array, schema_id=next(iter(writers)))

@@ -1,0 +1,74 @@
+"""Confluent's framing of values: which schema wrote each, and where it starts.
+
+    bytes   field
+    1       0, the magic byte
+    4       schema id, int32, big-endian
+            the value
+
+Source: Confluent's documentation "Formats, Serializers, and Deserializers", "Wire format".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_kbatch.values.flat import Array, ByteStrings
+
+HEADER_SIZE = 5
+NO_SCHEMA_ID = -1
+_MAGIC = 0
+
+
+class Framed(NamedTuple):
+    """n values in Confluent's framing."""
+
+    schema_ids: Array  # int32[n], NO_SCHEMA_ID where `is_framed` is not set
+    is_framed: Array  # bool[n]; not set for null
+
+
+def split(rows: ByteStrings) -> Framed:
+    """Return the schema id of each row that has the framing; the value starts HEADER_SIZE bytes later."""
+    sizes = np.diff(rows.bounds)
+    is_framed = (rows.valid != 0) & (sizes >= HEADER_SIZE)
+    schema_ids = np.full(len(sizes), NO_SCHEMA_ID, np.int32)
+    if is_framed.any():
+        windows = np.lib.stride_tricks.sliding_window_view(rows.data, HEADER_SIZE)
+        headers = windows[rows.bounds[:-1][is_framed]]
+        with_magic = headers[:, 0] == _MAGIC
+        is_framed[is_framed] = with_magic
+        ids = np.ascontiguousarray(headers[with_magic, 1:])
+        schema_ids[is_framed] = ids.view(">i4")[:, 0]
+    return Framed(schema_ids, is_framed)
+
+
+def header(schema_id: int) -> bytes:
+    """Return the bytes in front of a value that a schema wrote."""
+    return bytes([_MAGIC]) + schema_id.to_bytes(HEADER_SIZE - 1, "big")
+
+
+def unknown(schema_id: int, value: bytes) -> str:
+    """Return what to say of a framed value whose schema no one has."""
+    if schema_id == 0 and len(value) >= 1 + 8:
+        return "the schema is not known: with an id of 0 it looks like Apicurio's framing, with ids of 8 bytes"
+    return "the schema is not known"
+
+
+def described(value: bytes) -> str:
+    """Return what bytes look like that are not in Confluent's framing, for an error."""
+    if not value:
+        return "it is empty"
+    if value[0] == _MAGIC:
+        return f"it has only {len(value)} of the {HEADER_SIZE} bytes"
+    if value[0] in b"{[":
+        return "it looks like JSON"
+    if value.startswith(b"\xc3\x01"):
+        return "it looks like Avro's single-object encoding"
+    if value.startswith(b"Obj\x01"):
+        return "it looks like an Avro file"
+    if len(value) >= 18 and value[0] == 3 and value[1] in (0, 5):
+        return "it looks like the framing of AWS Glue"
+    if len(value) >= 17 and value[0] == 1:
+        return "it looks like Confluent's framing with a GUID in place of an id"
+    return f"its first byte is {value[0]:#04x}"

@@ -1,0 +1,102 @@
+"""The part of a reader's schema that is wanted: some fields of its records, in the order that is asked for.
+
+What remains is the schema's own: types, aliases, defaults and the names of records. A field that is left
+out is passed over in each record, and may be of a type that no column can have, as in a recursive record.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import replace
+
+from spark_kbatch.errors import SchemaError
+from spark_kbatch.values.avro_schema import (
+    ArraySchema,
+    MapSchema,
+    PrimitiveSchema,
+    RecordField,
+    RecordSchema,
+    Schema,
+    UnionSchema,
+    described,
+    short_name,
+)
+
+# Names of fields, each with what is wanted of its type: all of it where no names follow.
+Wanted = dict[str, "Wanted"]
+
+
+def wanted_fields(paths: Iterable[str]) -> Wanted:
+    """Return what dotted paths such as `customer.id` ask for, where `customer` asks for all below it."""
+    tree: Wanted = {}
+    whole: set[tuple[str, ...]] = set()
+    for path in paths:
+        names = tuple(path.split("."))
+        if any(names[:size] in whole for size in range(1, len(names) + 1)):
+            continue
+        whole.add(names)
+        node = tree
+        for name in names:
+            node = node.setdefault(name, {})
+        node.clear()
+    return tree
+
+
+def project(schema: Schema, wanted: Wanted) -> Schema:
+    """Return a schema with the wanted fields only, through arrays, maps and unions with null.
+
+    Raises:
+        SchemaError: a field that a record does not have, or fields of what is no record.
+    """
+    name = short_name(schema.name) if isinstance(schema, RecordSchema) else ""
+    return _projected(schema, wanted, name)
+
+
+def _projected(schema: Schema, wanted: Wanted, path: str) -> Schema:
+    if not wanted:
+        return schema
+    match schema:
+        case ArraySchema():
+            return ArraySchema(_projected(schema.items, wanted, f"{path}[]"))
+        case MapSchema():
+            return MapSchema(_projected(schema.values, wanted, f"{path}{{}}"))
+        case UnionSchema() if len(_present(schema)) == 1:
+            return UnionSchema(
+                tuple(
+                    one if _is_null(one) else _projected(one, wanted, path)
+                    for one in schema.branches
+                )
+            )
+        case RecordSchema():
+            fields = tuple(
+                replace(found, type=_projected(found.type, below, f"{path}.{found.name}"))
+                for found, below in _found(schema, wanted, path)
+            )
+            return RecordSchema(schema.name, schema.aliases, fields)
+    raise SchemaError(path, f"{described(schema)} has no field {next(iter(wanted))!r}")
+
+
+def _found(record: RecordSchema, wanted: Wanted, path: str) -> list[tuple[RecordField, Wanted]]:
+    """Return the wanted fields of a record: by their name, or by the only one that differs in case alone."""
+    by_name = {one.name: one for one in record.fields}
+    found: list[tuple[RecordField, Wanted]] = []
+    for name, below in wanted.items():
+        alike = [one for one in record.fields if one.name.casefold() == name.casefold()]
+        match = by_name.get(name) or (alike[0] if len(alike) == 1 else None)
+        if match is None:
+            near = difflib.get_close_matches(name, by_name, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"its fields are: {', '.join(by_name)}"
+            raise SchemaError(path, f"{described(record)} has no field {name!r}; {hint}")
+        if any(match is other for other, _ in found):
+            raise SchemaError(path, f"the field {match.name!r} is asked for twice")
+        found.append((match, below))
+    return found
+
+
+def _present(union: UnionSchema) -> list[Schema]:
+    return [one for one in union.branches if not _is_null(one)]
+
+
+def _is_null(schema: Schema) -> bool:
+    return isinstance(schema, PrimitiveSchema) and schema.type == "null"
