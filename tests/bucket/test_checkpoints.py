@@ -132,6 +132,21 @@ def test_a_topic_that_was_created_again_with_its_id_has_nothing_of_the_first_one
     assert ranges(reader) == [(0, 1)]
 
 
+def test_a_builder_that_rests_on_anothers_checkpoint_names_nothing_of_an_earlier_topic(
+    objects: ScriptedObjects,
+) -> None:
+    builder = a_ledger(objects, every=10**6, seed=2)
+    grow(a_ledger(objects, every=4), 3)
+    builder.commit(lambda _: TopicDeletion(TOPIC_ID))
+    builder.commit(lambda _: TopicCreation(TOPIC_ID, "events", (0, 0)))
+    grow(builder, 2)
+
+    assert builder._checkpoints.build(builder.state)
+
+    assert [*roots(objects)] == [4, 8]
+    assert ranges(a_ledger(objects)) == ranges(builder) == [(0, 1)]
+
+
 def test_a_builder_goes_on_from_the_newest_checkpoint_and_not_from_its_own(
     objects: ScriptedObjects,
 ) -> None:

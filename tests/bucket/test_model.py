@@ -15,10 +15,11 @@ from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, unpack_heads
 from spark_kbatch.bucket.entries import NO_ENTRY_ID, Entry, decode, encode
 from spark_kbatch.bucket.extents import Stretch
-from spark_kbatch.bucket.ledger import Ledger
+from spark_kbatch.bucket.ledger import NOT_COMMITTED, Ledger
 from spark_kbatch.bucket.objects import CreateAnswer
 from spark_kbatch.bucket.sealed import sum_of, unseal
 from spark_kbatch.bucket.state import LedgerState, PartRef, TopicExtents
+from spark_kbatch.errors import CommitError, OutcomeUnknownError
 from tests.support.bucket_schedules import Adversary, Process, Writer, run_model, run_models
 from tests.support.simulated_bucket import ProcessObjects
 
@@ -128,6 +129,29 @@ def _free_a_name_of_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Adversary, "tombstones", tombstones)
 
 
+def _deny_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say that nothing is visible where no answer came."""
+
+    def create(self: Ledger, entry: Entry, deadline_ms: int) -> bool:
+        try:
+            return real(self, entry, deadline_ms)
+        except OutcomeUnknownError as error:
+            raise CommitError(NOT_COMMITTED, str(error)) from None
+
+    real = Ledger._create
+    monkeypatch.setattr(Ledger, "_create", create)
+
+
+def _propose_again_while_one_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take a lost answer for a lost race."""
+
+    def create(self: Ledger, entry: Entry, deadline_ms: int) -> bool:
+        answer = self._ask_to_create(names.entry_name(entry.number), encode(entry))
+        return answer is CreateAnswer.CREATED
+
+    monkeypatch.setattr(Ledger, "_create", create)
+
+
 FAULTS: list[Fault] = [
     _skip_the_look_after_exists,
     _take_the_next_number_while_one_is_unknown,
@@ -138,6 +162,8 @@ FAULTS: list[Fault] = [
     _believe_the_hint,
     _do_not_check_the_number_in_names,
     _free_a_name_of_the_ledger,
+    _deny_what_is_unknown,
+    _propose_again_while_one_is_unknown,
 ]
 
 
