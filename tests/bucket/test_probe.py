@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects, ObjectInfo
 from spark_kbatch.bucket.probe import CREATORS, probe
 from spark_kbatch.bucket.real_objects import RealObjects
+from spark_kbatch.errors import ObjectAccessDeniedError
 
 
 class TwoSteps(MemoryObjects):
@@ -53,6 +54,13 @@ class ListsLate(MemoryObjects):
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         return iter(())
+
+
+class MayNotDelete(MemoryObjects):
+    """A store that lets this process write, and not delete."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        raise ObjectAccessDeniedError("delete", next(iter(names)), "no right to it")
 
 
 class LosesAnswers(MemoryObjects):
@@ -111,3 +119,7 @@ def test_lost_answers_are_no_fault_of_the_store() -> None:
 )
 def test_a_store_that_fails_is_found(objects: MemoryObjects, found: str) -> None:
     assert found in found_in(objects)
+
+
+def test_a_writer_need_not_be_let_delete() -> None:
+    assert probe(MayNotDelete(), random.Random(1)) == []
