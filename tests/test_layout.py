@@ -59,7 +59,9 @@ DOORS = {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
         "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
     },
-    "producer": {"accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender"},
+    "producer": {
+        "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender", "task_producer",
+    },
     "consumer": {"offset_bounds", "planning", "reading", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "creation", "delayed_fetch", "given_up", "lost_topics", "manager", "partition", "view",
