@@ -54,6 +54,7 @@ DOORS = {
         "times",
     },
     "store": {"job", "source", "store", "transport"},
+    "bucket": {"store"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
@@ -102,7 +103,7 @@ FACES = {
 }  # fmt: skip
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"cluster", "memory", "mirroring", "opening", "remote"}
+PRODUCER_USERS = {"bucket", "cluster", "memory", "mirroring", "opening", "remote"}
 HOMES = {
     "pyspark": {
         "spark/__init__.py",
