@@ -32,6 +32,7 @@ from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
 from spark_kbatch.bucket.extents import DataExtent, Stretch, pack_index
 from spark_kbatch.bucket.ledger import NOT_COMMITTED
 from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.place import ensure_cluster
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.staging import (
     DataObjects,
@@ -214,6 +215,7 @@ class BucketJob:
 
     def _commit(self, staged: Sequence[BucketStaged], micro_batch: MicroBatch | None) -> None:
         place = objects_at(self.options.path)
+        ensure_cluster(place, self._cluster_id)
         with closing(SharedLedger(self.options.path, place, self._cluster_id)) as ledger:
             with ledger.state() as state:
                 if _is_committed(state, micro_batch):

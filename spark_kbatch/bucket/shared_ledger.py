@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from spark_kbatch.bucket.entries import NO_ENTRY, Entry
 from spark_kbatch.bucket.extents import Change
@@ -19,6 +20,14 @@ from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.errors import ClosedError
 
 _JOB_AGE_MAX_MS = 3_600_000  # of the state that a job may begin at: well below what is collected
+
+
+class _TopicChanges(NamedTuple):
+    """What is at each offset of a topic, and until when that is known to hold."""
+
+    number: int  # of the last entry for which it was compared
+    version: object  # equal as long as nothing of the topic's extents changes
+    found: dict[int, list[Change]]
 
 
 class SharedLedger:
@@ -38,7 +47,7 @@ class SharedLedger:
         self._lock = threading.RLock()  # guards all that follows; none is taken while it is held
         self._ledger = Ledger(place, cluster_id, timing)
         self._followed_ms = monotonic_ms()
-        self._changes: dict[str, tuple[object, dict[int, list[Change]]]] = {}  # by topic id
+        self._changes: dict[str, _TopicChanges] = {}  # by topic id
         self.objects, self.cluster_id = self._ledger.objects, cluster_id
 
     @contextlib.contextmanager
@@ -67,10 +76,14 @@ class SharedLedger:
         with self._lock:
             self._ensure_open()
             known = self._changes.get(topic_id)
-            if known is None or known[0] != self._version(topic_id):
-                found = self._ledger.changes(topic_id)  # may follow
-                self._changes[topic_id] = known = self._version(topic_id), found
-            return known[1]
+            if known is None or known.number != self._ledger.state.number:
+                version = self._version(topic_id)
+                if known is None or known.version != version:
+                    found = self._ledger.changes(topic_id)  # may follow
+                    known = _TopicChanges(0, self._version(topic_id), found)
+                known = known._replace(number=self._ledger.state.number)
+                self._changes[topic_id] = known
+            return known.found
 
     def partition(self, topic_id: str, partition: int) -> tuple[PartitionHead, list[Change]]:
         """Return where a partition starts and ends, and what is at each offset then; raises as `changes`."""

@@ -9,6 +9,7 @@ Nothing is kept on this machine.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +33,7 @@ from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
 from spark_kbatch.clock import now_ms
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.same_topic import OwnSource
-from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import ConfigError, ObjectStoreError, UnknownTopicOrPartitionError
 from spark_kbatch.model import (
     LONG_MAX,
     LogOffsets,
@@ -50,6 +51,8 @@ from spark_kbatch.store.source import FoundTopic
 if TYPE_CHECKING:
     from spark_kbatch.bucket.job import BucketJob
     from spark_kbatch.producer.producer import Producer
+
+logger = logging.getLogger(__name__)
 
 _LINGER_MS = 100  # for which a producer gathers records by default: each request costs two requests to the store
 _REQUEST_BYTES = 8 << 20
@@ -196,7 +199,7 @@ class BucketStore(OwnSource):
         )
 
     def _finder(self, *, create: bool) -> Callable[[str], Topic]:
-        known: set[str] = set()  # which are not created again once they are deleted
+        known: dict[str, Topic] = {}  # which are not created again once they are deleted
 
         def find(name: str) -> Topic:
             try:
@@ -205,7 +208,15 @@ class BucketStore(OwnSource):
                 if not create or name in known:
                     raise
                 topic = self._topics.create(planned(name, 1, None, TopicConfig(), ()))
-            known.add(name)
+            except ObjectStoreError as error:
+                if name not in known:
+                    raise
+                # The transport will find out whether records can be written.
+                logger.warning(
+                    "cannot look up topic %r, assuming that it is unchanged: %s", name, error
+                )
+                topic = known[name]
+            known[name] = topic
             return topic
 
         return find

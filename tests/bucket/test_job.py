@@ -16,6 +16,7 @@ import spark_kbatch
 from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.bucket import job as jobs
 from spark_kbatch.errors import (
+    ClusterReplacedError,
     CommitError,
     ConfigError,
     RecordTooLargeError,
@@ -356,3 +357,15 @@ def test_processes_at_the_same_time_commit_to_a_folder_of_objects(tmp_path: Path
 
     with spark_kbatch.open(url) as cluster:
         assert sorted(values(cluster)) == [f"{name}-{n}" for name in "ab" for n in range(4)]
+
+
+def test_a_job_of_a_cluster_that_was_replaced_does_not_commit(
+    cluster: Cluster, url: str, objects: CountingObjects
+) -> None:
+    job = begun(url)
+    messages = staged(job, ["a"])
+    objects.delete(["cluster"])
+    with spark_kbatch.open(url, create=True):
+        with pytest.raises(ClusterReplacedError):
+            job.commit_batch(messages)
+    assert [*values(cluster)] == []
