@@ -12,6 +12,7 @@ the library of the store has for it.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -20,6 +21,8 @@ from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.options.paths import FILE_BUCKET, MEMORY_BUCKET, bucket_scheme
+
+_ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
 
 _in_memory: dict[str, Objects] = {}  # by URL
 
@@ -41,13 +44,19 @@ def objects_at(url: str, *, create: bool = False) -> Objects:
             raise nothing_at(url)
         return _in_memory[url]
     if scheme != FILE_BUCKET:
-        return RealObjects(url)
+        return RealObjects(url, client_options=_client_options())
     folder, files = Path(unquote(rest)), Files()
     if create:
         files.make_dir(folder)
     elif not files.is_dir(folder):
         raise nothing_at(url)
     return RealObjects(folder.as_uri())
+
+
+def _client_options() -> dict[str, bool]:
+    """Return the settings of connections that the library does not take from the environment by itself."""
+    is_allowed = any(os.environ.get(name, "").lower() == "true" for name in _ALLOW_HTTP)
+    return {"allow_http": True} if is_allowed else {}
 
 
 def place_in_memory(url: str, objects: Objects) -> None:
