@@ -37,6 +37,7 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     wire        Kafka's protocol: messages, frames, connections
 #     remote      a real cluster over the network: its client, reads, writes
 #     memory      topics in the memory of one process, for tests
+#     bucket      a cluster in a bucket of an object store
 #     replica     the partitions of a cluster, their replicas and locks
 #     commit      a Spark job's data, all or nothing
 #     server      a Kafka server over the folder of a cluster
@@ -98,7 +99,12 @@ from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, To
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.opening.readers import connect as opened
 from spark_kbatch.opening.readers import open_for_reading
-from spark_kbatch.opening.stores import is_in_memory, is_of_real_cluster, open_store
+from spark_kbatch.opening.stores import (
+    is_in_bucket,
+    is_in_memory,
+    is_of_real_cluster,
+    open_store,
+)
 from spark_kbatch.options import arguments
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.options.paths import StrPath
@@ -217,8 +223,8 @@ def open(
     Args:
         path: a cluster's folder; or, opened read-only, a real broker's log dir, the directory of a
             partition in one, or a .log file. `~` is the home folder. Or HOST:PORT of a real cluster, for
-            which `connect` takes a client's options. Or "memory://NAME", for tests: topics in this process,
-            gone with it.
+            which `connect` takes a client's options. Or "s3://BUCKET/PREFIX", a cluster in a bucket. Or
+            "memory://NAME", for tests: topics in this process, gone with it.
         create: whether to create a cluster if there is none.
         log_dirs: folders, usually on different disks, for the logs of a cluster that is created: a
             list, or text separated by commas. A record can have as many replicas as there are folders.
@@ -237,7 +243,7 @@ def open(
     """
     parse_foreign_end("foreign_end", foreign_end)
     arguments.boolean("create", create)
-    if is_in_memory(path):
+    if is_in_memory(path) or is_in_bucket(path):
         if log_dirs != () or without_nodes is not None or foreign_end != "log":
             raise ConfigError(
                 f"{path} takes no log_dirs, without_nodes or foreign_end: it has no files"

@@ -54,12 +54,15 @@ DOORS = {
         "times",
     },
     "store": {"job", "source", "store", "transport"},
+    "bucket": {"store"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
         "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
     },
-    "producer": {"accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender"},
+    "producer": {
+        "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender", "task_producer",
+    },
     "consumer": {"offset_bounds", "planning", "reading", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "cluster_creation", "delayed_fetch", "given_up", "lost_topics", "manager", "partition", "view",
@@ -100,7 +103,7 @@ FACES = {
 }  # fmt: skip
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"cluster", "memory", "mirroring", "opening", "remote"}
+PRODUCER_USERS = {"bucket", "cluster", "memory", "mirroring", "opening", "remote"}
 HOMES = {
     "pyspark": {
         "spark/__init__.py",

@@ -17,6 +17,17 @@ append, and no object that is changed by comparing it first.
     place         which cluster lies at a place
     ledger        reading to the end, and the loop that commits
     probe         whether a store does what is asked of it
+    shared_ledger the ledger for the threads of one process
+    staging       batches in objects before a commit
+    placement     where the batches of a partition are, with what indexes list
+    batch_stream  batches of extents: few requests, read ahead
+    reading       views of partitions at one moment, fetches
+    topics        topics, looked up and changed
+    agreements    what the tasks of an action agree on
+    transport     a plain producer: one object and one entry for a request
+    job           a Spark job
+    urls          the objects at a URL
+    store         the cluster as a store of the port
 
 What a job writes before it commits lies under names that say which entry was the last when it began. An entry
 `horizon` ends the time in which such a job may commit: what is named below it, and no entry refers to, can be

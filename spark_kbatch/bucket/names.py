@@ -8,6 +8,7 @@
     data/HH/NUMBER-JOB/ATTEMPT              all batches of one task attempt
     data/HH/NUMBER-JOB/index-ATTEMPT        where the batches of a large commit are
     segments/TOPIC-ID/PARTITION/NUMBER-ID.log   merged batches of a partition
+    agreements/DAY/ACTION                   offsets that the tasks of one action agree on
     hint                                    where to look for the newest checkpoint and entry
 
 A number has 20 digits, so that names sort as numbers do. That of data and segments is the number of the

@@ -1,4 +1,4 @@
-"""The argument PATH of commands: a cluster's folder, a broker's logs, or a real cluster's address.
+"""The argument PATH of commands: a cluster's folder, a broker's logs, a real cluster's address, a bucket's URL.
 
 PATH may be HOST:PORT of a real cluster, or several of these with commas between them, for commands that go with one.
 The options of its client come from `--command-config` and `-X`, and stay out of everything that is printed.
@@ -25,6 +25,7 @@ from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.opening.writes import cluster_to_write
+from spark_kbatch.options.paths import bucket_scheme
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible
 
@@ -98,20 +99,24 @@ def client_options(command: _Command) -> Callable[..., Any]:
 
 
 def ensure_folder(context: click.Context, _parameter: click.Parameter, path: Any) -> Any:
-    """Return a PATH unchanged, refusing the address of a real cluster."""
-    if path is not None and is_address(path):
-        raise click.BadParameter(
-            f"{path!r} is the address of a real cluster; `{context.command_path}` works on a folder"
-        )
+    """Return a PATH unchanged, refusing the address of a real cluster, and the URL of a bucket."""
+    for what, is_one in (
+        ("address of a real cluster", is_address),
+        ("URL of a bucket", bucket_scheme),
+    ):
+        if path is not None and is_one(path):
+            raise click.BadParameter(
+                f"{path!r} is the {what}; `{context.command_path}` works on a folder"
+            )
     return path
 
 
 def complete_topic(
     context: click.Context, _parameter: click.Parameter, word: str
 ) -> list[CompletionItem]:
-    """Return the topics at PATH that start with a word; none of a real cluster, which would take too long."""
+    """Return the topics at PATH that start with a word; none over the network, which would take too long."""
     path = context.params.get("path")
-    if not path or is_address(path):
+    if not path or is_address(path) or bucket_scheme(path):
         return []
     try:
         names = open_for_reading(path).topic_names()
@@ -136,11 +141,13 @@ def open_readable(path: str, client: Mapping[str, str], foreign_end: str) -> Clu
 
 
 def open_cluster(path: str, client: Mapping[str, str], *, create: bool = False) -> Cluster:
-    """Open the cluster that PATH names; with `create`, create one in a folder if there is none."""
+    """Open the cluster that PATH names; with `create`, create one in a folder or bucket if there is none."""
     ensure_goes_with(path, client)
     if is_address(path):
         return spark_kbatch.connect(path, client)
-    return cluster_to_write(path) if create else Cluster(path)
+    if create:
+        return cluster_to_write(path)
+    return open_for_reading(path) if bucket_scheme(path) else Cluster(path)
 
 
 def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) -> Any:
@@ -155,10 +162,8 @@ def is_remote(cluster: Cluster) -> bool:
 
 
 def name_of(cluster: Cluster) -> str:
-    """Return a cluster's path or bootstrap servers, as output names it."""
-    if not cluster.is_remote:
-        return str(cluster.path)
-    return cluster.bootstrap_servers
+    """Return a cluster's path, bootstrap servers or URL, as output names it."""
+    return cluster.address
 
 
 def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
@@ -175,5 +180,6 @@ def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
             )
     elif client:
         raise click.UsageError(
-            f"--command-config and -X are for a real cluster, HOST:PORT; {path!r} is a folder"
+            f"--command-config and -X are for a real cluster, HOST:PORT; {path!r} is a "
+            + ("bucket" if bucket_scheme(path) else "folder")
         )

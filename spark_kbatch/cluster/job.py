@@ -45,7 +45,7 @@ from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
 from spark_kbatch.replica import administration
 
 if TYPE_CHECKING:
-    from spark_kbatch.cluster.transports import TaskProducer
+    from spark_kbatch.producer.task_producer import TaskProducer
 
 
 class Staged(NamedTuple):
@@ -367,14 +367,15 @@ def task_producer(
     transaction: str,
     options: WriteOptions,
     find: Callable[[str], Topic] | None = None,
-) -> TaskProducer:
+) -> TaskProducer[list[Extent]]:
     """Return the producer that one task of a job writes through.
 
     Args:
         find: returns a topic by name; by default one that exists.
     """
     # Planning processes, which import this module too, need no producer.
-    from spark_kbatch.cluster.transports import TaskProducer  # noqa: PLC0415
+    from spark_kbatch.cluster.transports import StagedFiles  # noqa: PLC0415
+    from spark_kbatch.producer.task_producer import TaskProducer  # noqa: PLC0415
 
     staging = new_staging(
         parts,
@@ -383,7 +384,8 @@ def task_producer(
         shared_bytes_max=options.adopt_min_bytes // 8,
         flush=options.flush,
     )
-    return TaskProducer(staging, find or parts.topic_to_write, options, now_ms)
+    transport = StagedFiles(staging, level=options.compression_level)
+    return TaskProducer(transport, staging, find or parts.topic_to_write, options, now_ms)
 
 
 def new_staging(

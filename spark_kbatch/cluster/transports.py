@@ -2,26 +2,18 @@
 
     LocalLog      for plain Python: appends before it answers
     StagedFiles   for a Spark task: stages before it answers; offsets come with the commit
-    TaskProducer  a producer over StagedFiles, as a task has it
 
 Producers make V2 batches; for a topic of an older format they are converted here.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
-import pyarrow as pa
-
-from spark_kbatch.commit.staging import Extent, ReplicatedStaging
+from spark_kbatch.commit.staging import ReplicatedStaging
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.files import Buffer
-from spark_kbatch.model import INT_MAX, AppendResult, TopicPartition
-from spark_kbatch.options.producer import ProducerConfig, fair_batch_size
-from spark_kbatch.options.topic import Topic
-from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.producer.producer import Producer
+from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.record.down_conversion import MessageSet, down_convert
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
@@ -109,65 +101,3 @@ def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:
     if magic == MAGIC:
         return MessageSet(batch.data, len(batch.data))
     return down_convert(batch.data, magic, level=level)
-
-
-class TaskProducer:
-    """The producer of one Spark task, which writes its batches to staging files."""
-
-    def __init__(
-        self,
-        staging: ReplicatedStaging,
-        find_topic: Callable[[str], Topic],
-        options: WriteOptions,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._topic, self._staging = options.topic, staging
-        find_topic = functools.cache(find_topic)  # its file is read once
-        batch_size = options.batch_size
-        if self._topic is not None:
-            partitions = find_topic(self._topic).partitions
-            batch_size = fair_batch_size(batch_size, options.buffer_memory, partitions)
-        self._producer = Producer(
-            ProducerConfig(
-                batch_size=batch_size,
-                buffer_memory=options.buffer_memory,
-                compression_type=options.compression_type,
-                compression_level=options.compression_level,
-                linger_ms=options.linger_ms,
-                partitioner_class=options.partitioner_class,
-                partitioner_ignore_keys=options.partitioner_ignore_keys,
-                # A staged batch gets its offset when the job commits. If it fails, the task fails, and
-                # Spark retries that.
-                enable_idempotence=False,
-                retries=0,
-                max_request_size=INT_MAX,
-                delivery_timeout_ms=INT_MAX,
-                max_in_flight_requests_per_connection=1,
-            ),
-            StagedFiles(self._staging, level=options.compression_level),
-            find_topic,
-            clock_ms,
-            # Without a linger time, a thread would be of no use.
-            inline=options.linger_ms is None,
-        )
-
-    def append(self, rows: pa.RecordBatch) -> None:
-        """Add rows, whose columns the driver has checked, to the batches that the task stages.
-
-        Raises:
-            KBatchError, OSError: a row cannot be written, or an earlier batch failed.
-        """
-        self._producer.append(rows, self._topic)
-        self._producer.ensure_delivered()
-
-    def finish(self) -> list[Extent]:
-        """Stage the rows still buffered, and return all file extents that the task staged."""
-        self._producer.flush()
-        self._producer.ensure_delivered()
-        self._producer.close()
-        return self._staging.finish()
-
-    def abandon(self) -> None:
-        """Remove the files that the task staged, because it failed."""
-        self._producer.close(timeout=0)
-        self._staging.abandon()

@@ -19,7 +19,7 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
-from spark_kbatch.store.source import FoundTopic, Source
+from spark_kbatch.store.source import Fetcher, FoundTopic, Source
 
 
 class OneTopic:
@@ -71,7 +71,7 @@ class OwnSource:
 
     def fetcher(
         self: Source, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
-    ) -> AbstractContextManager[OneTopic]:
+    ) -> AbstractContextManager[Fetcher]:
         """Return a fetcher that fails if the topic's id is no longer `topic_id`."""
         del wanted, last_epoch
         return OneTopic.of(self, topic_id)

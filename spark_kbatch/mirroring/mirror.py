@@ -20,7 +20,7 @@ from spark_kbatch.mirroring.copying import (
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import INT_MAX
-from spark_kbatch.opening.stores import is_of_real_cluster, open_store
+from spark_kbatch.opening.stores import is_in_bucket, is_of_real_cluster, open_store
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.store.store import Store
@@ -58,6 +58,11 @@ def mirror(
         unit_ms=int(arguments.seconds("unit_seconds", unit_seconds) * 1000),
         fail_on_data_loss=arguments.boolean("fail_on_data_loss", fail_on_data_loss),
     )
+    for what, address in (("source", source), ("target", target)):
+        if is_in_bucket(address):
+            raise ConfigError(
+                f"{what} is {address!r}, a bucket; mirrors of buckets are not supported yet"
+            )
     origin = _open("source", source, source_config, foreign_end=foreign_end)
     source_id = origin.cluster_id
     mirror_name = name or f"kbatch-mirror-{source_id or _of_path(origin.address)}"

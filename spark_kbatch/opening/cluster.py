@@ -205,6 +205,11 @@ class Cluster:
         return self._is_closed
 
     @property
+    def address(self) -> str:
+        """Where it is, as `spark_kbatch.open` takes it: an absolute path, bootstrap servers, a URL."""
+        return self._store.address
+
+    @property
     def path(self) -> Path:
         """The absolute path of a folder or a broker's logs."""
         found = getattr(self._store, "path", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.files import Files
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.opening.stores import open_store
-from spark_kbatch.options.paths import StrPath
+from spark_kbatch.options.paths import StrPath, bucket_scheme
 from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Store
 
 if TYPE_CHECKING:
@@ -82,7 +84,12 @@ def open_stream(options: ReadOptions) -> StreamPlanner:
     # Tasks and batch reads do not need it.
     from spark_kbatch.consumer.stream_planner import StreamPlanner  # noqa: PLC0415
 
-    return StreamPlanner(options, lambda: open_topics(options).source, monotonic_ms)
+    def open_source() -> Source:
+        return open_topics(options).source
+
+    if bucket_scheme(options.path):  # whose ledger need not be read from the start each time
+        open_source = functools.cache(open_source)
+    return StreamPlanner(options, open_source, monotonic_ms)
 
 
 def with_absolute_path(options: ReadOptions) -> ReadOptions:

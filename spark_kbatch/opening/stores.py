@@ -3,6 +3,7 @@
 a folder                a cluster's, or, read-only, a real broker's logs
 HOST:PORT,...           a real cluster
 memory://NAME           topics in this process
+s3://BUCKET/PREFIX      a cluster in a bucket; also gs, abfss, az, and file+bucket for tests
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spark_kbatch.cluster.os_errors import translating
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
-from spark_kbatch.options.paths import StrPath, absolute_path
+from spark_kbatch.options.paths import StrPath, absolute_path, bucket_scheme
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
 from spark_kbatch.store.store import Store
@@ -29,6 +30,11 @@ _MEMORY = "memory://"
 def is_in_memory(address: StrPath) -> bool:
     """Return True if an address is of topics in this process's memory."""
     return isinstance(address, str) and address.startswith(_MEMORY)
+
+
+def is_in_bucket(address: StrPath) -> bool:
+    """Return True if an address is the URL of a cluster in a bucket."""
+    return bool(bucket_scheme(address))
 
 
 def is_of_real_cluster(address: StrPath) -> bool:
@@ -51,8 +57,8 @@ def open_store(
 
     Args:
         address: see above; or the options of a real cluster, parsed.
-        create: whether to create a cluster in a folder, or a place in memory, if there is none; for whoever
-            writes to it, as no one asked for it.
+        create: whether to create a cluster in a folder or a bucket, or a place in memory, if there is none; for
+            whoever writes to it, as no one asked for it.
         log_dirs: of a cluster that is created in a folder.
         foreign_end: where a broker's logs end: "log" or "checkpoint".
         client: of a real cluster, options of the client by Kafka's keys, without its servers.
@@ -70,11 +76,16 @@ def open_store(
 
         return RemoteStore(address, patience)
     if client:
-        raise ConfigError(f"{address!r} is a folder, for which no options of a client can be given")
+        what = "in a bucket" if is_in_bucket(address) else "a folder"
+        raise ConfigError(f"{address!r} is {what}, for which no options of a client can be given")
     if is_in_memory(address):
         from spark_kbatch.memory.store import MemoryStore  # noqa: PLC0415  loads the producer
 
         return MemoryStore(str(address), create=create)
+    if is_in_bucket(address):
+        from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  as for the network
+
+        return BucketStore(str(address), create=create)
     files = files or Files()
     if create:
         return FolderStore(address, create=True, log_dirs=log_dirs, files=files, implied=True)

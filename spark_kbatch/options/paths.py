@@ -1,4 +1,4 @@
-"""Paths of folders as users write them: a cluster's, a log dir's."""
+"""Paths of folders as users write them: a cluster's, a log dir's; and the schemes of buckets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ from spark_kbatch.options import arguments
 StrPath = str | os.PathLike[str]
 
 _NAME_BYTES_MAX = 255
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+FILE_BUCKET, MEMORY_BUCKET = "file+bucket", "memory+bucket"  # for tests
+BUCKET_SCHEMES = ("s3", "s3a", "gs", "abfss", "abfs", "az", FILE_BUCKET, MEMORY_BUCKET)
+
+
+def bucket_scheme(address: object) -> str:
+    """Return the scheme of the URL of a bucket, in lower case; empty for any other address."""
+    scheme = _SCHEME.match(address) if isinstance(address, str) else None
+    found = scheme[1].lower() if scheme else ""
+    return found if found in BUCKET_SCHEMES else ""
 
 
 def absolute_path(path: StrPath, name: str = "path") -> Path:
@@ -29,7 +40,7 @@ def absolute_path(path: StrPath, name: str = "path") -> Path:
     """
     text = arguments.path_text(name, path)
     named = text
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text)
+    scheme = _SCHEME.match(text)
     if scheme:
         if scheme[1].lower() != "file":
             raise ConfigError(

@@ -5,6 +5,7 @@
 Module by module, as rows go:
 
     producer        send, send_arrow, flush, close: the parts put together
+    task_producer   the producer of a Spark task, which stages what a job commits
     known_topics    the topics as the producer last saw them
     partitioner     which partition a row goes to
     accumulator     a queue of batches per partition; which batches may be sent, and when

@@ -601,7 +601,7 @@ def test_repair_of_damaged_batches_is_exit_code_1(tmp_path: Path) -> None:
         (["consume", "{path}", "events", "-p", "7"], "events-7"),
         (["consume", "{path}", "events", "--start", "9"], "9"),
         (["topics", "{path}/nowhere"], "there is no such folder"),
-        (["topics", "s3://bucket/x"], "'s3'"),
+        (["topics", "hdfs://host/x"], "'hdfs'"),
         (
             ["delete-records", "{path}", "events", "0:9", "--yes"],
             "offset 9 of events-0 is out of range",

@@ -130,7 +130,7 @@ NUMBERS = [
 ]  # fmt: skip
 TEXTS = [
     "", " ", "events", "nothing", "__commits", "0", "-1", "latest", "earliest", "a\0b", "\ud800", "é",
-    "a/b", "..", "~", "~nobody-at-all", "t" * 300, "s3://a/b", "file:/%00", "file://host/a", b"",
+    "a/b", "..", "~", "~nobody-at-all", "t" * 300, "hdfs://a/b", "file:/%00", "file://host/a", b"",
     b"events", bytearray(b"x"), memoryview(b"x"),
 ]  # fmt: skip
 OTHERS: list[Any] = [

@@ -250,8 +250,8 @@ def test_load_refuses_a_path_without_a_cluster(spark: SparkSession, tmp_path: Pa
 
 def test_load_refuses_a_path_that_is_not_a_folder(spark: SparkSession) -> None:
     reader = spark.read.format("kbatch").option("subscribe", "t")
-    with refused("load", "ConfigError", "'s3a://bucket/topics'", "scheme 's3a'", "file:/"):
-        reader.load("s3a://bucket/topics")
+    with refused("load", "ConfigError", "'hdfs://host/topics'", "scheme 'hdfs'", "file:/"):
+        reader.load("hdfs://host/topics")
     with refused("load", "ConfigError", "no path is given", "load(PATH)"):
         reader.load()
     with refused("load", "ConfigError", "'kafka.bootstrap.servers' is 'broker'", "folder"):

@@ -1,4 +1,4 @@
-"""What holds for topics in any place: a folder, a real cluster over the network, this process's memory.
+"""What holds for topics in any place: a folder, a real cluster, this process's memory, a bucket.
 
 A new place is added to PLACES, and everything here has to pass.
 """
@@ -44,6 +44,10 @@ def in_memory(path: Path) -> AbstractContextManager[Cluster]:
     return spark_kbatch.open(f"memory://{path}", create=True)
 
 
+def in_a_bucket(path: Path) -> AbstractContextManager[Cluster]:
+    return spark_kbatch.open(f"file+bucket://{path / 'bucket'}", create=True)
+
+
 @contextmanager
 def a_real_cluster(path: Path) -> Iterator[Cluster]:
     with (
@@ -58,6 +62,7 @@ PLACES: dict[str, Place] = {
     "folder": a_folder,
     "real cluster": a_real_cluster,
     "memory": in_memory,
+    "bucket": in_a_bucket,
 }
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from spark_kbatch.cluster import job
 from spark_kbatch.cluster.folder_store import FolderStore
-from spark_kbatch.cluster.transports import TaskProducer
+from spark_kbatch.commit.staging import Extent
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.producer.task_producer import TaskProducer
 
 
 def find_or_create_topic(parts: FolderStore, name: str, options: WriteOptions) -> Topic:
@@ -15,7 +16,9 @@ def find_or_create_topic(parts: FolderStore, name: str, options: WriteOptions) -
     return found or parts.make_planned_topic(job.plan_topic(parts, name, options))
 
 
-def task_producer(parts: FolderStore, transaction: str, options: WriteOptions) -> TaskProducer:
+def task_producer(
+    parts: FolderStore, transaction: str, options: WriteOptions
+) -> TaskProducer[list[Extent]]:
     """Return the producer of a task, which creates the topics that it writes to."""
     return job.task_producer(
         parts, transaction, options, lambda name: find_or_create_topic(parts, name, options)

@@ -1,0 +1,89 @@
+"""Offsets for `earliest` and `latest` on which the tasks of one Spark action agree.
+
+    agreements/DAY/ACTION       [[topic, partition, start, end], ...], sealed; DAY is days since 1970
+
+The first task creates it, and the others find it. Days let old ones be found without a list of all.
+
+Around midnight one task may look under the old day and another under the new one. So in the first hour of a day
+a task that finds no answer first creates an empty one under the day before: whoever comes too late for that day
+finds it, and goes on to the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from spark_kbatch.bucket.objects import CreateAnswer, Objects
+from spark_kbatch.bucket.sealed import checked_rows, seal, unseal
+from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.model import TopicPartition
+
+_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
+_ATTEMPTS_MAX = 6
+_PAUSE_MS = 50
+
+AgreedOffsets: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
+
+
+def agree(
+    objects: Objects, action: str, resolve: Callable[[], AgreedOffsets], now_ms: int
+) -> AgreedOffsets:
+    """Return the offsets of an action, after resolving and storing them if there are none.
+
+    Args:
+        objects: of the cluster.
+        action: its name: letters, digits, '-'.
+        resolve: returns the offsets as they are now.
+        now_ms: the time of day.
+
+    Raises:
+        ConfigError: there are none, and they cannot be stored without the right to write.
+        ObjectStoreError: the store fails.
+    """
+    day = now_ms // _DAY_MS
+    names = [_name(one, action) for one in (day - 1, day, day + 1)]
+    for name, data in zip(names, objects.get_many(names), strict=True):
+        found = _parsed(data, name)
+        if found:
+            return found
+    resolved = resolve()
+    rows = [[*tp, *offsets] for tp, offsets in sorted(resolved.items())]
+    try:
+        if now_ms % _DAY_MS < _HOUR_MS:
+            found = _create(objects, names[0], [])
+            if found:
+                return found
+        # A clock that is behind finds the day closed, and goes on to the next.
+        return _create(objects, names[1], rows) or _create(objects, names[2], rows) or resolved
+    except ObjectAccessDeniedError as error:
+        raise ConfigError(
+            f"the tasks of this read cannot agree on what 'earliest' and 'latest' are: {error}; give offsets as "
+            "numbers, or the right to write below agreements/"
+        ) from None
+
+
+def _create(objects: Objects, name: str, rows: list[list[object]]) -> AgreedOffsets:
+    """Create an answer, and return the one that is there then."""
+    data = seal({"offsets": rows, "v": 1})
+    for attempt in range(_ATTEMPTS_MAX):
+        if objects.create(name, data) is not CreateAnswer.UNKNOWN:
+            found = objects.get(name)
+            if found is not None:
+                return _parsed(found, name)
+        time.sleep((_PAUSE_MS << attempt) / 1000)
+    raise ObjectStoreError("create", name, f"it gave no answer, {_ATTEMPTS_MAX} times")
+
+
+def _parsed(data: bytes | None, name: str) -> AgreedOffsets:
+    if data is None:
+        return {}
+    found = unseal(data, name)
+    found.integer("v", 1, 1)
+    rows = checked_rows(found, "offsets", found.values.get("offsets"), str, int, int, int)
+    return {TopicPartition(topic, number): (start, end) for topic, number, start, end in rows}
+
+
+def _name(day: int, action: str) -> str:
+    return f"agreements/{day}/{action}"

@@ -1,0 +1,304 @@
+"""The batches of a range of offsets, from the objects in which their extents are.
+
+    extents     in the order of offsets
+    windows     at most WINDOW_BYTES of one object: part of an extent, or several that are neighbours
+    reads       whole batches, with their final offsets and leader epochs written into them
+
+Some windows are read ahead, by threads, so that memory is bounded by their number. Who decodes the batches checks
+their CRCs; offsets are checked here, as those in the batches are only relative.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import NamedTuple
+
+from spark_kbatch.bucket.extents import FINAL_EPOCH
+from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.placement import PlacedExtent
+from spark_kbatch.errors import CorruptRecordError, KBatchError, ObjectStoreError
+from spark_kbatch.record.header import (
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    LogRead,
+    assign,
+    walk,
+    whole_size,
+)
+
+WINDOW_BYTES = 4 << 20
+WINDOWS_AHEAD = 2
+_GAP_BYTES_MAX = 64 << 10  # between two extents that are read by one request all the same
+_ATTEMPTS_MAX = 4
+_PAUSE_MS = 100
+
+
+class MissingObjectError(KBatchError):
+    """An object with batches is not there, or not any more."""
+
+
+class _ExtentPart(NamedTuple):
+    """A part of an extent, by positions in its object."""
+
+    placed: PlacedExtent
+    position: int
+    end_position: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the extent ends with it."""
+        extent = self.placed.extent
+        return self.end_position == extent.position + extent.size_in_bytes
+
+
+class _ReadWindow(NamedTuple):
+    """A part of an object that one request reads."""
+
+    name: str
+    position: int
+    end_position: int
+    parts: Sequence[_ExtentPart]
+
+
+def windows(extents: Iterable[PlacedExtent]) -> Iterator[_ReadWindow]:
+    """Yield what to read, request by request."""
+    parts: list[_ExtentPart] = []
+    for placed in extents:
+        position = placed.extent.position
+        end = position + placed.extent.size_in_bytes
+        while position < end:
+            if parts and not _has_room(parts, placed.extent.name, position):
+                yield _window(parts)
+                parts = []
+            start = parts[0].position if parts else position
+            part = _ExtentPart(placed, position, min(end, start + WINDOW_BYTES))
+            parts.append(part)
+            position = part.end_position
+    if parts:
+        yield _window(parts)
+
+
+def _has_room(parts: Sequence[_ExtentPart], name: str, position: int) -> bool:
+    first, last = parts[0], parts[-1]
+    return (
+        first.placed.extent.name == name
+        and 0 <= position - last.end_position <= _GAP_BYTES_MAX
+        and position - first.position < WINDOW_BYTES
+    )
+
+
+def _window(parts: Sequence[_ExtentPart]) -> _ReadWindow:
+    name = parts[0].placed.extent.name
+    return _ReadWindow(name, parts[0].position, parts[-1].end_position, parts)
+
+
+def read_window(objects: Objects, window: _ReadWindow) -> bytes:
+    """Return a part of an object; a request that fails, or brings too little, is repeated.
+
+    Raises:
+        MissingObjectError: there is no such object.
+        ObjectStoreError: the last attempt failed.
+    """
+    size = window.end_position - window.position
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            data = objects.get_range(window.name, window.position, size)
+        except ObjectStoreError:
+            if attempt == _ATTEMPTS_MAX - 1:
+                raise
+        else:
+            if data is None:
+                raise MissingObjectError(window.name)
+            if len(data) == size:
+                return data
+        time.sleep((_PAUSE_MS << attempt) / 1000)
+    raise ObjectStoreError(
+        "get", window.name, f"fewer than {size} bytes came, {_ATTEMPTS_MAX} times"
+    )
+
+
+class _StoredBatch(NamedTuple):
+    """One batch, with its final offset and epoch in the header, but not in its bytes."""
+
+    name: str  # of the object
+    position: int
+    data: memoryview
+    header: BatchHeader
+
+
+class _Run:
+    """Batches that are returned together: they lie back to back in one object."""
+
+    def __init__(self, first: _StoredBatch) -> None:
+        self._name, self._position = first.name, first.position
+        self._data, self._batches = bytearray(), list[tuple[int, BatchHeader]]()
+        self.add(first)
+
+    def goes_on_with(self, batch: _StoredBatch) -> bool:
+        return (
+            (self._name, self._position + len(self._data)) == (batch.name, batch.position)
+            and len(self._data) < WINDOW_BYTES
+            # Ranges that were replaced may end within a batch. Then the next read begins there.
+            and batch.header.base_offset >= self._batches[-1][1].next_offset
+        )
+
+    def add(self, batch: _StoredBatch) -> None:
+        position, header = len(self._data), batch.header
+        self._data += batch.data
+        assign(
+            self._data,
+            position,
+            base_offset=header.base_offset,
+            leader_epoch=header.partition_leader_epoch,
+        )
+        self._batches.append((position, header))
+
+    def read(self) -> LogRead:
+        return LogRead(self._name, self._position, memoryview(self._data), self._batches)
+
+
+class BatchStream:
+    """An iterator over the batches of some extents. Not thread-safe."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        extents: Iterable[PlacedExtent],
+        start_offset: int,
+        *,
+        executor: Executor | None = None,
+    ) -> None:
+        """Set up; nothing is read before the first batches are taken.
+
+        Args:
+            objects: of the cluster.
+            extents: in the order of offsets.
+            start_offset: batches that end before it are left out.
+            executor: reads ahead; if none is given, nothing is read ahead.
+        """
+        self.next_offset = start_offset  # after the batches that were taken
+        self._objects, self._extents, self._executor = objects, extents, executor
+        self._start_offset = start_offset
+        self._reads = self._read()
+        self._left: LogRead | None = None  # that was read, and not taken
+
+    def take(self, max_bytes: int, *, min_one_batch: bool = True) -> LogRead | None:
+        """Return the next batches, as many as were read together and fit; None at the end.
+
+        Args:
+            max_bytes: how many bytes to return.
+            min_one_batch: whether the first one is returned even if it is larger; else nothing may be.
+
+        Raises:
+            CorruptRecordError: a size or an offset that cannot be; with the object's name and the position.
+            MissingObjectError, ObjectStoreError: as `read_window`.
+        """
+        read = self._left or next(self._reads, None)
+        if read is None:
+            return None
+        taken, self._left = _divided(read, max_bytes, min_one_batch=min_one_batch)
+        if taken.batches:
+            self.next_offset = taken.batches[-1][1].next_offset
+        return taken
+
+    def _read(self) -> Iterator[LogRead]:
+        run: _Run | None = None
+        why: KBatchError | None = None
+        try:
+            for batch in self._batches():
+                if run is None:
+                    run = _Run(batch)
+                elif run.goes_on_with(batch):
+                    run.add(batch)
+                else:
+                    yield run.read()
+                    run = _Run(batch)
+        except KBatchError as error:
+            why = error  # after what was read before it
+        if run is not None:
+            yield run.read()
+        if why is not None:
+            raise why
+
+    def _batches(self) -> Iterator[_StoredBatch]:
+        rest = b""  # of a batch that the part before ends in
+        for window, data in self._windows():
+            for part in window.parts:
+                first = part.position - window.position
+                size = part.end_position - part.position
+                piece = memoryview(rest + data[first : first + size])
+                position = part.position - len(rest)
+                whole = len(piece) if part.is_last else whole_size(piece)
+                rest = bytes(piece[whole:])
+                try:
+                    for at, header in walk(piece, 0, whole):
+                        final = _final(header, part.placed, at)
+                        if self._is_wanted(final, part.placed):
+                            batch = piece[at : at + header.size_in_bytes]
+                            yield _StoredBatch(window.name, position + at, batch, final)
+                except CorruptRecordError as error:
+                    raise error.at(window.name, position) from None
+
+    def _is_wanted(self, header: BatchHeader, placed: PlacedExtent) -> bool:
+        start = max(self._start_offset, placed.start_offset)
+        return header.next_offset > start and header.base_offset < placed.next_offset
+
+    def _windows(self) -> Iterator[tuple[_ReadWindow, bytes]]:
+        if self._executor is None:
+            for window in windows(self._extents):
+                yield window, read_window(self._objects, window)
+            return
+        ahead: deque[tuple[_ReadWindow, Future[bytes]]] = deque()
+        for window in windows(self._extents):
+            ahead.append((window, self._executor.submit(read_window, self._objects, window)))
+            if len(ahead) > WINDOWS_AHEAD:
+                first, coming = ahead.popleft()
+                yield first, coming.result()
+        for first, coming in ahead:
+            yield first, coming.result()
+
+
+def _final(header: BatchHeader, placed: PlacedExtent, position: int) -> BatchHeader:
+    """Return a batch's header with its final offset and epoch.
+
+    Raises:
+        CorruptRecordError: it is not of the current format, or lies outside of its extent.
+    """
+    if header.magic != MAGIC:
+        raise CorruptRecordError(
+            "magic byte", position=position + MAGIC_POSITION, expected=MAGIC, found=header.magic
+        )
+    is_final = placed.leader_epoch == FINAL_EPOCH
+    base = header.base_offset if is_final else placed.base_offset + header.base_offset
+    end_offset = placed.base_offset + placed.extent.span
+    if base < placed.base_offset or base + header.last_offset_delta >= end_offset:
+        raise CorruptRecordError(
+            "offsets outside of the batch's extent",
+            position=position,
+            expected=f"{placed.base_offset} to {end_offset - 1}",
+            found=f"{base} to {base + header.last_offset_delta}",
+        )
+    return header if is_final else header.with_base_offset(base, placed.leader_epoch)
+
+
+def _divided(
+    read: LogRead, max_bytes: int, *, min_one_batch: bool
+) -> tuple[LogRead, LogRead | None]:
+    """Return the batches of a read that fit, and the others, if there are any."""
+    count = 0
+    for position, header in read.batches:
+        if position + header.size_in_bytes > max_bytes and not (min_one_batch and count == 0):
+            break
+        count += 1
+    if count == len(read.batches):
+        return read, None
+    size = read.batches[count][0]
+    left = [(position - size, header) for position, header in read.batches[count:]]
+    return (
+        read._replace(data=read.data[:size], batches=read.batches[:count]),
+        LogRead(read.path, read.position + size, read.data[size:], left),
+    )

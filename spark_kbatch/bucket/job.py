@@ -1,0 +1,422 @@
+"""A Spark job's write to a cluster in a bucket: begin on the driver, stage in tasks, commit or abort.
+
+Nothing here knows of Spark.
+
+    job = BucketJob.begin(...)              # driver
+    staged = job.stage(rows)                # each task; the job may have been pickled on the way
+    job.commit_batch([staged, ...])         # driver: one entry of the ledger, for all that the tasks staged
+    job.abort([staged, ...])                # or, after a failure: nothing
+
+An abort deletes nothing: a commit whose outcome is unknown may still land, also after Spark has called abort in
+another process. What nothing refers to is deleted once it cannot be committed any more.
+
+A topic that does not exist is planned first, with an id of its own, by the driver if the options name it, or
+else by each task that has rows for it. The commit creates it, by an entry before its own, so that a job that fails
+leaves none. If another writer was faster the rows go to its topic, as long as that is the one that was planned in
+all but the id.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
+from spark_kbatch.bucket.extents import DataExtent, Stretch, pack_index
+from spark_kbatch.bucket.ledger import NOT_COMMITTED
+from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.place import ensure_cluster
+from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.staging import (
+    DataObjects,
+    PartitionOfTopic,
+    StagedExtents,
+    TaskTransport,
+    WriterJob,
+    stretch_of,
+)
+from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.bucket.topics import BucketTopics, planned
+from spark_kbatch.bucket.urls import objects_at
+from spark_kbatch.clock import now_ms
+from spark_kbatch.errors import (
+    CommitError,
+    ConfigError,
+    InvalidTimestampError,
+    KBatchError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
+from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
+
+if TYPE_CHECKING:
+    from spark_kbatch.producer.task_producer import TaskProducer
+
+logger = logging.getLogger(__name__)
+
+INDEX_BYTES_MIN = 64 << 10  # of extents that go to an object of their own, and not into the entry
+
+
+class BucketStaged(NamedTuple):
+    """What one task staged, for a commit that may have another `BucketJob` object."""
+
+    job: WriterJob
+    extents: StagedExtents
+    topics: tuple[Topic, ...]  # of the extents
+    planned_ids: frozenset[str]  # of those that are yet to be created
+    application_id: str | None
+    query_id: str | None
+
+
+@dataclass(frozen=True)
+class JobTopic:
+    """The topic that the options of a job name."""
+
+    topic: Topic
+    is_planned: bool  # the commit is to create it, rows or not
+
+
+class BucketJob:
+    """A Spark job that writes to a cluster in a bucket: made on the driver and copied to tasks."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        cluster_id: str,
+        job: WriterJob,
+        topic: JobTopic | None,
+        *,
+        is_overwrite: bool,
+    ) -> None:
+        """Store what `begin` has checked for the job.
+
+        Args:
+            topic: that the options name; None if it is yet to be created by its first rows, or each row names
+                its own.
+        """
+        self.options, self._cluster_id, self._job = options, cluster_id, job
+        self._topic, self._is_overwrite = topic, is_overwrite
+
+    @classmethod
+    def begin(
+        cls,
+        url: str,
+        ledger: SharedLedger,
+        options: WriteOptions,
+        *,
+        overwrite: bool = False,
+        is_micro_batch: bool = False,
+    ) -> BucketJob:
+        """Note where the ledger is, and look the job's topic up.
+
+        A micro-batch leaves a topic that does not exist to the first task that has rows, as in a folder.
+
+        Raises:
+            ConfigError: options that do not fit the topic, or that a bucket does not have.
+            UnknownTopicOrPartitionError: the topic does not exist, and may not be created.
+        """
+        _ensure_supported(options)
+        options = replace(options, path=url)
+        topics, found = BucketTopics(ledger), None
+        if options.topic is not None:
+            topic = find_topic(topics, options.topic, options)
+            if topic is not None:
+                found = JobTopic(topic, is_planned=False)
+            elif not is_micro_batch:
+                found = JobTopic(plan_topic(options.topic, options), is_planned=True)
+        job = ledger.begin_job()
+        return cls(options, ledger.cluster_id, job, found, is_overwrite=overwrite)
+
+    def stage(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        *,
+        application_id: str | None = None,
+        query_id: str | None = None,
+    ) -> BucketStaged:
+        """Write all rows of one task to objects of its own, and delete these if anything fails.
+
+        Args:
+            application_id: of Spark, for the history.
+            query_id: of the streaming query, if there is one.
+        """
+        with_rows = (batch for batch in rows if batch.num_rows)
+        first = next(with_rows, None)
+        if first is None:
+            return BucketStaged(self._job, {}, (), frozenset(), application_id, query_id)
+        place = objects_at(self.options.path)
+        topics = _TopicsOfRows(self.options, self._topic, place, self._cluster_id)
+        producer = self._producer(Folder(place, f"{self._cluster_id}/"), topics)
+        is_done = False
+        try:
+            for batch in itertools.chain([first], with_rows):
+                producer.append(batch)
+            extents = producer.finish()
+            is_done = True
+        except (RecordTooLargeError, InvalidTimestampError) as error:
+            raise replace(error, is_new=topics.is_planned(error.topic)) from error.__cause__
+        finally:
+            if not is_done:
+                producer.abandon()
+        return BucketStaged(
+            self._job,
+            extents,
+            tuple(topics.found.values()),
+            frozenset(topics.planned_ids),
+            application_id,
+            query_id,
+        )
+
+    def _producer(self, objects: Objects, topics: _TopicsOfRows) -> TaskProducer[StagedExtents]:
+        # Planning processes, which import this module too, need no producer.
+        from spark_kbatch.producer.task_producer import TaskProducer  # noqa: PLC0415
+
+        data = DataObjects(objects, self._job, random.Random())
+        return TaskProducer(TaskTransport(data), data, topics.find, self.options, now_ms)
+
+    def commit_batch(self, staged: Sequence[BucketStaged]) -> None:
+        """Publish a batch job's rows, unless its `txnVersion` is committed already for its `txnAppId`."""
+        options = self.options
+        micro_batch = None
+        if options.txn_app_id is not None and options.txn_version is not None:
+            micro_batch = MicroBatch(options.txn_app_id, options.txn_version)
+        self._commit(staged, micro_batch)
+
+    def commit_micro_batch(self, staged: Sequence[BucketStaged], number: int) -> None:
+        """Publish a micro-batch of a stream, unless it is committed already.
+
+        Args:
+            staged: what its tasks staged.
+            number: of the micro-batch, in its query.
+        """
+        query_ids = {one.query_id for one in staged if one.extents}
+        if not query_ids:
+            return  # no rows
+        (query_id,) = query_ids
+        if query_id is None:
+            raise KBatchError(
+                "the tasks of this micro-batch do not know their query, so a duplicate of it could not "
+                "be recognised; nothing is visible"
+            )
+        self._commit(staged, MicroBatch(query_id, number))
+
+    def abort(self, staged: Sequence[BucketStaged]) -> None:
+        """Leave all as it is: a commit whose outcome is unknown may still land."""
+        count = sum(len(one.extents) for one in staged)
+        logger.info("a job failed; what it staged for %d partitions stays unseen", count)
+
+    def _commit(self, staged: Sequence[BucketStaged], micro_batch: MicroBatch | None) -> None:
+        place = objects_at(self.options.path)
+        ensure_cluster(place, self._cluster_id)
+        with closing(SharedLedger(self.options.path, place, self._cluster_id)) as ledger:
+            with ledger.state() as state:
+                if _is_committed(state, micro_batch):
+                    return
+            ids = self._created(ledger, staged)
+            replaced = ""
+            if self._is_overwrite and self._topic is not None:
+                replaced = ids.get(self._topic.topic.topic_id, self._topic.topic.topic_id)
+            stretches = self._placed(ledger, _stretches(staged, ids), staged)
+            if not stretches and not replaced and micro_batch is None:
+                return
+            names = {ids.get(t.topic_id, t.topic_id): t.name for one in staged for t in one.topics}
+
+            def propose(state: LedgerState) -> Content | None:
+                if _is_committed(state, micro_batch):
+                    return None
+                return LedgerCommit(
+                    _with_offsets(state, stretches, names),
+                    _ends(state, replaced),
+                    micro_batch,
+                )
+
+            entry = ledger.commit(propose, by=_author(staged))
+            if entry is not None:
+                logger.info("committed entry %d of %s", entry.number, self.options.path)
+
+    def _created(self, ledger: SharedLedger, staged: Sequence[BucketStaged]) -> dict[str, str]:
+        """Create the planned topics that do not exist yet; return the id that each planned one has now.
+
+        Raises:
+            CommitError: another writer created one with other settings, so that the staged rows do not fit.
+        """
+        wanted = [
+            topic for one in staged for topic in one.topics if topic.topic_id in one.planned_ids
+        ]
+        if self._topic is not None and self._topic.is_planned:
+            wanted.insert(0, self._topic.topic)
+        topics, made, ids = BucketTopics(ledger), dict[str, Topic](), dict[str, str]()
+        for topic in wanted:
+            if topic.name not in made:
+                made[topic.name] = topics.create(topic)
+            found = made[topic.name]
+            ids[topic.topic_id] = found.topic_id
+            if replace(found, topic_id=topic.topic_id, given=topic.given) != topic:
+                raise CommitError(
+                    NOT_COMMITTED,
+                    f"topic {topic.name!r} was created with other settings or partitions while the job ran; "
+                    "run the job again",
+                )
+        return ids
+
+    def _placed(
+        self,
+        ledger: SharedLedger,
+        stretches: Mapping[str, Sequence[Stretch]],
+        staged: Sequence[BucketStaged],
+    ) -> Mapping[str, Sequence[Stretch]]:
+        """Return stretches as an entry has them: if their extents are many, an index has these."""
+        if not stretches:
+            return stretches
+        # Spark has another job object for the commit of a micro-batch than for its tasks.
+        name = next(one.job for one in staged if one.extents).index_name(ledger.rng)
+        data, placed = pack_index(name, stretches)
+        if len(data) < INDEX_BYTES_MIN:
+            return stretches
+        ledger.objects.put(name, data)
+        return placed
+
+
+class _TopicsOfRows:
+    """The topics that the rows of one task go to: found, or planned if they do not exist."""
+
+    def __init__(
+        self, options: WriteOptions, of_job: JobTopic | None, place: Objects, cluster_id: str
+    ) -> None:
+        self.found: dict[str, Topic] = {}
+        self.planned_ids: set[str] = set()
+        self._options, self._of_job = options, of_job
+        self._place, self._cluster_id = place, cluster_id
+        self._topics: BucketTopics | None = None
+
+    def find(self, name: str) -> Topic:
+        """Return a topic; raises the errors of `find_topic` and `plan_topic`."""
+        if name not in self.found:
+            self.found[name] = self._find(name)
+        return self.found[name]
+
+    def is_planned(self, name: str) -> bool:
+        """Return True if the topic does not exist, and is created by the job's commit."""
+        return name in self.found and self.found[name].topic_id in self.planned_ids
+
+    def _find(self, name: str) -> Topic:
+        options, of_job = self._options, self._of_job
+        if of_job is not None and name == of_job.topic.name:
+            if of_job.is_planned:
+                self.planned_ids.add(of_job.topic.topic_id)
+            return of_job.topic
+        if self._topics is None:  # a task whose job knows its topic does not read the ledger
+            ledger = SharedLedger(options.path, self._place, self._cluster_id)
+            self._topics = BucketTopics(ledger)
+        found = find_topic(self._topics, name, options)
+        if found is None:
+            found = plan_topic(name, options)
+            self.planned_ids.add(found.topic_id)
+        return found
+
+
+def find_topic(topics: BucketTopics, name: str, options: WriteOptions) -> Topic | None:
+    """Return the topic that a write goes to; None if it does not exist.
+
+    Raises:
+        ConfigError: it exists with other settings than the options name, or it is internal.
+        UnknownTopicOrPartitionError: it does not exist, and may not be created.
+    """
+    ensure_not_internal(name)
+    topic = topics.find(name)
+    if topic is not None:
+        options.ensure_are_of(topic)
+        ensure_codec_exists(topic, options.compression_type)
+    elif not options.auto_create_topics_enable:
+        raise UnknownTopicOrPartitionError(
+            f"topic {name!r} does not exist in {options.path}, and option 'auto.create.topics.enable' is false"
+        )
+    return topic
+
+
+def plan_topic(name: str, options: WriteOptions) -> Topic:
+    """Return the topic that a write creates, with its options, when it commits; raises as `planned`."""
+    config = options.topic_config
+    keys = map(topic_key, config)
+    partitions = options.num_partitions or 1
+    return planned(name, partitions, options.replication_factor, TopicConfig(**config), keys)
+
+
+def _ensure_supported(options: WriteOptions) -> None:
+    if options.log_dirs:
+        raise ConfigError(
+            "option 'log.dirs' is for a cluster in a folder; leave it out for a bucket"
+        )
+    if options.transactional_id_expiration_ms is not None:
+        raise ConfigError(
+            "option 'transactional.id.expiration.ms' is for a cluster in a folder; in a bucket each stream is "
+            "remembered for good: leave it out"
+        )
+
+
+def _is_committed(state: LedgerState, micro_batch: MicroBatch | None) -> bool:
+    last = state.queries.get(micro_batch.query_id) if micro_batch is not None else None
+    if micro_batch is None or last is None or micro_batch.number > last.number:
+        return False
+    logger.warning(
+        "skipping duplicate transaction %d of %s: %d is already committed, by entry %d",
+        micro_batch.number,
+        micro_batch.query_id,
+        last.number,
+        last.entry,
+    )
+    return True
+
+
+def _stretches(staged: Sequence[BucketStaged], ids: Mapping[str, str]) -> dict[str, list[Stretch]]:
+    """Return what the tasks staged, in their order, by topic id; all from offset 0."""
+    found: dict[PartitionOfTopic, list[DataExtent]] = {}
+    for one in staged:
+        for (topic_id, partition), extents in one.extents.items():
+            found.setdefault((ids.get(topic_id, topic_id), partition), []).extend(extents)
+    stretches: dict[str, list[Stretch]] = {}
+    for (topic_id, partition), of_partition in sorted(found.items()):
+        stretches.setdefault(topic_id, []).append(stretch_of(partition, 0, 0, of_partition))
+    return stretches
+
+
+def _with_offsets(
+    state: LedgerState, stretches: Mapping[str, Sequence[Stretch]], names: Mapping[str, str]
+) -> dict[str, list[Stretch]]:
+    """Return stretches with the offsets and epochs that follow those of a state."""
+    for topic_id in stretches:
+        if topic_id not in state.topics:
+            raise UnknownTopicOrPartitionError(
+                f"topic {names[topic_id]!r} was deleted while the job ran; create it again, if it is not there, "
+                "and run the job again"
+            )
+    found: dict[str, list[Stretch]] = {}
+    for topic_id, of_topic in stretches.items():
+        for one in of_topic:
+            head = state.partition(topic_id, one.partition)
+            placed = one._replace(base_offset=head.next_offset, leader_epoch=head.leader_epoch)
+            found.setdefault(topic_id, []).append(placed)
+    return found
+
+
+def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
+    """Return where the partitions of a topic end, as start offsets; of none if the id is empty."""
+    if not topic_id:
+        return {}
+    heads = state.ensure_topic(topic_id).partitions
+    return {topic_id: {number: head.next_offset for number, head in enumerate(heads)}}
+
+
+def _author(staged: Sequence[BucketStaged]) -> str:
+    first = next(iter(staged), None)
+    if first is None:
+        return "job"
+    return " ".join(filter(None, ("job", first.application_id, first.query_id)))

@@ -1,0 +1,132 @@
+"""Where the batches of a partition are, offset by offset: extents, also those that index objects list.
+
+A stretch whose extents are in an index is loaded when it is looked at, and the last ones stay in memory.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from spark_kbatch.bucket.extents import Change, DataExtent, IndexRange, Stretch, unpack_index
+from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.errors import CorruptLedgerError
+
+_INDEX_BYTES_KEPT = 16 << 20
+
+
+class PlacedExtent(NamedTuple):
+    """An extent, and which offsets are read from it: all of its own, or those that nothing later covers."""
+
+    extent: DataExtent
+    base_offset: int  # of its first record
+    leader_epoch: int  # that readers stamp; FINAL_EPOCH where offsets and epochs are final
+    start_offset: int
+    next_offset: int
+
+
+class Placements:
+    """The extents of a cluster's partitions. Thread-safe."""
+
+    def __init__(self, objects: Objects) -> None:
+        """Set up; `objects` are the cluster's."""
+        self._indexes = _Indexes(objects)
+
+    def of(
+        self, changes: Sequence[Change], start_offset: int, next_offset: int
+    ) -> Iterator[PlacedExtent]:
+        """Yield the extents with offsets of a range, in order.
+
+        Args:
+            changes: what is at each offset of the partition.
+            start_offset, next_offset: the range.
+
+        Raises as `Objects.get_range`, and CorruptLedgerError.
+        """
+        first = bisect.bisect_right(changes, start_offset, key=lambda one: one.next_offset)
+        for change in changes[first:]:
+            if change.start_offset >= next_offset:
+                return
+            for placed in self._within(change):
+                if placed.next_offset > start_offset and placed.start_offset < next_offset:
+                    yield placed
+
+    def load_indexes(self, changes: Iterable[Change]) -> None:
+        """Load the extents of several changes, so that each index object is asked for once."""
+        self._indexes.load(one.stretch for one in changes)
+
+    def _within(self, change: Change) -> Iterator[PlacedExtent]:
+        stretch = change.stretch
+        offset = stretch.base_offset
+        for extent in self._indexes.extents(stretch):
+            start, end = offset, offset + extent.span
+            offset = end
+            clipped = max(start, change.start_offset), min(end, change.next_offset)
+            if clipped[0] < clipped[1]:
+                yield PlacedExtent(extent, start, stretch.leader_epoch, *clipped)
+
+
+class _Indexes:
+    """Extents that index objects list; the last ones that were asked for stay in memory. Thread-safe."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._lock = threading.Lock()  # guards what follows; no other is taken while it is held
+        self._found: OrderedDict[IndexRange, tuple[DataExtent, ...]] = OrderedDict()
+        self._size = 0  # of their bytes in the objects
+
+    def extents(self, stretch: Stretch) -> tuple[DataExtent, ...]:
+        """Return the extents of a stretch.
+
+        Raises:
+            CorruptLedgerError: they do not fit the stretch, or the index is damaged or missing.
+        """
+        if not isinstance(stretch.placed, IndexRange):
+            return stretch.placed
+        with self._lock:
+            found = self._found.get(stretch.placed)
+            if found is not None:
+                self._found.move_to_end(stretch.placed)
+                return found
+        at = stretch.placed
+        return self._add(stretch, self._objects.get_range(at.name, at.position, at.size_in_bytes))
+
+    def load(self, stretches: Iterable[Stretch]) -> None:
+        """Load the extents of several stretches, with one request for each index object."""
+        missing: dict[str, list[tuple[IndexRange, Stretch]]] = {}
+        for stretch in stretches:
+            at = stretch.placed
+            if isinstance(at, IndexRange) and at not in self._found:
+                missing.setdefault(at.name, []).append((at, stretch))
+        for name, wanted in missing.items():
+            start = min(at.position for at, _ in wanted)
+            end = max(at.position + at.size_in_bytes for at, _ in wanted)
+            data = self._objects.get_range(name, start, end - start)
+            for at, stretch in wanted:
+                first = at.position - start
+                self._add(stretch, data and data[first : first + at.size_in_bytes])
+
+    def _add(self, stretch: Stretch, data: bytes | None) -> tuple[DataExtent, ...]:
+        at = stretch.placed
+        assert isinstance(at, IndexRange)
+        if data is None:
+            raise CorruptLedgerError(at.name, "it is missing, and an entry refers to it")
+        found = unpack_index(data, at)
+        totals = sum(one.span for one in found), sum(one.records_count for one in found)
+        if totals != (stretch.span, stretch.records_count):
+            raise CorruptLedgerError(
+                at.name,
+                f"its extents have {totals[0]} offsets and {totals[1]} records; the entry that names them has "
+                f"{stretch.span} and {stretch.records_count}",
+            )
+        with self._lock:
+            if at not in self._found:
+                self._found[at] = found
+                self._size += at.size_in_bytes
+            while self._size > _INDEX_BYTES_KEPT and len(self._found) > 1:
+                last, _ = self._found.popitem(last=False)
+                self._size -= last.size_in_bytes
+        return found

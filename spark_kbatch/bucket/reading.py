@@ -1,0 +1,288 @@
+"""Reads of a cluster in a bucket: partitions as they are at one moment, offsets by time, whole batches.
+
+A moment is the number of an entry: all partitions that are looked at together are as of the same one. What was
+appended later is not in a view, whenever its extents are looked up: those of an offset stay where they are, or
+are replaced by the same records.
+
+An object that is missing was deleted because nothing refers to it any more, so the newest state knows more:
+
+    the topic is gone                          UnknownTopicOrPartitionError
+    the log starts after the offset            OffsetOutOfRangeError
+    the offset is in another object            it is read from there
+    it is in the same one                      CorruptRecordError with the object's name
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import chain
+
+from spark_kbatch.bucket.batch_stream import WINDOWS_AHEAD, BatchStream, MissingObjectError
+from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.placement import PlacedExtent, Placements
+from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.state import LedgerState, PartitionHead
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import (
+    LONG_MAX,
+    MAX_TIMESTAMP,
+    LogOffsets,
+    OffsetAndTimestamp,
+    OffsetRange,
+    ReadRange,
+    TopicPartition,
+)
+from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.times import times
+
+# An extent of at least this part of a piece may be divided; smaller ones go to one piece as a whole.
+_DIVIDED_FROM = 4
+
+
+class BucketView:
+    """A partition as it was at one moment; a `LogView`."""
+
+    def __init__(
+        self, reads: BucketReads, topic_id: str, partition: int, offsets: LogOffsets
+    ) -> None:
+        self.offsets = offsets
+        self._reads, self._topic_id, self._partition = reads, topic_id, partition
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Size of the extents in which the log's records are."""
+        return sum(placed.extent.size_in_bytes for placed in self._extents())
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """Return the first record before `end_offset` with that time or a later one, or None."""
+        extents = [one for one in self._extents() if one.start_offset < end_offset]
+        if timestamp_ms == MAX_TIMESTAMP:
+            return self._greatest_time(extents, end_offset)
+        for placed in extents:
+            if placed.extent.last_ms >= timestamp_ms:
+                for offset, time_ms in self._times(placed, end_offset):
+                    if time_ms >= timestamp_ms:
+                        return OffsetAndTimestamp(offset, time_ms)
+        return None
+
+    def _greatest_time(
+        self, extents: Iterable[PlacedExtent], end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        found: OffsetAndTimestamp | None = None
+        for placed in sorted(extents, key=lambda one: -one.extent.last_ms):
+            if found is not None and placed.extent.last_ms < found.timestamp:
+                break  # it may be that of a record that is not in the range
+            for offset, time_ms in self._times(placed, end_offset):
+                is_first = found is None or (time_ms, -offset) > (found.timestamp, -found.offset)
+                if is_first:
+                    found = OffsetAndTimestamp(offset, time_ms)
+        return found
+
+    def _times(self, placed: PlacedExtent, end_offset: int) -> Iterator[tuple[int, int]]:
+        stream = BatchStream(self._reads.objects, [placed], self.offsets.log_start_offset)
+        while (read := stream.take(LONG_MAX)) is not None:
+            for position, header in read.batches:
+                for offset, time_ms in times(read.data, position, header):
+                    if self.offsets.log_start_offset <= offset < end_offset:
+                        yield offset, time_ms
+
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
+        points, size = list[int](), 0.0  # of the piece so far
+        for placed in self._extents():
+            first = max(placed.start_offset, start_offset)
+            end = min(placed.next_offset, end_offset)
+            if first >= end:
+                continue
+            if size >= piece_bytes:
+                points.append(first)
+                size = 0.0
+            offset_bytes = placed.extent.size_in_bytes / placed.extent.span
+            if placed.extent.size_in_bytes * _DIVIDED_FROM > piece_bytes:
+                while size + (end - first) * offset_bytes > piece_bytes:
+                    at = first + max(round((piece_bytes - size) / offset_bytes), 1)
+                    if at >= end:
+                        break
+                    points.append(at)
+                    first, size = at, 0.0
+            size += (end - first) * offset_bytes
+        return points
+
+    def load(self) -> None:
+        """Load what index objects tell, so that each is asked for once."""
+        changes = self._reads.ledger.changes(self._topic_id)
+        self._reads.placements.load_indexes(chain.from_iterable(changes.values()))
+
+    def _extents(self) -> Iterator[PlacedExtent]:
+        _, changes = self._reads.ledger.partition(self._topic_id, self._partition)
+        start, end = self.offsets.log_start_offset, self.offsets.high_watermark
+        return self._reads.placements.of(changes, start, end)
+
+
+class BucketReads:
+    """The partitions of a cluster in a bucket, to read. Thread-safe."""
+
+    def __init__(self, ledger: SharedLedger) -> None:
+        self.placements, self.objects = Placements(ledger.objects), ledger.objects
+        self.ledger = ledger
+
+    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BucketView]:
+        """Return views of these partitions, all as of one moment."""
+        with self.ledger.state() as state:
+            return {tp: self._view(state, tp) for tp in partitions}
+
+    def views_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, BucketView]:
+        """Return views of all partitions of these topics, all as of one moment."""
+        with self.ledger.state() as state:
+            every = [tp for topic in topics for tp in partitions_of(state, topic)]
+            return {tp: self._view(state, tp) for tp in every}
+
+    def _view(self, state: LedgerState, topic_partition: TopicPartition) -> BucketView:
+        topic_id = topic_id_of(state, topic_partition.topic)
+        offsets = _edges(state.partition(topic_id, topic_partition.partition))
+        return BucketView(self, topic_id, topic_partition.partition, offsets)
+
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Return whole batches from an offset on, of the topic that has the name now."""
+        with self.ledger.state() as state:
+            topic_id = topic_id_of(state, topic_partition.topic)
+        return PartitionReader(self, topic_partition, topic_id, LONG_MAX).fetch(
+            topic_partition, asked
+        )
+
+    @contextlib.contextmanager
+    def fetcher(self, wanted: OffsetRange, topic_id: str) -> Iterator[PartitionReader]:
+        """Return a fetcher for one range, which reads ahead."""
+        executor = ThreadPoolExecutor(WINDOWS_AHEAD, "kbatch-bucket")
+        try:
+            yield PartitionReader(
+                self, wanted.topic_partition, topic_id, wanted.end, executor=executor
+            )
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+class PartitionReader:
+    """A fetcher of one partition of the topic with an id. Not thread-safe."""
+
+    def __init__(
+        self,
+        reads: BucketReads,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        end_offset: int,
+        *,
+        executor: Executor | None = None,
+    ) -> None:
+        """Look at the partition as it is now.
+
+        Args:
+            reads: of the cluster.
+            topic_partition: what is read.
+            topic_id: of its topic.
+            end_offset: with which the last fetch ends.
+            executor: reads ahead.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic, or another one has its name.
+        """
+        self._reads, self._topic_partition, self._topic_id = reads, topic_partition, topic_id
+        self._end_offset, self._executor = end_offset, executor
+        self._edges, self._changes = self._look()
+        self._stream: BatchStream | None = None
+
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Return whole batches from an offset on; a `Fetcher`."""
+        assert topic_partition == self._topic_partition
+        self._reads.ledger.ensure_open()
+        if asked.offset >= self._edges.log_end_offset:
+            self._edges, self._changes = self._look()
+            self._stream = None  # it ends where the log did
+        self._ensure_in_range(asked.offset)
+        try:
+            read = self._take(asked)
+        except MissingObjectError as error:
+            read = self._take_elsewhere(asked, error)
+        if not read.batches or read.batches[-1][1].next_offset >= self._end_offset:
+            self._look()  # raises if these are not of the topic that has the name
+        return read, self._edges
+
+    def _take(self, asked: ReadRange) -> LogRead:
+        stream, self._stream = self._stream, None  # dropped after an error
+        if stream is None or stream.next_offset != asked.offset:
+            stream = self._stream_from(asked.offset)
+        read = stream.take(asked.max_bytes, min_one_batch=asked.min_one_batch)
+        self._stream = stream
+        return read or LogRead("", 0, memoryview(b""), [])
+
+    def _stream_from(self, offset: int) -> BatchStream:
+        return BatchStream(
+            self._reads.objects,
+            self._extents(offset),
+            offset,
+            executor=self._executor,
+        )
+
+    def _extents(self, offset: int) -> Iterator[PlacedExtent]:
+        end = min(self._end_offset, self._edges.log_end_offset)
+        return self._reads.placements.of(self._changes, offset, end)
+
+    def _take_elsewhere(self, asked: ReadRange, missing: MissingObjectError) -> LogRead:
+        """Return batches as the newest state knows them, after an object was not there."""
+        self._edges, self._changes = self._look()
+        self._ensure_in_range(asked.offset)
+        first = next(self._extents(asked.offset), None)
+        if first is not None and first.extent.name == str(missing):
+            raise CorruptRecordError("the object is missing", path=first.extent.name)
+        try:
+            return self._take(asked)
+        except MissingObjectError as error:
+            raise CorruptRecordError("the object is missing", path=str(error)) from None
+
+    def _ensure_in_range(self, offset: int) -> None:
+        start, end = self._edges.log_start_offset, self._edges.log_end_offset
+        if not start <= offset <= end:
+            raise OffsetOutOfRangeError(str(self._topic_partition), offset, start, end)
+
+    def _look(self) -> tuple[LogOffsets, list[Change]]:
+        topic = self._topic_partition.topic
+        with self._reads.ledger.state() as state:
+            if topic_id_of(state, topic) != self._topic_id:
+                raise UnknownTopicOrPartitionError(
+                    f"topic {topic!r} was deleted and created again while it was read: read it again"
+                )
+            partition = self._topic_partition.partition
+            head, changes = self._reads.ledger.partition(self._topic_id, partition)
+            return _edges(head), changes
+
+
+def partitions_of(state: LedgerState, topic: str) -> list[TopicPartition]:
+    """Return all partitions of a topic, in order; raises UnknownTopicOrPartitionError."""
+    count = len(state.topics[topic_id_of(state, topic)].partitions)
+    return [TopicPartition(topic, number) for number in range(count)]
+
+
+def topic_id_of(state: LedgerState, topic: str) -> str:
+    """Return the id of a topic; raises UnknownTopicOrPartitionError, which says what there is."""
+    if topic not in state.topic_ids:
+        has = ", ".join(sorted(state.topic_ids)) or "none"
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic!r} does not exist in the bucket, which has {has}"
+        )
+    return state.topic_ids[topic]
+
+
+def _edges(head: PartitionHead) -> LogOffsets:
+    return LogOffsets(head.start_offset, head.next_offset, head.next_offset, head.next_offset)

@@ -1,0 +1,136 @@
+"""The ledger of a cluster for the threads of one process."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spark_kbatch.bucket.entries import NO_ENTRY, Entry
+from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, Ledger, Propose, Timing
+from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.staging import WriterJob
+from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
+from spark_kbatch.clock import monotonic_ms, now_ms
+from spark_kbatch.errors import ClosedError
+
+_JOB_AGE_MAX_MS = 3_600_000  # of the state that a job may begin at: well below what is collected
+
+
+class _TopicChanges(NamedTuple):
+    """What is at each offset of a topic, and until when that is known to hold."""
+
+    number: int  # of the last entry for which it was compared
+    version: object  # equal as long as nothing of the topic's extents changes
+    found: dict[int, list[Change]]
+
+
+class SharedLedger:
+    """One ledger, which one thread at a time uses. Thread-safe."""
+
+    def __init__(self, address: str, place: Objects, cluster_id: str) -> None:
+        """Open the ledger; raises as `Ledger`.
+
+        Args:
+            address: of the place, for errors.
+            place: the objects at it.
+            cluster_id: of the cluster there.
+        """
+        self._address, self._is_closed = address, False
+        self.rng = random.Random()
+        timing = Timing(now_ms, monotonic_ms, lambda ms: time.sleep(ms / 1000), self.rng)
+        self._lock = threading.RLock()  # guards all that follows; none is taken while it is held
+        self._ledger = Ledger(place, cluster_id, timing)
+        self._followed_ms = monotonic_ms()
+        self._changes: dict[str, _TopicChanges] = {}  # by topic id
+        self.objects, self.cluster_id = self._ledger.objects, cluster_id
+
+    @contextlib.contextmanager
+    def state(self, *, max_age_ms: int = 0) -> Iterator[LedgerState]:
+        """Return the state, which does not change inside the block.
+
+        Args:
+            max_age_ms: how long ago the store may have been asked for it.
+
+        Raises as `Ledger.follow`, and ClosedError.
+        """
+        with self._lock:
+            self._ensure_open()
+            if max_age_ms <= 0 or monotonic_ms() - self._followed_ms >= max_age_ms:
+                self._ledger.follow()
+                self._followed_ms = monotonic_ms()
+            yield self._ledger.state
+
+    def changes(self, topic_id: str) -> dict[int, list[Change]]:
+        """Return what is at each offset of a topic, by partition, which the caller does not change.
+
+        It is as of the state, or a later one.
+
+        Raises as `Ledger.changes`, and ClosedError.
+        """
+        with self._lock:
+            self._ensure_open()
+            known = self._changes.get(topic_id)
+            if known is None or known.number != self._ledger.state.number:
+                version = self._version(topic_id)
+                if known is None or known.version != version:
+                    found = self._ledger.changes(topic_id)  # may follow
+                    known = _TopicChanges(0, self._version(topic_id), found)
+                known = known._replace(number=self._ledger.state.number)
+                self._changes[topic_id] = known
+            return known.found
+
+    def partition(self, topic_id: str, partition: int) -> tuple[PartitionHead, list[Change]]:
+        """Return where a partition starts and ends, and what is at each offset then; raises as `changes`."""
+        with self._lock:
+            changes = self.changes(topic_id).get(partition, [])
+            head = self._ledger.state.partition(topic_id, partition)
+            return dataclasses.replace(head), changes
+
+    def _version(self, topic_id: str) -> object:
+        """Return what is equal as long as a topic's changes are."""
+        topic = self._ledger.state.ensure_topic(topic_id)
+        extents = self._ledger.state.extents.get(topic_id, TopicExtents())
+        last = extents.changes[-1].number if extents.changes else NO_ENTRY
+        starts = [head.start_offset for head in topic.partitions]
+        return topic.created, extents.parts, len(extents.changes), last, starts
+
+    def commit(
+        self, propose: Propose, *, by: str = "", timeout_ms: int = COMMIT_TIMEOUT_MS
+    ) -> Entry | None:
+        """Write an entry, the first one of the ledger too if there is none; as `Ledger.commit`."""
+        with self._lock:
+            self._ensure_open()
+            self._ensure_started()
+            entry = self._ledger.commit(propose, by=by, timeout_ms=timeout_ms)
+            self._followed_ms = monotonic_ms()
+            return entry
+
+    def begin_job(self) -> WriterJob:
+        """Return a new job that writes, which begins now."""
+        with self._lock:
+            self._ensure_open()
+            self._ensure_started()
+            with self.state(max_age_ms=_JOB_AGE_MAX_MS) as state:
+                return WriterJob.at(state.number, self.rng)
+
+    def close(self) -> None:
+        """Make every later call raise ClosedError."""
+        self._is_closed = True
+
+    def ensure_open(self) -> None:
+        """Raise ClosedError if it is closed."""
+        if self._is_closed:
+            raise ClosedError(self._address)
+
+    _ensure_open = ensure_open
+
+    def _ensure_started(self) -> None:
+        # Whoever created the cluster may have ended before it wrote the first entry.
+        if self._ledger.state.number == NO_ENTRY:
+            self._ledger.start(DEFAULT_LIMITS)

@@ -1,0 +1,248 @@
+"""A cluster in a bucket, as a store of topics.
+
+    1 the object `cluster` says which cluster lies at the URL
+    2 the ledger is read, and followed by whatever is asked later
+    3 writes put objects, and then an entry
+
+Nothing is kept on this machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.agreements import AgreedOffsets, agree
+from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.place import ClusterObject, create_cluster, read_cluster
+from spark_kbatch.bucket.probe import probe
+from spark_kbatch.bucket.reading import BucketReads, BucketView, PartitionReader, partitions_of
+from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.topics import (
+    WRITER_TOPIC_AGE_MAX_MS,
+    BucketCatalog,
+    BucketTopics,
+    planned,
+)
+from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
+from spark_kbatch.clock import now_ms
+from spark_kbatch.consumer import planning
+from spark_kbatch.consumer.same_topic import OwnSource
+from spark_kbatch.errors import ConfigError, ObjectStoreError, UnknownTopicOrPartitionError
+from spark_kbatch.model import (
+    LONG_MAX,
+    LogOffsets,
+    OffsetRange,
+    PartitionInfo,
+    ReadRange,
+    TopicPartition,
+)
+from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
+from spark_kbatch.store.source import FoundTopic
+
+if TYPE_CHECKING:
+    from spark_kbatch.bucket.job import BucketJob
+    from spark_kbatch.producer.producer import Producer
+
+logger = logging.getLogger(__name__)
+
+_LINGER_MS = 100  # for which a producer gathers records by default: each request costs two requests to the store
+_REQUEST_BYTES = 8 << 20
+
+
+class BucketStore(OwnSource):
+    """A cluster in a bucket; a `store.Store`, and its own source. Thread-safe."""
+
+    groups = None
+    is_remote = False
+    why_not = "it is in a bucket, which has no consumer groups, disks, server or history yet"
+
+    def __init__(self, url: str, *, create: bool = False) -> None:
+        """Open the cluster at a URL, and read its ledger.
+
+        Args:
+            url: see `urls`.
+            create: whether to create a cluster if there is none.
+
+        Raises:
+            ConfigError: there is none; or the URL, the library or the store cannot be used.
+            ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
+            CorruptLedgerError, UnsupportedLedgerError: its ledger cannot be read.
+        """
+        self.address = checked(url)
+        place = objects_at(self.address, create=create)
+        found = read_cluster(place)
+        if found is None and create:
+            found = _created(self.address, place)
+        if found is None:
+            raise nothing_at(self.address)
+        self.cluster_id = found.cluster_id
+        self._ledger = SharedLedger(self.address, place, found.cluster_id)
+        self._topics, self._reads = BucketTopics(self._ledger), BucketReads(self._ledger)
+
+    @property
+    def catalog(self) -> BucketCatalog:
+        """The topics, to change."""
+        return BucketCatalog(self._ledger, self._topics)
+
+    def close(self) -> None:
+        """Make every later call raise ClosedError, including those of reads in progress."""
+        self._ledger.close()
+
+    # The source.
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted; none is internal."""
+        del internal
+        return self._topics.names()
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic; raises UnknownTopicOrPartitionError, which says what there is."""
+        return self._topics.topic(name)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return all partitions of a topic, in order."""
+        with self._ledger.state() as state:
+            return partitions_of(state, topic)
+
+    def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
+        """Return those of the named topics that exist, all as of one moment."""
+        return {
+            topic.name: FoundTopic(
+                topic.topic_id,
+                [TopicPartition(topic.name, number) for number in range(topic.partitions)],
+            )
+            for topic in self._topics.existing(names)
+        }
+
+    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BucketView]:
+        """Return views of these partitions, all as of one moment."""
+        return self._reads.views(partitions)
+
+    def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
+        """Return nothing: the state does not tell which entry has moved a start offset."""
+        return ""
+
+    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Return offsets and sizes of all partitions of these topics, at one moment."""
+        views = self._reads.views_of_topics(topics)
+        for view in {tp.topic: view for tp, view in views.items()}.values():
+            view.load()  # for the whole topic
+        return [PartitionInfo(tp, view.offsets, view.size_in_bytes) for tp, view in views.items()]
+
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Return whole batches from an offset on."""
+        return self._reads.fetch(topic_partition, asked)
+
+    def fetcher(
+        self, wanted: OffsetRange, topic_id: str, last_epoch: int = NO_LEADER_EPOCH
+    ) -> AbstractContextManager[PartitionReader]:
+        """Return a fetcher that reads ahead, and fails if the topic's id is no longer `topic_id`."""
+        del last_epoch
+        return self._reads.fetcher(wanted, topic_id)
+
+    def agreed_offsets(
+        self, topic_partition: TopicPartition, options: ReadOptions, action: str
+    ) -> tuple[int, int]:
+        """Return a partition's start and end offset, on which all tasks of a Spark action agree."""
+
+        def look_up() -> AgreedOffsets:
+            views = self.views(planning.selected(options.selection, self))
+            return {
+                tp: (
+                    view.offsets.log_start_offset,
+                    view.offsets.end_offset(options.isolation_level),
+                )
+                for tp, view in views.items()
+            }
+
+        self._ledger.ensure_open()
+        agreed = agree(self._ledger.objects, action, look_up, now_ms())
+        if topic_partition not in agreed:
+            raise UnknownTopicOrPartitionError(
+                f"partition {topic_partition} does not exist in {self.address} any more: its topic was "
+                "deleted after this read was planned; load again"
+            )
+        return agreed[topic_partition]
+
+    # Writes.
+
+    def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
+        """Return a producer, which writes one entry for all records of a request."""
+        from spark_kbatch.bucket.transport import BucketTransport  # noqa: PLC0415  few processes append
+        from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415
+        from spark_kbatch.producer.producer import Producer  # noqa: PLC0415
+
+        self._ledger.ensure_open()
+        given = {name.replace("_", ".").lower() for name in (*config, *options)}
+        defaults = {"linger.ms": _LINGER_MS, "max.request.size": _REQUEST_BYTES}
+        own = {key: value for key, value in defaults.items() if key not in given}
+        chosen = parse_producer_options(config, options, own)
+        return Producer(
+            chosen,
+            BucketTransport(self._ledger),
+            self._finder(create=chosen.auto_create_topics_enable),
+            now_ms,
+            # Without a counter, which all would have to write: of so many, no two are the same.
+            new_producer_id=lambda: self._ledger.rng.randrange(LONG_MAX),
+            takes_runs=True,
+        )
+
+    def _finder(self, *, create: bool) -> Callable[[str], Topic]:
+        known: dict[str, Topic] = {}  # which are not created again once they are deleted
+
+        def find(name: str) -> Topic:
+            try:
+                topic = self._topics.topic(name, max_age_ms=WRITER_TOPIC_AGE_MAX_MS)
+            except UnknownTopicOrPartitionError:
+                if not create or name in known:
+                    raise
+                topic = self._topics.create(planned(name, 1, None, TopicConfig(), ()))
+            except ObjectStoreError as error:
+                if name not in known:
+                    raise
+                # The transport will find out whether records can be written.
+                logger.warning(
+                    "cannot look up topic %r, assuming that it is unchanged: %s", name, error
+                )
+                topic = known[name]
+            known[name] = topic
+            return topic
+
+        return find
+
+    def begin_job(
+        self, options: WriteOptions, *, overwrite: bool = False, is_micro_batch: bool = False
+    ) -> BucketJob:
+        """Begin a job whose rows are visible once it is committed, all of them or none."""
+        from spark_kbatch.bucket.job import BucketJob  # noqa: PLC0415  as above
+
+        return BucketJob.begin(
+            self.address, self._ledger, options, overwrite=overwrite, is_micro_batch=is_micro_batch
+        )
+
+
+def _created(url: str, place: Objects) -> ClusterObject:
+    """Create a cluster at a place, or return the one that someone else has created meanwhile.
+
+    Raises:
+        ConfigError: its store would lose commits.
+    """
+    rng = random.Random()
+    wrong = probe(place, rng)
+    if wrong:
+        raise ConfigError(
+            f"no cluster can be made at {url}: {wrong[0]}; a store that does so loses commits"
+        )
+    cluster_id = names.random_id(rng)
+    return create_cluster(place, cluster_id, "passed", lambda ms: time.sleep(ms / 1000))

@@ -1,0 +1,198 @@
+"""Where a plain producer's batches go: one object and one entry for each request, of all partitions.
+
+    1 put      the batches of a request, sorted by partition, in an object
+    2 check    each partition, against the state: its topic is the same, and sequences go on
+    3 entry    offsets and sequences; again from 2 with another state, if another entry was first
+
+What a partition's check refuses is answered with its error; the others are written. A run that the ledger has
+already, as an earlier answer was lost, is answered with its offsets: sequences are in entries, so it does not matter
+which process wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from spark_kbatch.bucket.entries import Content, LedgerCommit, ProducedBatch
+from spark_kbatch.bucket.extents import Stretch
+from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.staging import DataObjects, StagedExtents, ensure_takes, stretch_of
+from spark_kbatch.bucket.state import LedgerState, ProducerHead, RememberedBatch
+from spark_kbatch.errors import (
+    CommitError,
+    InvalidProducerEpochError,
+    KBatchError,
+    ObjectStoreError,
+    OutcomeUnknownError,
+    OutOfOrderSequenceError,
+)
+from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.record.header import (
+    NO_PRODUCER_ID,
+    SEQUENCE_MAX,
+    BatchHeader,
+    increment_sequence,
+    unpack,
+)
+from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
+
+_WRITER = "producer"  # as which entries name it
+
+
+class _RunToWrite(NamedTuple):
+    """The batches of one partition in a request, with sequences that follow each other."""
+
+    topic_id: str
+    topic_partition: TopicPartition
+    batches: Sequence[ProduceBatch]
+    first: BatchHeader
+    last: BatchHeader
+
+    @property
+    def has_sequence(self) -> bool:
+        return self.first.producer_id != NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        return increment_sequence(self.last.base_sequence, self.last.records_count - 1)
+
+    def produced(self, base_offset: int) -> ProducedBatch:
+        """Return what an entry says of it."""
+        return ProducedBatch(
+            self.first.producer_id,
+            self.first.producer_epoch,
+            self.topic_id,
+            self.topic_partition.partition,
+            self.first.base_sequence,
+            self.last_sequence,
+            base_offset,
+        )
+
+
+class BucketTransport:
+    """Transport of a plain producer; it takes runs."""
+
+    def __init__(self, ledger: SharedLedger) -> None:
+        self._ledger = ledger
+
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
+        """Write the batches of a request by one entry; each partition gets an answer of its own.
+
+        Raises:
+            ObjectStoreError: nothing is written; or it is not known, and sequences will tell.
+            OutcomeUnknownError: it is not known, and there are no sequences.
+        """
+        answer = dict[TopicPartition, AppendResult]()
+        runs = [run for run in _runs(request.batches) if self._is_accepted(run, answer)]
+        try:
+            if runs:
+                self._write(runs, request.timeout_ms, answer)
+        except CommitError as error:
+            if isinstance(error, OutcomeUnknownError) and not all(run.has_sequence for run in runs):
+                raise
+            # An entry that lands late is found by who writes its number next, before anything else is written.
+            raise ObjectStoreError("create", "the next entry", error.reason) from None
+        on_answer(answer)
+
+    def _is_accepted(self, run: _RunToWrite, answer: dict[TopicPartition, AppendResult]) -> bool:
+        try:
+            for batch in run.batches:
+                ensure_takes(batch.topic, len(batch.data))
+        except KBatchError as error:
+            answer[run.topic_partition] = AppendResult(error=error)
+            return False
+        return True
+
+    def _write(
+        self,
+        runs: Sequence[_RunToWrite],
+        timeout_ms: int,
+        answer: dict[TopicPartition, AppendResult],
+    ) -> None:
+        data = DataObjects(self._ledger.objects, self._ledger.begin_job(), self._ledger.rng)
+        for run in runs:
+            for batch in run.batches:
+                data.send(run.topic_id, run.topic_partition.partition, batch.data)
+        extents = data.finish()
+
+        def propose(state: LedgerState) -> Content | None:
+            stretches: dict[str, list[Stretch]] = {}
+            produced = []
+            for run in runs:
+                found = _looked_up(state, run)
+                if found is None:
+                    stretch = _stretch(state, run, extents)
+                    stretches.setdefault(run.topic_id, []).append(stretch)
+                    found = AppendResult(stretch.base_offset)
+                    if run.has_sequence:
+                        produced.append(run.produced(stretch.base_offset))
+                answer[run.topic_partition] = found
+            return LedgerCommit(stretches, produced=tuple(produced)) if stretches else None
+
+        self._ledger.commit(propose, by=_WRITER, timeout_ms=timeout_ms)
+
+
+def _runs(batches: Sequence[ProduceBatch]) -> Iterator[_RunToWrite]:
+    by_partition: dict[TopicPartition, list[ProduceBatch]] = {}
+    for batch in batches:
+        by_partition.setdefault(batch.topic_partition, []).append(batch)
+    for topic_partition, found in by_partition.items():
+        first, last = unpack(found[0].data), unpack(found[-1].data)
+        yield _RunToWrite(found[0].topic.topic_id, topic_partition, found, first, last)
+
+
+def _stretch(state: LedgerState, run: _RunToWrite, staged: StagedExtents) -> Stretch:
+    partition = run.topic_partition.partition
+    head = state.partition(run.topic_id, partition)
+    return stretch_of(
+        partition, head.next_offset, head.leader_epoch, staged[run.topic_id, partition]
+    )
+
+
+def _looked_up(state: LedgerState, run: _RunToWrite) -> AppendResult | None:
+    """Return the answer for a run that is not to be written; None if it is."""
+    try:
+        state.partition(run.topic_id, run.topic_partition.partition)
+        key = run.first.producer_id, run.topic_id, run.topic_partition.partition
+        head = state.producers.get(key) if run.has_sequence else None
+        if head is None:
+            return None
+        offset = _offset_of(run, head)
+        return None if offset is None else AppendResult(offset)
+    except KBatchError as error:
+        return AppendResult(error=error)
+
+
+def _offset_of(run: _RunToWrite, head: ProducerHead) -> int | None:
+    """Return the offset of a run that was written before; None if it is the next one.
+
+    Raises:
+        InvalidProducerEpochError: another process has the producer id by now.
+        OutOfOrderSequenceError: a batch before it is missing.
+    """
+    name, first = str(run.topic_partition), run.first
+    if first.producer_epoch < head.producer_epoch:
+        raise InvalidProducerEpochError(
+            name, first.producer_id, head.producer_epoch, first.producer_epoch
+        )
+    expected = 0
+    if first.producer_epoch == head.producer_epoch:
+        for written in head.batches:
+            if _has(written, first.base_sequence) and _has(written, run.last_sequence):
+                return written.base_offset + _after(written, first.base_sequence)
+        expected = increment_sequence(head.batches[-1].last_sequence, 1)
+    if first.base_sequence != expected:
+        raise OutOfOrderSequenceError(name, first.producer_id, expected, first.base_sequence)
+    return None
+
+
+def _has(written: RememberedBatch, sequence: int) -> bool:
+    return (
+        _after(written, sequence) <= (written.last_sequence - written.first_sequence) & SEQUENCE_MAX
+    )
+
+
+def _after(written: RememberedBatch, sequence: int) -> int:
+    """Return how many sequence numbers one lies after the first of a run; they wrap around."""
+    return (sequence - written.first_sequence) & SEQUENCE_MAX

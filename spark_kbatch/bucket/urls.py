@@ -1,0 +1,88 @@
+"""The objects at the URL of a cluster in a bucket.
+
+    s3://BUCKET/PREFIX, s3a://...   Amazon S3, and stores that speak its protocol
+    gs://BUCKET/PREFIX              Google Cloud Storage
+    abfss://..., abfs://, az://     Azure Blob Storage
+    file+bucket:///FOLDER           a folder of this machine, for tests: it is used as a store of objects
+    memory+bucket://NAME            the memory of this process, for tests
+
+What else a store needs, such as credentials, region and endpoint, is in the environment, by the names that
+the library of the store has for it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote
+
+from spark_kbatch.bucket.objects import MemoryObjects, Objects
+from spark_kbatch.bucket.real_objects import RealObjects
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.files import Files
+from spark_kbatch.options.paths import FILE_BUCKET, MEMORY_BUCKET, bucket_scheme
+
+_ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+
+_in_memory: dict[str, Objects] = {}  # by URL
+
+
+def objects_at(url: str, *, create: bool = False) -> Objects:
+    """Return the objects at a URL, as `checked` returned it, without a request.
+
+    Args:
+        create: whether to create the folder, or the place in memory, if there is none.
+
+    Raises:
+        ConfigError: there is none; or the library is missing, or refuses the URL.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme == MEMORY_BUCKET:
+        if create:
+            _in_memory.setdefault(url, MemoryObjects())
+        if url not in _in_memory:
+            raise nothing_at(url)
+        return _in_memory[url]
+    if scheme != FILE_BUCKET:
+        return RealObjects(url, client_options=_client_options())
+    folder, files = Path(unquote(rest)), Files()
+    if create:
+        files.make_dir(folder)
+    elif not files.is_dir(folder):
+        raise nothing_at(url)
+    return RealObjects(folder.as_uri())
+
+
+def _client_options() -> dict[str, bool]:
+    """Return the settings of connections that the library does not take from the environment by itself."""
+    is_allowed = any(os.environ.get(name, "").lower() == "true" for name in _ALLOW_HTTP)
+    return {"allow_http": True} if is_allowed else {}
+
+
+def place_in_memory(url: str, objects: Objects) -> None:
+    """Let objects of a test's own be at a URL of this process's memory."""
+    _in_memory[url] = objects
+
+
+def nothing_at(url: str) -> ConfigError:
+    """Return the error that no cluster is at a URL."""
+    return ConfigError(
+        f"no cluster is at {url}; create it with spark_kbatch.open({url!r}, create=True), or by a write"
+    )
+
+
+def checked(url: str) -> str:
+    """Return a URL in the one form that all processes use.
+
+    Raises:
+        ConfigError: it names no bucket, or no folder.
+    """
+    scheme, rest = bucket_scheme(url), url.partition("://")[2]
+    if "?" in rest or "#" in rest:
+        raise ConfigError(f"{url!r} has a '?' or '#', which no name of an object here has")
+    rest = rest.rstrip("/")
+    if scheme == FILE_BUCKET and not rest.startswith("/"):
+        raise ConfigError(f"{url!r} names no folder; accepted: {FILE_BUCKET}:///FOLDER")
+    if not rest:
+        raise ConfigError(f"{url!r} names no bucket; accepted: {scheme}://BUCKET/PREFIX")
+    return f"{scheme}://{rest}"

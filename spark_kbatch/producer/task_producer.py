@@ -1,0 +1,100 @@
+"""The producer of one Spark task, which stages its batches until the job commits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from spark_kbatch.model import INT_MAX
+from spark_kbatch.options.producer import ProducerConfig, fair_batch_size
+from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.producer.producer import Producer
+from spark_kbatch.store.transport import Transport
+
+_Staged_co = TypeVar("_Staged_co", covariant=True)
+
+
+class TaskStaging(Protocol[_Staged_co]):
+    """What a task has staged through a transport."""
+
+    def finish(self) -> _Staged_co:
+        """End the staging, and return what the job's commit needs."""
+
+    def abandon(self) -> None:
+        """Remove what was staged."""
+
+
+class TaskProducer(Generic[_Staged_co]):
+    """The producer of one Spark task; its batches get offsets when the job commits."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        staging: TaskStaging[_Staged_co],
+        find_topic: Callable[[str], Topic],
+        options: WriteOptions,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """Set up.
+
+        Args:
+            transport: stages a batch before it answers.
+            staging: where that stages them.
+            find_topic: returns a topic by name; asked once for each.
+            options: of the write.
+            clock_ms: the time of day, for records without a time.
+        """
+        self._topic, self._staging = options.topic, staging
+        find_topic = functools.cache(find_topic)
+        batch_size = options.batch_size
+        if self._topic is not None:
+            partitions = find_topic(self._topic).partitions
+            batch_size = fair_batch_size(batch_size, options.buffer_memory, partitions)
+        self._producer = Producer(
+            ProducerConfig(
+                batch_size=batch_size,
+                buffer_memory=options.buffer_memory,
+                compression_type=options.compression_type,
+                compression_level=options.compression_level,
+                linger_ms=options.linger_ms,
+                partitioner_class=options.partitioner_class,
+                partitioner_ignore_keys=options.partitioner_ignore_keys,
+                # A staged batch gets its offset when the job commits. If it fails, the task fails, and
+                # Spark retries that.
+                enable_idempotence=False,
+                retries=0,
+                max_request_size=INT_MAX,
+                delivery_timeout_ms=INT_MAX,
+                max_in_flight_requests_per_connection=1,
+            ),
+            transport,
+            find_topic,
+            clock_ms,
+            # Without a linger time, a thread would be of no use.
+            inline=options.linger_ms is None,
+        )
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        """Add rows, whose columns the driver has checked, to the batches that the task stages.
+
+        Raises:
+            KBatchError, OSError: a row cannot be written, or an earlier batch failed.
+        """
+        self._producer.append(rows, self._topic)
+        self._producer.ensure_delivered()
+
+    def finish(self) -> _Staged_co:
+        """Stage the rows still buffered, and return all that the task staged; raises as `append`."""
+        self._producer.flush()
+        self._producer.ensure_delivered()
+        self._producer.close()
+        return self._staging.finish()
+
+    def abandon(self) -> None:
+        """Remove what the task staged, because it failed."""
+        self._producer.close(timeout=0)
+        self._staging.abandon()

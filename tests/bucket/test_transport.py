@@ -1,0 +1,202 @@
+"""A plain producer's batches in a bucket: one object and one entry, and each batch once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from spark_kbatch import Cluster, TopicPartition
+from spark_kbatch.bucket.objects import CreateAnswer
+from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.bucket.transport import BucketTransport
+from spark_kbatch.errors import (
+    InvalidProducerEpochError,
+    ObjectStoreError,
+    OutcomeUnknownError,
+    OutOfOrderSequenceError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import AppendResult
+from spark_kbatch.record.header import SEQUENCE_MAX
+from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
+from tests.support import builders
+from tests.support.bucket_objects import CountingObjects, a_bucket, opened_again, values
+
+EVENTS = TopicPartition("events", 0)
+
+
+@pytest.fixture
+def objects() -> CountingObjects:
+    return CountingObjects()
+
+
+@pytest.fixture
+def cluster(objects: CountingObjects) -> Iterator[Cluster]:
+    with a_bucket(objects, "events", partitions=3) as cluster:
+        yield cluster
+
+
+def sent(cluster: Cluster, *batches: tuple[int, bytes], timeout_ms: int = 30_000) -> Answer:
+    """Send batches of partitions of the topic in one request, and return the answer."""
+    topic, store, answers = cluster.topic("events"), cluster._store, list[Answer]()
+    assert isinstance(store, BucketStore)
+    request = SendRequest(
+        -1,
+        timeout_ms,
+        [
+            ProduceBatch(topic, TopicPartition("events", partition), memoryview(data), 1)
+            for partition, data in batches
+        ],
+    )
+    BucketTransport(store._ledger).send(request, answers.append)
+    (answer,) = answers
+    return answer
+
+
+def numbered(sequence: int, *, n: int = 1, epoch: int = 0, value: bytes = b"value") -> bytes:
+    return builders.idempotent_batch(base_sequence=sequence, n=n, epoch=epoch, value=value)
+
+
+def offsets(answer: Mapping[TopicPartition, AppendResult]) -> dict[int, int]:
+    assert [one.error for one in answer.values() if one.error] == []
+    return {tp.partition: one.base_offset for tp, one in answer.items()}
+
+
+def ends(cluster: Cluster) -> list[int]:
+    return [one.offsets.high_watermark for one in cluster.describe("events")]
+
+
+def test_a_request_is_one_object_and_one_entry(cluster: Cluster, objects: CountingObjects) -> None:
+    rows = {"value": [f"{at}" for at in range(300)], "partition": [at % 3 for at in range(300)]}
+    with cluster.producer() as producer:
+        producer.send_arrow("events", {"value": ["first"] * 3, "partition": [0, 1, 2]}).result()
+        objects.taken()
+        producer.send_arrow("events", rows).result()
+    asked = objects.taken()
+    assert (asked["put data"], asked["create ledger"]) == (1, 1)
+    assert ends(cluster) == [101, 101, 101]
+
+
+def test_offsets_follow_each_other_whoever_writes(cluster: Cluster) -> None:
+    other = opened_again(cluster)
+    assert offsets(sent(cluster, (0, numbered(0, n=2)), (1, numbered(0)))) == {0: 0, 1: 0}
+    assert offsets(sent(other, (0, numbered(2)))) == {0: 2}
+    assert offsets(sent(cluster, (0, numbered(3)))) == {0: 3}
+
+
+# Idempotence.
+
+
+def test_a_batch_that_is_sent_again_keeps_its_offset_and_is_written_once(cluster: Cluster) -> None:
+    other = opened_again(cluster)
+    first = sent(cluster, (0, numbered(0, n=2)), (1, numbered(0)))
+    again = sent(other, (0, numbered(0, n=2)), (1, numbered(0)))
+
+    assert offsets(again) == offsets(first)
+    assert ends(cluster) == [2, 1, 0]
+
+
+def test_a_batch_of_a_run_that_was_written_is_known_again_by_itself(cluster: Cluster) -> None:
+    run = [(0, numbered(0, n=2)), (0, numbered(2, n=3)), (0, numbered(5))]
+    assert offsets(sent(cluster, *run)) == {0: 0}
+
+    assert offsets(sent(cluster, run[1])) == {0: 2}
+    assert offsets(sent(cluster, run[2])) == {0: 5}
+    assert ends(cluster) == [6, 0, 0]
+
+
+def test_sequences_wrap_around(cluster: Cluster) -> None:
+    assert offsets(sent(cluster, (0, numbered(SEQUENCE_MAX - 1, n=4)))) == {0: 0}
+    assert offsets(sent(cluster, (0, numbered(SEQUENCE_MAX - 1, n=4)))) == {0: 0}
+    assert offsets(sent(cluster, (0, numbered(2)))) == {0: 4}
+
+
+def test_what_a_partition_refuses_keeps_no_other_from_being_written(cluster: Cluster) -> None:
+    sent(cluster, (0, numbered(0)), (1, numbered(0, epoch=1)))
+
+    answer = sent(cluster, (0, numbered(2)), (1, numbered(1)), (2, numbered(0)))
+
+    errors = {tp.partition: type(one.error) for tp, one in answer.items() if one.error}
+    assert errors == {0: OutOfOrderSequenceError, 1: InvalidProducerEpochError}
+    assert answer[TopicPartition("events", 2)].base_offset == 0
+    assert ends(cluster) == [1, 1, 1]
+
+
+def test_a_new_epoch_counts_from_0(cluster: Cluster) -> None:
+    sent(cluster, (0, numbered(0)))
+    answer = sent(cluster, (0, numbered(1, epoch=1)))
+    assert isinstance(answer[EVENTS].error, OutOfOrderSequenceError)
+    assert offsets(sent(cluster, (0, numbered(0, epoch=1)))) == {0: 1}
+
+
+def test_a_request_of_which_all_is_refused_writes_no_entry(
+    cluster: Cluster, objects: CountingObjects
+) -> None:
+    sent(cluster, (0, numbered(0)))
+    objects.taken()
+    sent(cluster, (0, numbered(5)))
+    assert "create ledger" not in objects.taken()
+
+
+def test_a_batch_that_is_too_large_is_not_put(cluster: Cluster, objects: CountingObjects) -> None:
+    cluster.alter_topic("events", {"max.message.bytes": 200})
+    objects.taken()
+    answer = sent(cluster, (0, numbered(0, value=b"v" * 200)))
+    assert isinstance(answer[EVENTS].error, RecordTooLargeError)
+    assert "put data" not in objects.taken()
+
+
+def test_a_topic_that_was_deleted_refuses_its_batches(cluster: Cluster) -> None:
+    other = opened_again(cluster)
+    with cluster.producer(linger_ms=0) as producer:
+        producer.send("events", "a", partition=0).result()
+        other.delete_topic("events")
+        other.create_topic("events")
+        with pytest.raises(UnknownTopicOrPartitionError, match="no topic with the id"):
+            producer.send("events", "b", partition=0).result()
+    assert [*values(cluster)] == []
+
+
+# Answers that are lost.
+
+
+class LosesAnswers(CountingObjects):
+    """Objects that answer nothing to some creates of entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost, self.lands = 0, True
+
+    def create(self, name: str, data: bytes) -> CreateAnswer:
+        if "/ledger/" not in name or self.lost == 0:
+            return super().create(name, data)
+        self.lost -= 1
+        if self.lands:
+            super().create(name, data)
+        return CreateAnswer.UNKNOWN
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_lost_answer_changes_nothing(lands: bool) -> None:
+    objects = LosesAnswers()
+    with a_bucket(objects, "events") as cluster, cluster.producer(linger_ms=0) as producer:
+        objects.lands = lands
+        for value in "abc":
+            objects.lost = 2
+            assert producer.send("events", value).result().offset == "abc".index(value)
+        assert [*values(cluster)] == ["a", "b", "c"]
+
+
+def test_an_unknown_outcome_may_be_retried_where_sequences_tell(cluster: Cluster) -> None:
+    objects = LosesAnswers()
+    with a_bucket(objects, "events", partitions=2) as cluster:
+        objects.lost, objects.lands = 10**9, False
+        with pytest.raises(ObjectStoreError):
+            sent(cluster, (0, numbered(0)), timeout_ms=0)
+        with pytest.raises(OutcomeUnknownError):
+            sent(cluster, (1, builders.batch()), timeout_ms=0)
+        objects.lost = 0
+        assert offsets(sent(cluster, (0, numbered(0)))) == {0: 0}
+        assert ends(cluster) == [1, 0]

@@ -1,0 +1,65 @@
+"""The URLs of buckets, and what they lead to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.bucket.objects import MemoryObjects
+from spark_kbatch.bucket.real_objects import RealObjects
+from spark_kbatch.bucket.urls import checked, objects_at, place_in_memory
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.options.paths import bucket_scheme
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("S3://Bucket/Some/Prefix//", "s3://Bucket/Some/Prefix"),
+        ("abfss://c@a.dfs.core.windows.net/x/", "abfss://c@a.dfs.core.windows.net/x"),
+        ("file+bucket:///a/b/", "file+bucket:///a/b"),
+    ],
+)
+def test_a_url_has_one_form(url: str, shown: str) -> None:
+    assert checked(url) == checked(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3:///", "gs:/bucket", "file+bucket://a/b", "s3://b/a?x=1", "s3://b/#a"]
+)
+def test_a_url_without_a_bucket_or_with_more_than_a_name_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"names no|has a"):
+        checked(url)
+
+
+def test_other_addresses_are_of_no_bucket(tmp_path: Path) -> None:
+    for address in (tmp_path, str(tmp_path), "host:9092", "memory://a", "hdfs://a/b", "s3", None):
+        assert bucket_scheme(address) == ""
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://bucket/prefix", "s3a://bucket/prefix", "abfss://c@account.dfs.core.windows.net/prefix"],
+)
+def test_a_store_is_made_without_a_request(url: str) -> None:
+    assert isinstance(objects_at(url), RealObjects)
+
+
+def test_places_that_do_not_exist_are_not_made_by_looking(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    for url in (f"file+bucket://{folder}", "memory+bucket://nothing-here"):
+        with pytest.raises(ConfigError, match=r"no cluster is at .*create=True"):
+            objects_at(url)
+    assert not folder.exists()
+
+    objects = objects_at(f"file+bucket://{folder}", create=True)
+    objects.put("name", b"content")
+    assert (folder / "name").read_bytes() == b"content"
+
+
+def test_tests_may_place_objects_of_their_own() -> None:
+    mine = MemoryObjects()
+    place_in_memory("memory+bucket://mine", mine)
+    assert objects_at("memory+bucket://mine", create=True) is mine

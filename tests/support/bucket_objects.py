@@ -1,0 +1,96 @@
+"""Objects in memory that count what is asked of them, fail as they are told to, and are at a URL."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from spark_kbatch import Cluster
+from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects
+from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.bucket.urls import place_in_memory
+
+_numbers = itertools.count()
+
+
+class CountingObjects(MemoryObjects):
+    """Objects in memory; `asked` counts requests by what they do and the first part of the name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counted = threading.Lock()  # guards asked
+        self.asked: Counter[str] = Counter()
+
+    def get(self, name: str) -> bytes | None:
+        self._count("get", name)
+        return super().get(name)
+
+    def get_many(self, names: Sequence[str]) -> list[bytes | None]:
+        return [self.get(name) for name in names]
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        self._count("get", name)
+        data = super().get(name)
+        return None if data is None else data[position : position + size_in_bytes]
+
+    def create(self, name: str, data: bytes) -> CreateAnswer:
+        self._count("create", name)
+        return super().create(name, data)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._count("put", name)
+        super().put(name, data)
+
+    def names_of(self, kind: str) -> list[str]:
+        """Return the names of all objects of a kind, such as "data", in order."""
+        return [one.name for one in self.list("") if kind_of(one.name) == kind]
+
+    def taken(self) -> dict[str, int]:
+        """Return what was asked since the last call."""
+        with self._counted:
+            asked, self.asked = self.asked, Counter()
+        return dict(asked)
+
+    def _count(self, what: str, name: str) -> None:
+        with self._counted:
+            self.asked[f"{what} {kind_of(name)}"] += 1
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of an object: the folder below the cluster's, or the name of one that has none."""
+    parts = PurePosixPath(name).parts
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def a_url(objects: MemoryObjects | None = None) -> str:
+    """Return the URL of a new place in memory, at which these objects are."""
+    url = f"memory+bucket://place-{next(_numbers)}"
+    place_in_memory(url, objects or MemoryObjects())
+    return url
+
+
+def a_bucket(objects: MemoryObjects | None = None, *topics: str, partitions: int = 1) -> Cluster:
+    """Return a new cluster in these objects, with topics."""
+    cluster = Cluster.over(BucketStore(a_url(objects), create=True))
+    for topic in topics:
+        cluster.create_topic(topic, partitions)
+    return cluster
+
+
+def opened_again(cluster: Cluster) -> Cluster:
+    """Return another cluster object at the same URL, as another process would have it."""
+    return Cluster.over(BucketStore(cluster._store.address))
+
+
+def ledger_entries(objects: CountingObjects) -> int:
+    """Return how many entries the ledger has."""
+    return len(objects.names_of("ledger"))
+
+
+def values(cluster: Cluster, topic: str = "events", **bounds: object) -> Iterator[str]:
+    """Yield the values of a topic, as text."""
+    table = cluster.read(topic, text=True, columns=["value"], **bounds).read_all()  # type: ignore[arg-type]
+    yield from table.column("value").to_pylist()
