@@ -1,0 +1,73 @@
+"""Spark writes to and reads from a cluster in a bucket, here a folder that is used as a store of objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import spark_kbatch
+from tests.support.frames import load, values
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file+bucket://{tmp_path}/bucket"
+
+
+def write(spark: SparkSession, url: str, *sent: str, mode: str = "append") -> None:
+    """Write values to a topic with two partitions, in two tasks."""
+    frame = spark.createDataFrame([(value, value) for value in sent], "key string, value string")
+    writer = frame.repartition(2).write.format("kbatch").option("topic", "events")
+    writer.option("num.partitions", 2).mode(mode).save(url)
+
+
+def test_what_spark_writes_in_batches_is_read_by_spark_and_python(
+    spark: SparkSession, url: str
+) -> None:
+    sent = [f"{at:02d}" for at in range(20)]
+    write(spark, url, *sent)
+    loaded = load(spark, url, subscribe="events")
+    assert loaded.count() == 20
+    assert values(spark, url, "events") == sent
+
+    write(spark, url, "more")
+    assert loaded.count() == 21  # `latest` is looked up by each action
+    with spark_kbatch.open(url) as cluster:
+        assert cluster.read("events").read_all().num_rows == 21
+
+    write(spark, url, "only", mode="overwrite")
+    assert values(spark, url, "events") == ["only"]
+
+
+def test_a_stream_reads_from_a_bucket_and_writes_to_it_once(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    def run() -> StreamingQuery:
+        query = (
+            spark.readStream.format("kbatch")
+            .option("subscribe", "events")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", 3)
+            .load(url)
+            .selectExpr("key", "value")
+            .writeStream.format("kbatch")
+            .option("topic", "copies")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(url)
+        )
+        query.awaitTermination()
+        return query
+
+    write(spark, url, *"abcde")
+    assert run().exception() is None
+    write(spark, url, "f")
+    for name in ("1", ".1.crc"):  # as if Spark had ended before it noted the commit
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    assert run().exception() is None
+    assert values(spark, url, "copies") == [*"abcdef"]
