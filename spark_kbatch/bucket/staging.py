@@ -23,7 +23,7 @@ from spark_kbatch.bucket.extents import NO_TIME, DataExtent, Stretch
 from spark_kbatch.bucket.objects import Objects, Upload
 from spark_kbatch.errors import KBatchError, RecordTooLargeError
 from spark_kbatch.model import AppendResult
-from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.record.header import NO_LEADER_EPOCH, BatchHeader, assign, unpack
 from spark_kbatch.store.transport import Answer, SendRequest
 
@@ -183,21 +183,6 @@ def stretch_of(
     )
 
 
-def ensure_takes(topic: Topic, size: int) -> None:
-    """Check that a topic takes a batch of this size.
-
-    Raises:
-        RecordTooLargeError: it does not; the producer splits a batch of several records.
-    """
-    config = topic.known_config
-    limit, option = min(
-        (config.max_message_bytes, "max.message.bytes"), (config.segment_bytes, "segment.bytes")
-    )
-    if size > limit:
-        what = f"a record for topic {topic.name!r}, as a batch of its own,"
-        raise RecordTooLargeError(what, size, limit, option, topic.name)
-
-
 class TaskTransport:
     """Transport of a Spark task's producer, which stages batches."""
 
@@ -210,7 +195,7 @@ class TaskTransport:
         for batch in request.batches:
             topic_id, partition = batch.topic.topic_id, batch.topic_partition.partition
             try:
-                ensure_takes(batch.topic, len(batch.data))
+                ensure_record_fits(batch.topic, len(batch.data))
             except RecordTooLargeError as error:
                 answer[batch.topic_partition] = AppendResult(error=error)
                 continue

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_kbatch.bucket.entries import (
@@ -19,19 +17,22 @@ from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.state import LedgerState, TopicHead
 from spark_kbatch.errors import (
     ConfigError,
-    InvalidTopicError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
 )
+from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,
     altered,
     ensure_has_all,
+    ensure_more_partitions,
+    ensure_not_alike,
     ensure_not_internal,
     ensure_valid_topic,
     parse_topic_options,
+    settings_of_a_new_topic,
     topic_field,
     topic_key,
 )
@@ -95,7 +96,8 @@ class BucketTopics:
         def propose(state: LedgerState) -> Content | None:
             if topic.name in state.topic_ids:
                 return None
-            _ensure_may_be_named(topic.name, state.topic_ids)
+            for other in state.topic_ids:
+                ensure_not_alike(topic.name, other)
             return content
 
         self._ledger.commit(propose)
@@ -142,13 +144,11 @@ class BucketCatalog:
         exist_ok: bool,
     ) -> Topic:
         """Create a topic, with one partition by default."""
-        is_whole = isinstance(config, TopicConfig)
-        settings = vars(config) if isinstance(config, TopicConfig) else parse_topic_options(config)
+        settings, given = settings_of_a_new_topic(config)
         found = self._topics.find(name)
         if found is None:
-            keys = [] if is_whole else [*map(topic_key, settings)]
             topic = planned(
-                name, partitions or 1, replication_factor, TopicConfig(**settings), keys
+                name, partitions or 1, replication_factor, TopicConfig(**settings), given
             )
             found = self._topics.create(topic)
             if found.topic_id == topic.topic_id:
@@ -173,11 +173,7 @@ class BucketCatalog:
 
         def grown(head: TopicHead) -> Content:
             count = len(head.partitions)
-            if total_count <= count:
-                raise ConfigError(
-                    f"topic {name!r} has {count} partitions already, and total_count is {total_count}; "
-                    "partitions can only be added"
-                )
+            ensure_more_partitions(name, count, total_count)
             return TopicGrowth(head.topic_id, (0,) * (total_count - count))
 
         self._topics.change(name, grown)
@@ -247,27 +243,15 @@ def planned(
         for field, value in vars(config).items()
         if value != getattr(TopicConfig, field)
     )
-    return Topic(name, _random_topic_id(), partitions, config, given=keys)
+    return Topic(name, random_id(), partitions, config, given=keys)
 
 
 def _ensure_supported(config: TopicConfig) -> None:
     if config.message_magic < MAGIC or config.is_log_append_time:
         raise ConfigError(
             "in a bucket there are no older message formats, and no LogAppendTime: times are under the CRC of a "
-            "batch, which nobody writes again"
+            "batch, and no one rewrites a batch in a bucket"
         )
-
-
-def _ensure_may_be_named(name: str, others: Iterable[str]) -> None:
-    # As in Kafka, whose metrics write '.' as '_': a topic may be moved to it.
-    for other in others:
-        if other != name and other.replace(".", "_") == name.replace(".", "_"):
-            raise InvalidTopicError(name, "Kafka's metrics write '.' as '_'", other)
-
-
-def _random_topic_id() -> str:
-    """Return a random UUID as Kafka writes it."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def _text(config: TopicConfig, key: str) -> str:

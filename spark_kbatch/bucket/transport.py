@@ -17,7 +17,7 @@ from typing import NamedTuple
 from spark_kbatch.bucket.entries import Content, LedgerCommit, ProducedBatch
 from spark_kbatch.bucket.extents import Stretch
 from spark_kbatch.bucket.shared_ledger import SharedLedger
-from spark_kbatch.bucket.staging import DataObjects, StagedExtents, ensure_takes, stretch_of
+from spark_kbatch.bucket.staging import DataObjects, StagedExtents, stretch_of
 from spark_kbatch.bucket.state import LedgerState, ProducerHead, RememberedBatch
 from spark_kbatch.errors import (
     CommitError,
@@ -28,6 +28,7 @@ from spark_kbatch.errors import (
     OutOfOrderSequenceError,
 )
 from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     SEQUENCE_MAX,
@@ -98,7 +99,7 @@ class BucketTransport:
     def _is_accepted(self, run: _RunToWrite, answer: dict[TopicPartition, AppendResult]) -> bool:
         try:
             for batch in run.batches:
-                ensure_takes(batch.topic, len(batch.data))
+                ensure_record_fits(batch.topic, len(batch.data))
         except KBatchError as error:
             answer[run.topic_partition] = AppendResult(error=error)
             return False

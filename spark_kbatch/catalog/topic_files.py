@@ -35,6 +35,7 @@ from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     Topic,
     TopicConfig,
+    ensure_not_alike,
     topic_field,
     topic_key,
 )
@@ -223,14 +224,12 @@ class TopicFiles:
                 file system ignores case.
         Source: Topic.hasCollision, ReplicationControlManager.createTopic.
         """
-        may_collide = "." in name or "_" in name
-        if not may_collide and not self._ignores_case:
+        if "." not in name and "_" not in name and not self._ignores_case:
             return
         for other in self.names(internal=True):
             if other == name:
                 continue
-            if may_collide and _in_metrics(other) == _in_metrics(name):
-                raise InvalidTopicError(name, "Kafka's metrics write '.' as '_'", other)
+            ensure_not_alike(name, other)
             if self._ignores_case and other.lower() == name.lower():
                 reason = f"the file system of {self._paths.path} does not tell the two names apart"
                 raise InvalidTopicError(name, reason, other)
@@ -263,11 +262,6 @@ class TopicFiles:
         """Return True if a partition's directory is there, and not of a deleted topic."""
         # In this order: a deleted topic's directory is renamed, and then nothing says whose it was.
         return not self._deleted.owns(directory) and self._files.exists(directory)
-
-
-def _in_metrics(name: str) -> str:
-    """Return a topic's name as Kafka's metrics have it."""
-    return name.replace(".", "_")
 
 
 def _topic_of(name: str, stored: StoredObject) -> Topic:

@@ -13,8 +13,7 @@ from spark_kbatch.options.topic import (
     TopicConfig,
     ensure_has_all,
     ensure_not_internal,
-    parse_topic_options,
-    topic_key,
+    settings_of_a_new_topic,
 )
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.manager import ReplicaManager
@@ -52,13 +51,13 @@ class FolderCatalog:
     ) -> Topic:
         """Create a topic, with one partition and one replica by default."""
         ensure_not_internal(name)
-        settings = vars(config) if isinstance(config, TopicConfig) else parse_topic_options(config)
+        settings, given = settings_of_a_new_topic(config)
         found = self._topics.find(name)
         if found is None:
             return self._make_topic(
                 name,
                 TopicConfig(**settings),
-                given=() if isinstance(config, TopicConfig) else map(topic_key, settings),
+                given=given,
                 partitions=partitions or 1,
                 replication_factor=replication_factor or 1,
                 exist_ok=exist_ok,

@@ -14,6 +14,7 @@ from spark_kbatch.commit.staging import ReplicatedStaging
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.record.down_conversion import MessageSet, down_convert
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
@@ -78,20 +79,13 @@ class StagedFiles:
         for batch in request.batches:
             topic, topic_partition, _, records_count = batch
             data, largest = _in_format(batch, self._level)
-            limit, option = min(
-                (topic.known_config.max_message_bytes, "max.message.bytes"),
-                (topic.known_config.segment_bytes, "segment.bytes"),
-            )
-            if largest > limit:
-                # A commit would refuse it; the producer splits it if it has several records.
-                error = RecordTooLargeError(
-                    f"a record for topic {topic.name!r}, as a batch of its own,", largest, limit,
-                    option, topic.name,
-                )  # fmt: skip
+            try:
+                ensure_record_fits(topic, largest)  # A commit would refuse it.
+            except RecordTooLargeError as error:
                 answer[topic_partition] = AppendResult(error=error)
-            else:
-                self._staging.send(topic, topic_partition.partition, data, records_count)
-                answer[topic_partition] = AppendResult()
+                continue
+            self._staging.send(topic, topic_partition.partition, data, records_count)
+            answer[topic_partition] = AppendResult()
         on_answer(answer)
 
 

@@ -40,10 +40,10 @@ from spark_kbatch.options.topic import (
     TopicConfig,
     altered,
     ensure_has_all,
+    ensure_more_partitions,
     ensure_not_internal,
     ensure_valid_topic,
-    parse_topic_options,
-    topic_key,
+    settings_of_a_new_topic,
 )
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
@@ -180,14 +180,13 @@ class MemoryStore(OwnSource):
         ensure_not_internal(ensure_valid_topic(name))
         if (replication_factor or 1) != 1:
             raise ConfigError("replication_factor is more than 1; in memory there is one copy")
-        settings = vars(config) if isinstance(config, TopicConfig) else parse_topic_options(config)
+        settings, given = settings_of_a_new_topic(config)
         with self._place.lock:
             found = self._held().get(name)
             if found is None:
-                keys = [] if isinstance(config, TopicConfig) else map(topic_key, settings)
                 topic = Topic(
                     name, f"{next(self._place.ids)}", partitions or 1,
-                    _supported(TopicConfig(**settings)), given=frozenset(keys),
+                    _supported(TopicConfig(**settings)), given=frozenset(given),
                 )  # fmt: skip
                 self._place.topics[name] = _Held(topic, [_Log() for _ in range(topic.partitions)])
                 return topic
@@ -210,11 +209,7 @@ class MemoryStore(OwnSource):
         ensure_not_internal(name)
         with self._place.lock:
             found = self._find(name)
-            if total_count <= found.topic.partitions:
-                raise ConfigError(
-                    f"topic {name!r} has {found.topic.partitions} partitions already, and total_count is "
-                    f"{total_count}; partitions can only be added"
-                )
+            ensure_more_partitions(name, found.topic.partitions, total_count)
             found.logs += [_Log() for _ in range(total_count - len(found.logs))]
             found.topic = replace(found.topic, partitions=total_count)
             return found.topic

@@ -16,6 +16,7 @@ from spark_kbatch.errors import (
     ConfigError,
     InvalidTimestampError,
     InvalidTopicError,
+    RecordTooLargeError,
     TopicAlreadyExistsError,
 )
 from spark_kbatch.model import CODECS, INT_MAX, LONG_MAX
@@ -325,6 +326,23 @@ class Topic:
         return sent_codec if self.config is None else self.config.stored_codec(sent_codec)
 
 
+def ensure_record_fits(topic: Topic, size: int) -> None:
+    """Check that a topic takes a record whose batch, or message of an older format, has this size in bytes.
+
+    Raises:
+        RecordTooLargeError: it does not; a producer splits a batch of several records.
+        ConfigError: the settings are not known.
+    """
+    config = topic.known_config
+    limit, option = min(
+        (config.max_message_bytes, "max.message.bytes"),
+        (config.segment_bytes, "segment.bytes"),
+    )
+    if size > limit:
+        what = f"a record for topic {topic.name!r}, as a batch of its own,"
+        raise RecordTooLargeError(what, size, limit, option, topic.name)
+
+
 def parse_topic_options(options: Any) -> dict[str, Any]:
     """Parse a topic's settings, given by Kafka's keys, to fields of TopicConfig.
 
@@ -342,6 +360,19 @@ def topic_fields(given: Given, options: tuple[Option, ...] = TOPIC_OPTIONS) -> d
     return {
         topic_field(option.key): given.get(option.key) for option in options if option.key in given
     }
+
+
+def settings_of_a_new_topic(
+    config: TopicConfig | Mapping[str, object],
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings of a new topic, by fields of TopicConfig, and the keys of those that are given.
+
+    A TopicConfig has all of them, and none counts as given. Raises as `parse_topic_options`.
+    """
+    if isinstance(config, TopicConfig):
+        return vars(config), []
+    settings = parse_topic_options(config)
+    return settings, [*map(topic_key, settings)]
 
 
 def _given_settings(options: Any) -> Given:
@@ -364,6 +395,30 @@ def _ensure_settings(options: Any) -> None:
             options,
             'a dict of settings, such as {"retention.ms": 86400000}, or a TopicConfig',
         )
+
+
+def ensure_more_partitions(name: str, has: int, total_count: int) -> None:
+    """Check that `total_count` is more partitions than a topic has now.
+
+    Raises:
+        ConfigError: it has as many.
+    """
+    if total_count <= has:
+        raise ConfigError(
+            f"topic {name!r} has {has} partitions already, and total_count is {total_count}; "
+            "partitions can only be added"
+        )
+
+
+def ensure_not_alike(name: str, other: str) -> None:
+    """Check that a topic's name differs from another one's in more than `.` and `_`; the same name may pass.
+
+    Raises:
+        InvalidTopicError: it does not.
+    Source: Topic.hasCollision.
+    """
+    if other != name and other.replace(".", "_") == name.replace(".", "_"):
+        raise InvalidTopicError(name, "Kafka's metrics write '.' as '_'", other)
 
 
 def ensure_has_all(

@@ -56,7 +56,6 @@ from spark_kbatch.record.header import (
 _SIZE = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
 _KEY_POSITIONS = (18, 26)
-_NULL = -1
 
 
 class Unwrapped(NamedTuple):

@@ -24,7 +24,7 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.topic import Topic, ensure_more_partitions
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
 from spark_kbatch.remote.metadata import TopicMetadata
@@ -254,11 +254,7 @@ def create_partitions(client: Client, name: str, total_count: int) -> RemoteTopi
     """Add partitions to a topic, up to `total_count` in all, and return the topic."""
     found = find_topic(client, name)
     _ensure_not_internal(client, name)
-    if total_count <= found.partitions:
-        raise ConfigError(
-            f"topic {name!r} has {found.partitions} partitions already, and total_count is {total_count}; "
-            "partitions can only be added"
-        )
+    ensure_more_partitions(name, found.partitions, total_count)
     topic = CreatePartitionsRequest.CreatePartitionsTopic
     body = CreatePartitionsRequest(
         topics=[topic(name=name, count=total_count, assignments=None)],
