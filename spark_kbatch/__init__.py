@@ -100,14 +100,13 @@ from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.opening.readers import connect as opened
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.opening.stores import (
-    is_in_bucket,
     is_in_memory,
     is_of_real_cluster,
     open_store,
 )
 from spark_kbatch.options import arguments
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
-from spark_kbatch.options.paths import StrPath
+from spark_kbatch.options.paths import StrPath, bucket_scheme
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_foreign_end
@@ -243,7 +242,7 @@ def open(
     """
     parse_foreign_end("foreign_end", foreign_end)
     arguments.boolean("create", create)
-    if is_in_memory(path) or is_in_bucket(path):
+    if is_in_memory(path) or bucket_scheme(path):
         if log_dirs != () or without_nodes is not None or foreign_end != "log":
             raise ConfigError(
                 f"{path} takes no log_dirs, without_nodes or foreign_end: it has no files"

@@ -2,6 +2,7 @@
 
 now_ms         times of records and ages of files, which other machines and processes see too
 monotonic_ms   durations and deadlines: no one can set it back or forward
+sleep_ms       a pause
 """
 
 from __future__ import annotations
@@ -17,3 +18,8 @@ def now_ms() -> int:
 def monotonic_ms() -> int:
     """Return the monotonic clock's time in ms, which counts from an arbitrary moment."""
     return time.monotonic_ns() // 1_000_000
+
+
+def sleep_ms(ms: float) -> None:
+    """Wait for a time in ms."""
+    time.sleep(ms / 1000)

@@ -11,13 +11,13 @@ finds it, and goes on to the next.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from spark_kbatch.bucket.objects import CreateAnswer, Objects
+from spark_kbatch import clock
+from spark_kbatch.bucket.objects import Objects, create_or_get
 from spark_kbatch.bucket.sealed import checked_rows, seal, unseal
-from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
 from spark_kbatch.model import TopicPartition
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
@@ -67,13 +67,10 @@ def agree(
 def _create(objects: Objects, name: str, rows: list[list[object]]) -> AgreedOffsets:
     """Create an answer, and return the one that is there then."""
     data = seal({"offsets": rows, "v": 1})
-    for attempt in range(_ATTEMPTS_MAX):
-        if objects.create(name, data) is not CreateAnswer.UNKNOWN:
-            found = objects.get(name)
-            if found is not None:
-                return _parsed(found, name)
-        time.sleep((_PAUSE_MS << attempt) / 1000)
-    raise ObjectStoreError("create", name, f"it gave no answer, {_ATTEMPTS_MAX} times")
+    there = create_or_get(
+        objects, name, data, attempts=_ATTEMPTS_MAX, pause_ms=_PAUSE_MS, sleep_ms=clock.sleep_ms
+    )
+    return _parsed(there, name)
 
 
 def _parsed(data: bytes | None, name: str) -> AgreedOffsets:

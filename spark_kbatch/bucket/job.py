@@ -154,18 +154,13 @@ class BucketJob:
             return BucketStaged(self._job, {}, (), frozenset(), application_id, query_id)
         place = objects_at(self.options.path)
         topics = _TopicsOfRows(self.options, self._topic, place, self._cluster_id)
-        producer = self._producer(Folder(place, f"{self._cluster_id}/"), topics)
-        is_done = False
         try:
-            for batch in itertools.chain([first], with_rows):
-                producer.append(batch)
-            extents = producer.finish()
-            is_done = True
+            with self._producer(Folder(place, f"{self._cluster_id}/"), topics) as producer:
+                for batch in itertools.chain([first], with_rows):
+                    producer.append(batch)
+                extents = producer.finish()
         except (RecordTooLargeError, InvalidTimestampError) as error:
             raise replace(error, is_new=topics.is_planned(error.topic)) from error.__cause__
-        finally:
-            if not is_done:
-                producer.abandon()
         return BucketStaged(
             self._job,
             extents,

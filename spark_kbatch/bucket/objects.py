@@ -13,6 +13,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from spark_kbatch import clock
+from spark_kbatch.errors import ObjectStoreError
 
 
 class CreateAnswer(Enum):
@@ -129,6 +130,37 @@ class Folder:
     def upload(self, name: str) -> Upload:
         """Begin an object that is put in parts."""
         return self._objects.upload(self._prefix + name)
+
+
+def create_or_get(
+    objects: Objects,
+    name: str,
+    data: bytes,
+    *,
+    attempts: int,
+    pause_ms: int,
+    sleep_ms: Callable[[float], object],
+) -> bytes:
+    """Create an object unless it exists, and return what is there then.
+
+    Args:
+        objects: where.
+        name: of the object.
+        data: its content, if no one else was first.
+        attempts: how often to ask a store that gives no answer.
+        pause_ms: after the first attempt; doubles.
+        sleep_ms: waits.
+
+    Raises:
+        ObjectStoreError: there was no answer to any attempt.
+    """
+    for attempt in range(attempts):
+        if objects.create(name, data) is not CreateAnswer.UNKNOWN:
+            found = objects.get(name)
+            if found is not None:
+                return found
+        sleep_ms(pause_ms << attempt)
+    raise ObjectStoreError("create", name, f"it gave no answer, {attempts} times")
 
 
 class MemoryObjects:

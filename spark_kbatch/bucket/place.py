@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.entries import FORMAT
-from spark_kbatch.bucket.objects import CreateAnswer, Objects
+from spark_kbatch.bucket.objects import Objects, create_or_get
 from spark_kbatch.bucket.sealed import ensure_version, seal, unseal
-from spark_kbatch.errors import ClusterReplacedError, ObjectStoreError
+from spark_kbatch.errors import ClusterReplacedError
 
 _VERSION = 1
 _ATTEMPTS_MAX = 10
@@ -38,8 +38,10 @@ def read_cluster(place: Objects) -> ClusterObject | None:
         UnsupportedLedgerError: a later version has written it.
     """
     data = place.get(names.CLUSTER)
-    if data is None:
-        return None
+    return None if data is None else _parsed(data)
+
+
+def _parsed(data: bytes) -> ClusterObject:
     found = unseal(data, names.CLUSTER)
     ensure_version(found, _VERSION)
     return ClusterObject(
@@ -58,14 +60,10 @@ def create_cluster(
         ObjectStoreError: the store gave no answer.
     """
     data = seal({"format": FORMAT, "id": cluster_id, "probe": probe, "v": _VERSION})
-    for attempt in range(_ATTEMPTS_MAX):
-        answer = place.create(names.CLUSTER, data)
-        if answer is not CreateAnswer.UNKNOWN:
-            found = read_cluster(place)
-            if found is not None:
-                return found
-        sleep_ms(_PAUSE_MS << attempt)
-    raise ObjectStoreError("create", names.CLUSTER, f"it gave no answer, {_ATTEMPTS_MAX} times")
+    there = create_or_get(
+        place, names.CLUSTER, data, attempts=_ATTEMPTS_MAX, pause_ms=_PAUSE_MS, sleep_ms=sleep_ms
+    )
+    return _parsed(there)
 
 
 def ensure_cluster(place: Objects, cluster_id: str) -> None:

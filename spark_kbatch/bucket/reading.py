@@ -24,6 +24,7 @@ from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.state import LedgerState, PartitionHead
+from spark_kbatch.consumer.same_topic import recreated
 from spark_kbatch.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
@@ -260,9 +261,7 @@ class PartitionReader:
         topic = self._topic_partition.topic
         with self._reads.ledger.state() as state:
             if topic_id_of(state, topic) != self._topic_id:
-                raise UnknownTopicOrPartitionError(
-                    f"topic {topic!r} was deleted and created again while it was read: read it again"
-                )
+                raise recreated(topic)
             partition = self._topic_partition.partition
             head, changes = self._reads.ledger.partition(self._topic_id, partition)
             return _edges(head), changes

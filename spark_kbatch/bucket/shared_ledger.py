@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, Ledger, Propose, Timin
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.staging import WriterJob
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
-from spark_kbatch.clock import monotonic_ms, now_ms
+from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import ClosedError
 
 _JOB_AGE_MAX_MS = 3_600_000  # of the state that a job may begin at: well below what is collected
@@ -43,7 +42,7 @@ class SharedLedger:
         """
         self._address, self._is_closed = address, False
         self.rng = random.Random()
-        timing = Timing(now_ms, monotonic_ms, lambda ms: time.sleep(ms / 1000), self.rng)
+        timing = Timing(now_ms, monotonic_ms, sleep_ms, self.rng)
         self._lock = threading.RLock()  # guards all that follows; none is taken while it is held
         self._ledger = Ledger(place, cluster_id, timing)
         self._followed_ms = monotonic_ms()
@@ -60,7 +59,7 @@ class SharedLedger:
         Raises as `Ledger.follow`, and ClosedError.
         """
         with self._lock:
-            self._ensure_open()
+            self.ensure_open()
             if max_age_ms <= 0 or monotonic_ms() - self._followed_ms >= max_age_ms:
                 self._ledger.follow()
                 self._followed_ms = monotonic_ms()
@@ -74,7 +73,7 @@ class SharedLedger:
         Raises as `Ledger.changes`, and ClosedError.
         """
         with self._lock:
-            self._ensure_open()
+            self.ensure_open()
             known = self._changes.get(topic_id)
             if known is None or known.number != self._ledger.state.number:
                 version = self._version(topic_id)
@@ -105,7 +104,7 @@ class SharedLedger:
     ) -> Entry | None:
         """Write an entry, the first one of the ledger too if there is none; as `Ledger.commit`."""
         with self._lock:
-            self._ensure_open()
+            self.ensure_open()
             self._ensure_started()
             entry = self._ledger.commit(propose, by=by, timeout_ms=timeout_ms)
             self._followed_ms = monotonic_ms()
@@ -114,7 +113,7 @@ class SharedLedger:
     def begin_job(self) -> WriterJob:
         """Return a new job that writes, which begins now."""
         with self._lock:
-            self._ensure_open()
+            self.ensure_open()
             self._ensure_started()
             with self.state(max_age_ms=_JOB_AGE_MAX_MS) as state:
                 return WriterJob.at(state.number, self.rng)
@@ -127,8 +126,6 @@ class SharedLedger:
         """Raise ClosedError if it is closed."""
         if self._is_closed:
             raise ClosedError(self._address)
-
-    _ensure_open = ensure_open
 
     def _ensure_started(self) -> None:
         # Whoever created the cluster may have ended before it wrote the first entry.

@@ -345,10 +345,16 @@ class LedgerState:
             key = _producer_key(batch)
             head = heads.get(key) or self.producers.get(key)
             if head is not None:
-                self._check_follows(batch, head)
+                self.check_follows(batch, head)
             heads[key] = _after(head, batch, 0)
 
-    def _check_follows(self, batch: ProducedBatch, head: ProducerHead) -> None:
+    def check_follows(self, batch: ProducedBatch, head: ProducerHead) -> None:
+        """Check that a batch is the next one of its producer, given the last ones in its partition.
+
+        Raises:
+            InvalidProducerEpochError: another process has the producer id by now.
+            OutOfOrderSequenceError: a batch before it is missing.
+        """
         where = self._name(batch.topic_id, batch.partition)
         if batch.producer_epoch < head.producer_epoch:
             raise InvalidProducerEpochError(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from spark_kbatch.bucket.topics import (
     planned,
 )
 from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
-from spark_kbatch.clock import now_ms
+from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.same_topic import OwnSource
 from spark_kbatch.errors import ConfigError, ObjectStoreError, UnknownTopicOrPartitionError
@@ -245,4 +244,4 @@ def _created(url: str, place: Objects) -> ClusterObject:
             f"no cluster can be made at {url}: {wrong[0]}; a store that does so loses commits"
         )
     cluster_id = names.random_id(rng)
-    return create_cluster(place, cluster_id, "passed", lambda ms: time.sleep(ms / 1000))
+    return create_cluster(place, cluster_id, "passed", sleep_ms)

@@ -1,4 +1,4 @@
-"""Where a plain producer's batches go: one object and one entry for each request, of all partitions.
+"""Transport of a plain producer to a bucket: one object and one entry for each request, of all partitions.
 
     1 put      the batches of a request, sorted by partition, in an object
     2 check    each partition, against the state: its topic is the same, and sequences go on
@@ -21,11 +21,9 @@ from spark_kbatch.bucket.staging import DataObjects, StagedExtents, stretch_of
 from spark_kbatch.bucket.state import LedgerState, ProducerHead, RememberedBatch
 from spark_kbatch.errors import (
     CommitError,
-    InvalidProducerEpochError,
     KBatchError,
     ObjectStoreError,
     OutcomeUnknownError,
-    OutOfOrderSequenceError,
 )
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import ensure_record_fits
@@ -92,7 +90,7 @@ class BucketTransport:
         except CommitError as error:
             if isinstance(error, OutcomeUnknownError) and not all(run.has_sequence for run in runs):
                 raise
-            # An entry that lands late is found by who writes its number next, before anything else is written.
+            # An entry that lands late is found by the next writer of that number, before it writes anything else.
             raise ObjectStoreError("create", "the next entry", error.reason) from None
         on_answer(answer)
 
@@ -160,31 +158,20 @@ def _looked_up(state: LedgerState, run: _RunToWrite) -> AppendResult | None:
         if head is None:
             return None
         offset = _offset_of(run, head)
+        if offset is None:
+            state.check_follows(run.produced(0), head)
         return None if offset is None else AppendResult(offset)
     except KBatchError as error:
         return AppendResult(error=error)
 
 
 def _offset_of(run: _RunToWrite, head: ProducerHead) -> int | None:
-    """Return the offset of a run that was written before; None if it is the next one.
-
-    Raises:
-        InvalidProducerEpochError: another process has the producer id by now.
-        OutOfOrderSequenceError: a batch before it is missing.
-    """
-    name, first = str(run.topic_partition), run.first
-    if first.producer_epoch < head.producer_epoch:
-        raise InvalidProducerEpochError(
-            name, first.producer_id, head.producer_epoch, first.producer_epoch
-        )
-    expected = 0
+    """Return the offset of a run that was written before; None if it was not."""
+    first = run.first
     if first.producer_epoch == head.producer_epoch:
         for written in head.batches:
             if _has(written, first.base_sequence) and _has(written, run.last_sequence):
                 return written.base_offset + _after(written, first.base_sequence)
-        expected = increment_sequence(head.batches[-1].last_sequence, 1)
-    if first.base_sequence != expected:
-        raise OutOfOrderSequenceError(name, first.producer_id, expected, first.base_sequence)
     return None
 
 

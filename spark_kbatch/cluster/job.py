@@ -144,18 +144,12 @@ class Job:
             return Staged([], self._transaction, application_id, query_id)
         parts = FolderParts(self.options.path)
         topics = _TopicsOfTask(parts, self.options, self._topic_id, self._planned)
-        producer = task_producer(parts, self._transaction, self.options, topics.find)
-        done = False
-        try:
+        with task_producer(parts, self._transaction, self.options, topics.find) as producer:
             for batch in itertools.chain([first], with_rows):
                 with _explained(topics):
                     producer.append(batch)
             with _explained(topics):
                 extents = producer.finish()
-            done = True
-        finally:
-            if not done:
-                producer.abandon()
         planned = tuple(topics.planned.values())
         return Staged(extents, self._transaction, application_id, query_id, planned)
 

@@ -80,9 +80,14 @@ class OwnSource:
 def ensure_same(topic: str, topic_id: str, source: Source) -> None:
     """Check that a topic that is being read was not recreated; skipped if it has no id."""
     if topic_id and source.topic(topic).topic_id != topic_id:
-        raise UnknownTopicOrPartitionError(
-            f"topic {topic!r} was deleted and created again while it was read: read it again"
-        )
+        raise recreated(topic)
+
+
+def recreated(topic: str) -> UnknownTopicOrPartitionError:
+    """Return the error that a topic which is being read is another one by now."""
+    return UnknownTopicOrPartitionError(
+        f"topic {topic!r} was deleted and created again while it was read: read it again"
+    )
 
 
 class Closed:

@@ -20,9 +20,9 @@ from spark_kbatch.mirroring.copying import (
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import INT_MAX
-from spark_kbatch.opening.stores import is_in_bucket, is_of_real_cluster, open_store
+from spark_kbatch.opening.stores import is_of_real_cluster, open_store
 from spark_kbatch.options import arguments
-from spark_kbatch.options.paths import StrPath
+from spark_kbatch.options.paths import StrPath, bucket_scheme
 from spark_kbatch.store.store import Store
 
 _NAME_MAX = 200
@@ -59,7 +59,7 @@ def mirror(
         fail_on_data_loss=arguments.boolean("fail_on_data_loss", fail_on_data_loss),
     )
     for what, address in (("source", source), ("target", target)):
-        if is_in_bucket(address):
+        if bucket_scheme(address):
             raise ConfigError(
                 f"{what} is {address!r}, a bucket; mirrors of buckets are not supported yet"
             )

@@ -32,11 +32,6 @@ def is_in_memory(address: StrPath) -> bool:
     return isinstance(address, str) and address.startswith(_MEMORY)
 
 
-def is_in_bucket(address: StrPath) -> bool:
-    """Return True if an address is the URL of a cluster in a bucket."""
-    return bool(bucket_scheme(address))
-
-
 def is_of_real_cluster(address: StrPath) -> bool:
     """Return True if an address is HOST:PORT of a real cluster, or several, and no folder's name."""
     return isinstance(address, str) and is_address(address) and not Path(address).exists()
@@ -76,13 +71,13 @@ def open_store(
 
         return RemoteStore(address, patience)
     if client:
-        what = "in a bucket" if is_in_bucket(address) else "a folder"
+        what = "in a bucket" if bucket_scheme(address) else "a folder"
         raise ConfigError(f"{address!r} is {what}, for which no options of a client can be given")
     if is_in_memory(address):
         from spark_kbatch.memory.store import MemoryStore  # noqa: PLC0415  loads the producer
 
         return MemoryStore(str(address), create=create)
-    if is_in_bucket(address):
+    if bucket_scheme(address):
         from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  as for the network
 
         return BucketStore(str(address), create=create)

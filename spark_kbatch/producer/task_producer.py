@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ _Staged_co = TypeVar("_Staged_co", covariant=True)
 
 
 class TaskStaging(Protocol[_Staged_co]):
-    """What a task has staged through a transport."""
+    """The staging area of a task, which its transport fills."""
 
     def finish(self) -> _Staged_co:
         """End the staging, and return what the job's commit needs."""
@@ -94,7 +94,14 @@ class TaskProducer(Generic[_Staged_co]):
         self._producer.close()
         return self._staging.finish()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.abandon()
+
     def abandon(self) -> None:
-        """Remove what the task staged, because it failed."""
+        """Remove what the task staged, because it failed; an error that leaves its `with` does this."""
         self._producer.close(timeout=0)
         self._staging.abandon()
