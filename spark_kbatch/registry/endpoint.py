@@ -62,7 +62,7 @@ _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 @dataclass(frozen=True)
 class RegistryTimeouts:
-    """How long a registry is waited for."""
+    """Time limits of requests to a registry."""
 
     request_timeout_ms: int = 10_000  # for one answer, from the connection to its last byte
     retry_ms: int = 60_000  # for all attempts together
@@ -201,7 +201,7 @@ class Endpoint:
             _AttemptError: it gave none, or one after which to try again.
             SchemaRegistryError: another attempt would end as this one did.
         """
-        import urllib3  # noqa: PLC0415  only who has a registry needs it
+        import urllib3  # noqa: PLC0415  needed only with a registry
 
         headers = (
             self._headers if data is None else {**self._headers, "Content-Type": _CONTENT_TYPE}
@@ -296,7 +296,7 @@ class Endpoint:
 
     def _new_pools(self) -> urllib3.PoolManager:
         try:
-            import urllib3  # noqa: PLC0415  only who has a registry needs it
+            import urllib3  # noqa: PLC0415  needed only with a registry
         except ImportError:
             raise ConfigError(
                 f"option {URL!r} is a URL, which needs the package urllib3: pip install "

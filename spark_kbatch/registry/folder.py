@@ -4,7 +4,7 @@
     subjects.json       {"orders-value": {"1": 7, "2": 9}}: each subject's versions, and their ids
     contexts/.staging/  ids/ and subjects.json of another context, with its own ids
 
-So `curl URL/schemas/ids/7 > ids/7.json` fills it. For who writes files by hand, `schema` may be the schema itself, a
+So `curl URL/schemas/ids/7 > ids/7.json` fills it. In a file that is written by hand, `schema` may be the schema itself, a
 JSON object or list, in place of its text. A schema's type is AVRO if `schemaType` is missing. Its references are to
 versions in the `subjects.json` of the same context, unless their subject names another one, as `:.CONTEXT:SUBJECT`.
 Subjects in `subjects.json` are named without their context. It may be missing where schemas are asked for by id alone.

@@ -34,7 +34,7 @@ from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
 from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing
 from spark_kbatch.server.groups.memory import ANSWER_BYTES_MAX, PROTOCOLS_MAX, GroupMemory
-from spark_kbatch.server.groups.offsets import CommittedOffsets, Committing, size_of
+from spark_kbatch.server.groups.offsets import CommittedOffsets, Committing, metadata_size
 from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.server.metadata import GROUP_OPERATIONS, NOT_ASKED
 from spark_kbatch.server.requests import Received, Respond
@@ -470,7 +470,7 @@ class GroupCoordinator:
             error, found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _NONE_COMMITTED
             if left > 0:
                 error, found = self._committed(group_id, numbers, topics)
-            left -= sum(size_of(value.metadata) for value in found.values())
+            left -= sum(metadata_size(value.metadata) for value in found.values())
             answered = _by_topic(found) if numbers is None else numbers
             groups.append(
                 group(

@@ -100,11 +100,16 @@ class CommittedOffsets:
             expire_ms = min(max(now_ms + committing.retention_ms, 0), LONG_MAX)
         changes: list[Change] = []
         of_group = self._store.contents.offsets.get(committing.group_id, {})
-        metadata_bytes = _metadata_bytes(of_group)
+        # Most clients commit none, and a group may have thousands of offsets.
+        has_metadata = any(metadata for _, _, metadata in committing.offsets.values())
+        metadata_bytes = _metadata_bytes(of_group) if has_metadata else 0
         for tp in known:
             offset, leader_epoch, metadata = committing.offsets[tp]
             # As in Kafka the limit on "bytes" is one on Java's characters.
-            size_in_bytes, characters = size_of(metadata), len(metadata.encode("utf-16-le")) // 2
+            size_in_bytes, characters = (
+                metadata_size(metadata),
+                len(metadata.encode("utf-16-le")) // 2,
+            )
             if (
                 characters > self._config.offset_metadata_max_bytes
                 or size_in_bytes > METADATA_BYTES_MAX
@@ -112,7 +117,7 @@ class CommittedOffsets:
                 answers[tp] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             before = of_group.get(tp)
-            more_metadata = size_in_bytes - (size_of(before.metadata) if before else 0)
+            more_metadata = size_in_bytes - (metadata_size(before.metadata) if before else 0)
             of_objects = OFFSET_OBJECTS if before is None else 0
             if group is None and not of_group and not changes:
                 of_objects += GROUP_OBJECTS
@@ -266,13 +271,13 @@ class CommittedOffsets:
         return self._now_ms() - since_ms >= self._config.offsets_retention_ms
 
 
-def size_of(metadata: str) -> int:
+def metadata_size(metadata: str) -> int:
     """Return the bytes that an offset's metadata takes in an answer."""
     return len(metadata) if metadata.isascii() else len(metadata.encode())
 
 
 def _metadata_bytes(offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
-    return sum(size_of(one.metadata) for one in offsets.values() if one.metadata)
+    return sum(metadata_size(one.metadata) for one in offsets.values() if one.metadata)
 
 
 def _topic_id_of(topics: TopicsOfRequest, topic_partition: TopicPartition) -> str | None:
