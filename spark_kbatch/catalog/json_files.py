@@ -329,8 +329,8 @@ class JsonFiles:
         except OSError:
             return False  # of a broken disk
 
-    def refresh(self) -> None:
-        """Bring the mirrors that missed a change up to date; what cannot be written is noted, and logged.
+    def refresh(self) -> list[Path]:
+        """Bring the mirrors that missed a change up to date, and return those that it failed for.
 
         The copies in partitions/ are not touched: these have locks of their own.
 
@@ -354,6 +354,7 @@ class JsonFiles:
             else:
                 self._missed.discard(folder)
                 logger.info("%s has all that %s has again", folder, self.path)
+        return [one for one in stale if one in self._missed]
 
     def _refresh(self, mirror: Path, current: Sequence[Path]) -> None:
         wanted: dict[PurePath, bytes] = {}

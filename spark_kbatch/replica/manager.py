@@ -41,6 +41,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from spark_kbatch import mutexes
 from spark_kbatch.catalog.deletions import Deletions
@@ -252,8 +253,21 @@ class ReplicaManager:
 
         return Partition(
             topic_partition, topic, self.metadata.partition_states, self.dirs, log_of, self.now_ms,
-            uses_threads=self.uses_threads,
+            stale_mirrors=self._stale_mirrors, uses_threads=self.uses_threads,
         )  # fmt: skip
+
+    def _stale_mirrors(self) -> list[Path]:
+        """Bring what mirrors have missed there, and return those that still lack some.
+
+        The caller may hold locks that come after the metadata lock, so that is not waited for.
+        """
+        json_files = self.metadata.json_files
+        stale = json_files.stale_mirrors()
+        if stale:
+            with contextlib.suppress(OSError, LockTimeoutError, KafkaStorageError):
+                with self.locks.metadata(deadline=time.monotonic()):
+                    return json_files.refresh()
+        return stale
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order."""

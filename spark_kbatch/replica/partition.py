@@ -40,6 +40,8 @@ The rules:
   up in pieces, so that appends need not wait long; it joins once it has everything. One that ends below the
   leader's log start starts over, at the batch that holds that, with the leader's epochs. One that is lost
   or damaged is recreated, but only in a log dir that is ours.
+- It joins only if its disk has all changes of the cluster's JSON files, which it may have missed while it was
+  away: else what is restored from it alone would bring deleted topics back. They are brought there first.
 - What fails on a follower is the follower's. A leader that cannot be read gives way if another member can
   lead; each leads once at most in a call.
 - The ISR on disk alone admits a replica. Whoever shows or asks what is in sync looks at the logs too
@@ -63,6 +65,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from spark_kbatch.catalog.log_dirs import LogDirs
@@ -133,9 +136,21 @@ class Partition:
         log_of: Callable[[int], PartitionLog],
         now_ms: Callable[[], int],
         *,
+        stale_mirrors: Callable[[], Collection[Path]] = tuple,
         uses_threads: bool = True,
     ) -> None:
-        """Set up a partition; `log_of` returns the log of a node's replica."""
+        """Set up a partition.
+
+        Args:
+            topic_partition: which one.
+            topic: its topic.
+            states: leaders and in-sync replicas.
+            dirs: the log dirs.
+            log_of: returns the log of a node's replica.
+            now_ms: the clock.
+            stale_mirrors: brings what mirrors have missed there, and returns those that still lack some.
+            uses_threads: whether disks are flushed side by side.
+        """
         self.topic_partition, self.config = topic_partition, topic.known_config
         self.topic = topic  # as it was read last; this partition is the same in both
         self.view = PartitionView(topic_partition, topic, states, dirs, log_of)
@@ -143,6 +158,7 @@ class Partition:
         self.only_log = self.view.only_log
         self._states, self._dirs, self._log_of = states, dirs, log_of
         self._now_ms, self._uses_threads = now_ms, uses_threads
+        self._stale_mirrors = stale_mirrors
         self._led: Leadership | None = None  # guarded by the partition's lock
 
     def is_of(self, topic: Topic) -> bool:
@@ -707,6 +723,10 @@ class Partition:
         If that brings a new epoch, the leader takes it before the next append: now it may have batches past
         its end that a commit has placed.
         """
+        if not {*isr} <= {*led.state.isr}:
+            stale = self._stale_mirrors()
+            lacking = {one.node_id for one in self._dirs.all if mirror_of(one.path) in stale}
+            isr = [node for node in isr if node in led.state.isr or node not in lacking]
         if tuple(isr) != led.state.isr:
             state = self._change_isr_locked(led.state, isr, led.log_state.high_watermark)
             self._led = led = led._replace(state=state)

@@ -146,6 +146,25 @@ def test_producer_ids_are_not_given_out_again_from_a_copy_that_missed_them(home:
         assert read(cluster) == ["1", "2", "3", "4"]
 
 
+def test_a_disk_that_missed_a_change_has_it_before_it_is_in_sync_again(home: Path) -> None:
+    with a_cluster(home) as cluster:
+        cluster.create_topic("gone", replication_factor=3)
+    with a_cluster(home) as cluster:
+        send(cluster, "3")
+        with away(*disks(home)[1:]):
+            cluster.delete_topic("gone")
+            with cluster.producer(acks=1, **WAITS) as producer:
+                producer.send("t", value="4").result()
+            assert in_sync(cluster) == [0]
+        send(cluster, "5")  # by the same process, which alone has the cluster open
+        assert in_sync(cluster) == [0, 1, 2]
+    shutil.rmtree(home / "cluster")
+    shutil.rmtree(disks(home)[0])
+    with a_cluster(home, without_nodes=[0]) as cluster:
+        assert cluster.topic_names() == ["t"]
+        assert read(cluster) == ["1", "2", "3", "4", "5"]
+
+
 # PATH is lost.
 
 
