@@ -4,6 +4,7 @@
     rest      by the other disks; that one's replica is not in sync
     names     the command says what is wrong
     refused   with an error; nothing has changed
+    waits     until the disk answers, and is done then
 
 Of two words with a stroke between them the first is for the disk of the leader, the other for a follower's.
 
@@ -22,10 +23,12 @@ at two places          rest     rest        rest     rest       rest            
 full                   rest     rest        rest     rest       rest            refused  done     refused  done
 read-only              rest     rest        rest     rest       rest            refused  done     refused  done
 failed                 rest     rest        rest     rest       rest            refused  done     refused  done
+hanging                waits    waits       waits    waits      waits           waits    waits    waits    waits
 lost power             done     done        done     done       done            done     done     done     done
 PATH away              refused  refused     refused  refused    refused         refused  refused  refused  refused
 PATH older             refused  refused     refused  refused    refused         refused  refused  refused  refused
 PATH restored          done     done        done     done       done            done     done     done     done
+PATH at two places     done     done        done     done       done            done     done     done     done
 
 state                  read     verify   replicate  replace  repair      open
 ---------------------  -------  -------  ---------  -------  ----------  ----
@@ -42,10 +45,12 @@ at two places          done     names    names      refused  done        done
 full                   done     done     names      refused  done        done
 read-only              done     done     names      refused  done        done
 failed                 done     names    names      refused  done        done
+hanging                waits    waits    waits      refused  waits       waits
 lost power             done     names    done       refused  names/done  done
 PATH away              refused  refused  refused    refused  refused     done
 PATH older             refused  refused  refused    refused  refused     done
 PATH restored          done     done     done       refused  done        done
+PATH at two places     done     done     done       refused  done        done
 
 Whatever it was: once the disk is back, mended or replaced, or PATH is back and opened, and `replicate` has
 run, all three disks have everything that was acknowledged, at its offset, and nothing that was refused or

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
+
+import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.catalog.log_dirs import RETRY_MS
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
@@ -301,6 +304,10 @@ def be_broken(case: Case) -> None:
     case.disks.fail(case.own, BROKEN)
 
 
+def hang(case: Case) -> None:
+    case.disks.hang(case.own)
+
+
 def be_mended(case: Case) -> None:
     case.disks.look_at = None
     case.disks.mend(case.own)
@@ -356,6 +363,15 @@ def path_is_restored(case: Case) -> None:
     case.process = process  # which had the lost one open
 
 
+def path_is_copied(case: Case) -> None:
+    """There is a second one, which no one can open: its locks would not be those of the first."""
+    case.disks.clone(PATH, ASIDE)
+    for create in (False, True):
+        log_dirs = [case.disk(node) for node in NODES if create]
+        with pytest.raises(ConfigError, match="is a copy of the kbatch cluster"):
+            Cluster(str(ASIDE), create=create, log_dirs=log_dirs, files=case.disks)
+
+
 def open_it(case: Case) -> None:
     case.open()
     case.wait()
@@ -376,10 +392,12 @@ STATES: dict[str, tuple[Change, Change]] = {
     "full": (be_full, be_mended),
     "read-only": (be_read_only, be_mended),
     "failed": (be_broken, be_mended),
+    "hanging": (hang, be_mended),
     "lost power": (lose_power, nothing),
     "PATH away": (path_goes_away, path_comes_back),
     "PATH older": (path_is_older, open_it),
     "PATH restored": (path_is_restored, open_it),
+    "PATH at two places": (path_is_copied, nothing),
 }
 
 OPERATIONS: dict[str, Change] = {
@@ -406,7 +424,9 @@ RECORDS = ["append", "idempotent", "commit", "overwrite", "delete-records"]
 
 
 def outcome(case: Case, operation: str) -> str:
-    """Run an operation; return how it ended: done, rest (by the other disks), names (what is wrong) or refused."""
+    """Run an operation; return how it ended: by one of the words of the tables in test_disk_states."""
+    if case.disks.hanging is not None:
+        return _outcome_beside_a_hanging_disk(case, operation)
     try:
         OPERATIONS[operation](case)
     except Said:
@@ -417,3 +437,19 @@ def outcome(case: Case, operation: str) -> str:
     finally:
         case.disks.look_at = None
     return "rest" if operation in RECORDS and not case.all_in_sync() else "done"
+
+
+def _outcome_beside_a_hanging_disk(case: Case, operation: str) -> str:
+    """Return waits, if the operation does so until the disk is mended; else how it ended."""
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(OPERATIONS[operation], case)
+        running.add_done_callback(lambda _: case.disks.is_waited_for.set())
+        case.disks.is_waited_for.wait()
+        waits = not running.done()
+        case.disks.mend(case.own)
+        try:
+            running.result()
+        except KBatchError as error:
+            case.error = error
+            return "refused"
+    return "waits" if waits else "done"

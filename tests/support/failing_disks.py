@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,14 @@ class FailingFolders(Faults):
         self.kill_at: int | None = None  # steps from now
         self.look_at: int | None = None  # as well: then `look` is called, once
         self.look: Callable[[], object] = lambda: None
+        self.hanging: Path | None = None
+        self.is_waited_for, self.hangs_no_more = threading.Event(), threading.Event()
+
+    def hang(self, folder: Path) -> None:
+        """Let whoever comes to a folder wait there until it is mended."""
+        self.is_waited_for.clear()
+        self.hangs_no_more.clear()
+        self.hanging = folder
 
     def fail(self, folder: Path, error: int) -> None:
         # Replaced whole, because other threads look at it.
@@ -48,8 +57,13 @@ class FailingFolders(Faults):
 
     def mend(self, folder: Path) -> None:
         self.failing = {one: error for one, error in self.failing.items() if one != folder}
+        self.hanging = None
+        self.hangs_no_more.set()
 
     def _check(self, path: Path, *, changes: bool) -> None:
+        if self.hanging is not None and path.is_relative_to(self.hanging):
+            self.is_waited_for.set()
+            self.hangs_no_more.wait()
         for folder, error in self.failing.items():
             if path.is_relative_to(folder) and (changes or error == BROKEN):
                 raise OSError(error, os.strerror(error), str(path))
@@ -79,6 +93,14 @@ class FailingFolders(Faults):
     def list(self, directory: Path) -> list[str]:
         self._check(directory, changes=False)
         return super().list(directory)
+
+    def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
+        self._check(path, changes=False)
+        return super().read(path, position, size)
+
+    def fingerprint(self, path: Path) -> tuple[int, ...] | None:
+        self._check(path, changes=False)
+        return super().fingerprint(path)
 
     def size(self, path: Path) -> int:
         self._check(path, changes=False)
