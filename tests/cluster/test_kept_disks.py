@@ -2,13 +2,18 @@
 
 `data/disks/252fd4a.tar.xz` was written by the code of that commit: PATH and three disks, without reigns and
 without copies of what partitions have. Disk 2 was away while ten of the fifty records of `events` were
-written, and is not in sync; each partition of `alone` is on one disk.
+written, and is not in sync; each partition of `alone` is on one disk. `252fd4a-code.tar.xz` is that code,
+without docstrings, so that a process of it can go on beside today's.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +22,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.errors import ConfigError
 
 ARCHIVE = Path(__file__).parents[1] / "data/disks/252fd4a.tar.xz"
+CODE = ARCHIVE.with_name("252fd4a-code.tar.xz")
 WHERE_IT_WAS = "/srv/kept"
 NODES = [0, 1, 2]
 
@@ -109,3 +115,96 @@ def test_a_path_as_it_was_before_is_brought_up_to_date(home: Path) -> None:
     again = open_it(home, create=True)
     assert again.topic("events").config.max_message_bytes == 1_111_111
     ensure_whole(again, "meanwhile")
+
+
+# A process of that version still runs.
+
+OLDER = """
+import sys
+from spark_kbatch import Cluster
+
+cluster = Cluster(sys.argv[1])
+print("open", flush=True)
+for line in sys.stdin:
+    command, word = line.split()
+    if command == "append":
+        with cluster.producer(acks="all") as producer:
+            found = producer.send("events", value=word, partition=0).result().offset
+    elif command == "alter":
+        cluster.alter_topic("events", {"max.message.bytes": int(word)})
+        found = cluster.topic("events").config.max_message_bytes
+    else:
+        found = len(cluster.read(word).read_all())
+    print(found, flush=True)
+"""
+
+
+class Older:
+    """A process of the earlier version, which has the cluster open."""
+
+    def __init__(self, home: Path) -> None:
+        with tarfile.open(CODE) as tar:
+            tar.extractall(home / "code", filter="data")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", OLDER, str(home / "cluster")],
+            env={**os.environ, "PYTHONPATH": str(home / "code")},
+            cwd=home,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._line() == "open"
+
+    def does(self, command: str, word: str) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command} {word}\n")
+        self._process.stdin.flush()
+        return int(self._line())
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def older(home: Path) -> Iterator[Older]:
+    process = Older(home)
+    yield process
+    process.end()
+
+
+def append(cluster: Cluster, value: str) -> int:
+    with cluster.producer(acks="all") as producer:
+        return producer.send("events", value=value, partition=0).result().offset
+
+
+@pytest.mark.parametrize(("node", "path_is_lost"), [(0, True), (1, False)])
+def test_a_process_of_the_earlier_version_goes_on_beside_todays(
+    home: Path, older: Older, node: int, path_is_lost: bool
+) -> None:
+    """Also while a disk is away: each sees what the other wrote, and offsets follow each other."""
+    sent = ["old-1", "new-1", "old-2", "new-2", "old-3", "new-3", "old-4"]
+    disk, away = home / f"disk-{node}", home / "away"
+    first = older.does("append", "old-1")
+    cluster = open_it(home)
+    offsets = [first, append(cluster, "new-1"), older.does("append", "old-2")]
+    cluster.replicate()
+    assert older.does("alter", "1222222") == 1_222_222
+    cluster.alter_topic("events", {"max.message.bytes": 1_111_111})
+    disk.rename(away)
+    offsets += [append(cluster, "new-2"), older.does("append", "old-3"), append(cluster, "new-3")]
+    away.rename(disk)
+    offsets.append(older.does("append", "old-4"))
+    assert offsets == [*range(first, first + len(sent))]
+    assert older.does("read", "events") == len(EXPECTED) + len(sent)
+    assert cluster.replicate() == []
+    if path_is_lost:
+        older.end()
+        shutil.rmtree(home / "cluster")
+        cluster = open_it(home, create=True)
+    assert cluster.topic("events").config.max_message_bytes == 1_111_111
+    ensure_whole(cluster, *sent)
