@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from spark_kbatch import clock
+from spark_kbatch.bucket.names import DAY_MS, agreement_name
 from spark_kbatch.bucket.objects import Objects, create_or_get
 from spark_kbatch.bucket.sealed import checked_rows, seal, unseal
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
 from spark_kbatch.model import TopicPartition
 
-_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
+_HOUR_MS = 3_600_000
 _ATTEMPTS_MAX = 6
 _PAUSE_MS = 50
 
@@ -42,21 +43,23 @@ def agree(
         ConfigError: there are none, and they cannot be stored without the right to write.
         ObjectStoreError: the store fails.
     """
-    day = now_ms // _DAY_MS
-    names = [_name(one, action) for one in (day - 1, day, day + 1)]
-    for name, data in zip(names, objects.get_many(names), strict=True):
+    day = now_ms // DAY_MS
+    found_at = [agreement_name(one, action) for one in (day - 1, day, day + 1)]
+    for name, data in zip(found_at, objects.get_many(found_at), strict=True):
         found = _parsed(data, name)
         if found:
             return found
     resolved = resolve()
     rows = [[*tp, *offsets] for tp, offsets in sorted(resolved.items())]
     try:
-        if now_ms % _DAY_MS < _HOUR_MS:
-            found = _create(objects, names[0], [])
+        if now_ms % DAY_MS < _HOUR_MS:
+            found = _create(objects, found_at[0], [])
             if found:
                 return found
         # A clock that is behind finds the day closed, and goes on to the next.
-        return _create(objects, names[1], rows) or _create(objects, names[2], rows) or resolved
+        return (
+            _create(objects, found_at[1], rows) or _create(objects, found_at[2], rows) or resolved
+        )
     except ObjectAccessDeniedError as error:
         raise ConfigError(
             f"the tasks of this read cannot agree on what 'earliest' and 'latest' are: {error}; give offsets as "
@@ -80,7 +83,3 @@ def _parsed(data: bytes | None, name: str) -> AgreedOffsets:
     found.integer("v", 1, 1)
     rows = checked_rows(found, "offsets", found.values.get("offsets"), str, int, int, int)
     return {TopicPartition(topic, number): (start, end) for topic, number, start, end in rows}
-
-
-def _name(day: int, action: str) -> str:
-    return f"agreements/{day}/{action}"

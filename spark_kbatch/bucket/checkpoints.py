@@ -114,7 +114,7 @@ class LedgerCheckpoints:
                 if root is None:
                     break  # deleted since it was listed, so there are newer ones
                 try:
-                    return self._open(root)
+                    return self.opened(root)
                 except MissingPartError as error:
                     self.give_up(number, error)
             else:
@@ -168,7 +168,8 @@ class LedgerCheckpoints:
         found = [change for part in extents.parts for change in self._load(part, state.checkpoint)]
         return _from_start(state, topic_id, [*found, *extents.changes])
 
-    def _open(self, root: Root) -> LedgerState:
+    def opened(self, root: Root) -> LedgerState:
+        """Return the state that a checkpoint has; raises as `changes`."""
         found = unseal(self._part(root.heads), root.heads.name)
         state = unpack_heads(found)
         state.number, state.entry_id, state.time_ms = root.number, root.entry_id, root.time_ms

@@ -23,13 +23,15 @@ import re
 
 CLUSTER = "cluster"
 HINT = "hint"
-LEDGER, CHECKPOINTS, PARTS, DATA, SEGMENTS = (
+LEDGER, CHECKPOINTS, PARTS, DATA, SEGMENTS, AGREEMENTS = (
     "ledger/",
     "checkpoints/",
     "parts/",
     "data/",
     "segments/",
+    "agreements/",
 )
+DAY_MS = 86_400_000
 
 NUMBER_DIGITS = 20
 ID_DIGITS = 32
@@ -72,6 +74,11 @@ def index_name(began: int, job_id: str, attempt_id: str) -> str:
 def segment_name(topic_id: str, partition: int, began: int, random_id: str) -> str:
     """Return the name of merged batches; `began` is the last entry when the merge began."""
     return f"{SEGMENTS}{topic_id}/{partition}/{began:020d}-{random_id}.log"
+
+
+def agreement_name(day: int, action: str) -> str:
+    """Return the name of what the tasks of an action agree on; `day` is days since 1970."""
+    return f"{AGREEMENTS}{day}/{action}"
 
 
 def number_of(name: str) -> int:

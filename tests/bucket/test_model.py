@@ -12,15 +12,16 @@ from typing import TypeAlias
 import pytest
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, unpack_heads
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_heads
 from spark_kbatch.bucket.entries import NO_ENTRY_ID, Entry, decode, encode
 from spark_kbatch.bucket.extents import Stretch
+from spark_kbatch.bucket.garbage import GarbageCollector, _References
 from spark_kbatch.bucket.ledger import NOT_COMMITTED, Ledger
 from spark_kbatch.bucket.objects import CreateAnswer
 from spark_kbatch.bucket.sealed import sum_of, unseal
 from spark_kbatch.bucket.state import LedgerState, PartRef, TopicExtents
 from spark_kbatch.errors import CommitError, OutcomeUnknownError
-from tests.support.bucket_schedules import Adversary, Process, Writer, run_model, run_models
+from tests.support.bucket_schedules import Process, Writer, run_model, run_models
 from tests.support.simulated_bucket import ProcessObjects
 
 QUICK, MANY = 300, 20_000
@@ -120,13 +121,49 @@ def _do_not_check_the_number_in_names(monkeypatch: pytest.MonkeyPatch) -> None:
 def _free_a_name_of_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delete entries in place of leaving tombstones."""
 
-    def tombstones(self: Adversary, process: Process) -> None:
-        state = process.follow()
-        newest = max(process.ledger._checkpoints.numbers(), default=-1)
-        numbers = range(min(state.horizon, newest + 1))
-        process.ledger.objects.delete([*map(names.entry_name, numbers)])
+    def bury(self: GarbageCollector, first: int, last: int) -> None:
+        self._objects.delete([*map(names.entry_name, range(first, last + 1))])
 
-    monkeypatch.setattr(Adversary, "tombstones", tombstones)
+    monkeypatch.setattr(GarbageCollector, "_bury", bury)
+
+
+def _collect_before_the_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete what no entry refers to, with no horizon that keeps writers from committing it."""
+
+    def collect(self: GarbageCollector, now_ms: int) -> object:
+        state = self._ledger.follow()
+        real_horizon, state.horizon = state.horizon, state.number
+        try:
+            return real(self, now_ms)
+        finally:
+            state.horizon = real_horizon
+
+    real = GarbageCollector.collect
+    monkeypatch.setattr(GarbageCollector, "collect", collect)
+
+
+def _forget_what_came_after_the_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take what the state at the horizon refers to for all that is referred to."""
+
+    def references(self: GarbageCollector, root: Root, horizon: int, _last: int) -> object:
+        return real(self, root, horizon, horizon)
+
+    real = GarbageCollector._references
+    monkeypatch.setattr(GarbageCollector, "_references", references)
+
+
+def _forget_what_indexes_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take what entries name for all that is referred to."""
+
+    def add(self: _References, stretch: Stretch) -> None:
+        self._names.update(stretch.objects)
+
+    monkeypatch.setattr(_References, "add", add)
+
+
+def _collect_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete all that is old."""
+    monkeypatch.setattr(_References, "__contains__", lambda *_: False)
 
 
 def _deny_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +199,10 @@ FAULTS: list[Fault] = [
     _believe_the_hint,
     _do_not_check_the_number_in_names,
     _free_a_name_of_the_ledger,
+    _collect_before_the_horizon,
+    _forget_what_came_after_the_horizon,
+    _forget_what_indexes_list,
+    _collect_by_age,
     _deny_what_is_unknown,
     _propose_again_while_one_is_unknown,
 ]

@@ -39,7 +39,6 @@ from spark_kbatch.bucket.entries import (
     Content,
     Entry,
     Fence,
-    Horizon,
     LaterContent,
     LedgerCommit,
     MicroBatch,
@@ -51,18 +50,16 @@ from spark_kbatch.bucket.entries import (
     TopicCreation,
     TopicDeletion,
     decode,
-    encode,
-    tombstone_of,
 )
 from spark_kbatch.bucket.extents import (
     Change,
     DataExtent,
     IndexRange,
     Stretch,
-    overlaid,
     pack_index,
     unpack_index,
 )
+from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.bucket.ledger import Ledger
 from spark_kbatch.bucket.place import create_cluster
 from spark_kbatch.bucket.sealed import seal
@@ -89,7 +86,6 @@ from tests.support.simulated_bucket import (
 
 CLUSTER_ID = "c1" * 16
 TOPICS = {"orders": ("topic-1", 2), "clicks": ("topic-2", 1)}  # id and partitions by name
-CHECKPOINTS_KEPT = 3
 LIMITS = {"staging.timeout.ms": 7 * DAY_MS, "producer.id.expiration.ms": 2 * HOUR_MS}
 
 Step: TypeAlias = Callable[["Process"], object]
@@ -575,79 +571,33 @@ class Adversary(Actor):
         return True
 
     def steps(self) -> list[Step]:
-        weighted = [self.horizon] * 4 + [self.tombstones] * 3 + [self.checkpoints] * 3
-        weighted += [self.replace] * 3 + [self.hint] * 2 + [self.start_offsets] + [self.bury] * 4
+        weighted = [self.horizon] * 3 + [self.collect] * 4 + [self.due_horizon] + [self.bury] * 5
+        weighted += [self.replace] * 3 + [self.hint] * 2 + [self.start_offsets]
         return [*weighted, self.limits, self.fence, self.skipped, self.side_topic]
 
     # The horizon, and what it allows.
 
     def horizon(self, process: Process) -> None:
-        """Move the horizon, and delete what nothing refers to."""
+        """Move the horizon: in the product to the youngest entry of a certain age, here to any."""
         number = process.follow().number
-        # In the product it is the youngest entry of a certain age; it may be any.
-        wanted = max(number - self.rng.choice([0, 0, 1, 5]), 0)
-        entry = process.commit(lambda state: Horizon(wanted) if state.horizon < wanted else None)
-        objects = process.ledger.objects
-        listed = [*objects.list(names.DATA), *objects.list(names.SEGMENTS)]
-        wanted = wanted if entry else process.ledger.state.horizon
-        last = entry.number if entry else process.ledger.state.number
-        referred = self._referred(wanted, last)
-        garbage = [
-            one.name
-            for one in listed
-            if names.began_at(one.name) < wanted and one.name not in referred
-        ]
-        for name in garbage:
-            if self.rng.random() < 0.1:
-                self.model.simulation.sleep(self.rng.random() * DAY_MS)
-            objects.delete([name])
+        _SleepyCollector(process).move_horizon(max(number - self.rng.choice([0, 0, 1, 5]), 0))
 
-    def _referred(self, horizon: int, last: int) -> set[str]:
-        """Return what the state at the horizon refers to, and what later entries name."""
-        state, found = LedgerState(), list[Stretch]()
-        for entry in self.model.entries():
-            if entry.number <= horizon:
-                state.apply(entry)
-            elif entry.number <= last:
-                found += _stretches(entry.content)
-        for topic_id, extents in state.extents.items():
-            for partition, changes in overlaid(extents.changes).items():
-                start = state.partition(topic_id, partition).start_offset
-                found += [one.stretch for one in changes if one.next_offset > start]
-        named = {name for stretch in found for name in stretch.objects}
-        return named | {one.name for stretch in found for one in self.model.originally(stretch)}
+    def due_horizon(self, process: Process) -> None:
+        """Move the horizon as the product does."""
+        collector = _SleepyCollector(process)
+        due = collector.due_horizon(collector.store_now_ms())
+        if due is not None:
+            collector.move_horizon(due)
 
-    def tombstones(self, process: Process) -> None:
-        """Put tombstones in place of entries below the horizon that a checkpoint has."""
-        state = process.follow()
-        newest = max(process.ledger._checkpoints.numbers(), default=-1)
-        for number in range(min(state.horizon, newest + 1)):
-            name = names.entry_name(number)
-            data = process.ledger.objects.get(name)
-            assert data is not None
-            if self.rng.random() < 0.9:
-                process.ledger.objects.put(name, encode(tombstone_of(decode(data, name))))
-
-    def checkpoints(self, process: Process) -> None:
-        """Delete all checkpoints but the last ones, and the parts that these do not name."""
-        objects, found = process.ledger.objects, process.ledger._checkpoints
-        numbers = found.numbers()[-CHECKPOINTS_KEPT:]
-        roots = [root for number in numbers if (root := found.root(number))]
-        if len(roots) < CHECKPOINTS_KEPT:
-            return
-        named = {part.name for root in roots for parts in root.extents.values() for part in parts}
-        named |= {root.heads.name for root in roots}
-        oldest = names.root_name(numbers[0])
-        objects.delete([one.name for one in objects.list(names.CHECKPOINTS) if one.name < oldest])
-        first_kept = f"{names.PARTS}{numbers[0]:020d}"
-        parts = [one.name for one in objects.list(names.PARTS)]
-        objects.delete([one for one in parts if one < first_kept and one not in named])
+    def collect(self, process: Process) -> None:
+        """Delete what the horizon allows."""
+        collector = _SleepyCollector(process)
+        collector.collect(collector.store_now_ms())
 
     def bury(self, process: Process) -> None:
         """Leave as little as there may be, while others sleep."""
         self.horizon(process)
-        self.tombstones(process)
-        self.checkpoints(process)
+        self.collect(process)
 
     # Entries.
 
@@ -718,13 +668,18 @@ class Adversary(Actor):
         process.ledger.objects.put(names.HINT, self.rng.choice(hints))
 
 
-def _stretches(content: Content) -> list[Stretch]:
-    if isinstance(content, LedgerCommit):
-        return [one for of_topic in content.stretches.values() for one in of_topic]
-    if isinstance(content, Replacement):
-        ranges = [one for of_topic in content.ranges.values() for one in of_topic]
-        return [stretch for one in ranges for stretch in one.stretches]
-    return []
+class _SleepyCollector(GarbageCollector):
+    """The product's, which may stop for a day between what it deletes."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process.ledger, process.objects.timing)
+        self._process = process
+
+    def _delete(self, found: list[str]) -> None:
+        for name in found:
+            if self._process.rng.random() < 0.1:
+                self._process.objects.simulation.sleep(self._process.rng.random() * DAY_MS)
+            super()._delete([name])
 
 
 def run_models(default: int) -> None:

@@ -1,0 +1,356 @@
+"""Deletes what nothing needs any more: a difference, and never a matter of age.
+
+    horizon       what began before an entry commits no more; it is moved to the youngest entry that is older than
+                  staging.timeout.ms, at most some times within that
+    data          named below the horizon, and neither in the state at the horizon nor in an entry after it
+    checkpoints   all but the last ones, the newest at or below the horizon, and a few in between
+    parts         that no checkpoint names which stays
+    agreements    of days that are over for longer than a job may take
+    tombstones    in place of the entries up to the checkpoint at or below the horizon
+
+Any number of collectors do no harm to each other, whenever one of them stops or sleeps. These are the reasons:
+
+- An entry that names what began before the horizon is refused after it. So what entries up to now do not name can
+  never be named, and a set of names that may be deleted stays one for good.
+- What the state at the horizon has may be read by plans that were made up to then, and those that are younger
+  than the horizon. What was dropped later waits for the next horizon.
+- The last checkpoints of any list of checkpoints have at least one that stays, or a newer one is there. Roots are
+  counted only if all their parts are there.
+- An entry's tombstone says that a checkpoint has what it said. The one at or below the horizon is there first, and
+  whoever deletes it has seen newer ones.
+
+The age of an entry is told by the store's clock alone: when the store says that it was written, against what was
+written a moment ago.
+
+The state at the horizon is folded from the checkpoint at or below it. If that cannot be done, since another
+collector is at work or because no checkpoint is as old, nothing is deleted this time.
+
+Tombstones are put last, from below. So where they begin to be missing tells whether a collection for the horizon
+has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, MissingPartError, Root
+from spark_kbatch.bucket.entries import (
+    NO_ENTRY,
+    STAGING_TIMEOUT_MS,
+    Content,
+    Entry,
+    Horizon,
+    LedgerCommit,
+    Replacement,
+    Tombstone,
+    decode,
+    encode,
+    tombstone_of,
+)
+from spark_kbatch.bucket.extents import IndexRange, Stretch
+from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.objects import ObjectInfo
+from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
+from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS_KEPT = 3  # the last ones
+_KEPT_EVERY = 1024  # entries: of older checkpoints one is kept for so many
+_HORIZONS_MAX = 8  # within staging.timeout.ms
+_AGREEMENT_GRACE_MS = 2 * 86_400_000
+_WINDOW = 16  # entries asked for at once
+_DELETED_AT_ONCE = 1000
+
+_END = "~"  # behind all names that begin alike
+
+
+class Collected(NamedTuple):
+    """What a collection has deleted, or would delete."""
+
+    horizon: int
+    objects: int = 0  # data, indexes and segments
+    size_in_bytes: int = 0  # of these
+    checkpoints: int = 0
+    parts: int = 0
+    agreements: int = 0
+    tombstones: int = 0  # entries that became tombstones
+
+
+class _References:
+    """The objects that some stretches refer to.
+
+    An index lists objects of its own job. So all of a job is referred to as long as one of its indexes is.
+    """
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._jobs: set[str] = set()
+
+    def add(self, stretch: Stretch) -> None:
+        """Add what a stretch refers to."""
+        if isinstance(stretch.placed, IndexRange):
+            self._jobs.add(_folder(stretch.placed.name))
+        else:
+            self._names.update(stretch.objects)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names or _folder(name) in self._jobs
+
+
+class GarbageCollector:
+    """Collects the garbage of one cluster. Not thread-safe."""
+
+    def __init__(self, ledger: Ledger, timing: Timing) -> None:
+        """Set up.
+
+        Args:
+            ledger: of the cluster; it is followed.
+            timing: clocks and chance, as the ledger's.
+        """
+        self._ledger, self._timing = ledger, timing
+        self._objects = ledger.objects
+        self._checkpoints = LedgerCheckpoints(ledger.objects, timing.rng)
+
+    # The horizon.
+
+    def due_horizon(self, now_ms: int) -> int | None:
+        """Return the entry that the horizon is to be moved to; None if that is not due.
+
+        Args:
+            now_ms: the time by the store's clock.
+        """
+        state = self._ledger.follow()
+        timeout_ms = state.limits.get(STAGING_TIMEOUT_MS, DEFAULT_LIMITS[STAGING_TIMEOUT_MS])
+        due, first_ms = NO_ENTRY, now_ms
+        for one in self._objects.list(names.LEDGER, names.entry_name(state.horizon)):
+            if now_ms - one.modified_ms <= timeout_ms:
+                break
+            if due == NO_ENTRY:
+                first_ms = one.modified_ms
+            due = names.number_of(one.name)
+        is_late = now_ms - timeout_ms - first_ms >= timeout_ms // _HORIZONS_MAX
+        if due == NO_ENTRY or not is_late or self._is_all_horizon(state.horizon + 1, due):
+            return None
+        return due
+
+    def _is_all_horizon(self, first: int, last: int) -> bool:
+        """Return True if nothing has happened in these entries but that the horizon was moved."""
+        return last - first < _WINDOW and all(
+            isinstance(one.content, Horizon) for one in self._entries(first, last)
+        )
+
+    def move_horizon(self, number: int) -> None:
+        """Move the horizon to an entry, unless it is there or further; raises as `Ledger.commit`."""
+        self._ledger.commit(
+            lambda state: Horizon(number) if state.horizon < number <= state.number else None,
+            by="maintain",
+        )
+
+    def store_now_ms(self) -> int:
+        """Return the time by the store's clock: that of an object that is put for it."""
+        folder = f"{names.AGREEMENTS}{self._timing.now_ms() // names.DAY_MS}/"
+        name = f"{folder}clock-{names.random_id(self._timing.rng)}"
+        self._objects.put(name, b"")
+        for one in self._objects.list(folder, name[:-1]):
+            if one.name == name:
+                self._objects.delete([name])
+                return one.modified_ms
+        raise ObjectStoreError("list", folder, f"it does not show {name}, which was just put")
+
+    # Collections.
+
+    def collect(self, now_ms: int, *, dry_run: bool = False) -> Collected:
+        """Delete what the horizon allows to delete, if it was not done; raises as `Objects`.
+
+        Args:
+            now_ms: the time by the store's clock.
+            dry_run: whether to delete nothing, and to return what would be deleted.
+        """
+        state = self._ledger.follow()
+        horizon = state.horizon
+        agreements = self._old_agreements(state, now_ms)
+        done = Collected(horizon, agreements=len(agreements))
+        if not dry_run:
+            self._delete(agreements)
+        roots, listed_parts = self._whole_roots()
+        base = max((number for number in roots if number <= horizon), default=NO_ENTRY)
+        if base == NO_ENTRY:
+            return done
+        first = self._first_entry(base)
+        if first > base:
+            return done
+        references = self._references(roots[base], horizon, state.number)
+        if references is None:
+            return done
+        garbage = [
+            one
+            for prefix in (names.DATA, names.SEGMENTS)
+            for one in self._named_below(prefix, horizon)
+            if one.name not in references
+        ]
+        old_roots, old_parts = self._old_checkpoints(roots, base, listed_parts)
+        if not dry_run:
+            self._delete([one.name for one in garbage])
+            self._delete(old_roots)
+            self._delete(old_parts)
+            self._bury(first, base)
+        return done._replace(
+            objects=len(garbage),
+            size_in_bytes=sum(one.size_in_bytes for one in garbage),
+            checkpoints=len(old_roots),
+            parts=len(old_parts),
+            tombstones=base - first + 1,
+        )
+
+    def _references(self, root: Root, horizon: int, last: int) -> _References | None:
+        """Return what the state at the horizon and later entries refer to; None if that cannot be told now."""
+        found = _References()
+        try:
+            state = self._checkpoints.opened(root)
+            for entry in self._entries(root.number + 1, last):
+                if isinstance(entry.content, Tombstone):
+                    logger.info(
+                        "another collector is at work: entry %d is a tombstone", entry.number
+                    )
+                    return None
+                if entry.number <= horizon:
+                    state.apply(entry)
+                else:
+                    for stretch in _stretches(entry.content):
+                        found.add(stretch)
+            for topic_id in state.topics:
+                for changes in self._checkpoints.changes(state, topic_id).values():
+                    for change in changes:
+                        found.add(change.stretch)
+        except MissingPartError as error:
+            logger.info("another collector is at work: %s", error)
+            return None
+        return found
+
+    def _entries(self, first: int, last: int) -> Iterator[Entry]:
+        for start in range(first, last + 1, _WINDOW):
+            wanted = [
+                names.entry_name(number) for number in range(start, min(start + _WINDOW, last + 1))
+            ]
+            for name, data in zip(wanted, self._objects.get_many(wanted), strict=True):
+                if data is None:
+                    raise CorruptLedgerError(name, "it is missing, and later entries are there")
+                yield decode(data, name)
+
+    def _named_below(self, prefix: str, number: int) -> Iterator[ObjectInfo]:
+        """Yield the objects that are named below a number; of the others few are listed."""
+        after = ""
+        while True:
+            for one in self._objects.list(prefix, after):
+                began = names.began_at(one.name)
+                if began >= number:
+                    # Names are sorted by numbers within each folder.
+                    after = one.name.partition(f"{began:020d}-")[0] + _END
+                    break
+                if began >= 0:
+                    yield one
+            else:
+                return
+
+    def _delete(self, found: list[str]) -> None:
+        for start in range(0, len(found), _DELETED_AT_ONCE):
+            self._objects.delete(found[start : start + _DELETED_AT_ONCE])
+
+    # Checkpoints.
+
+    def _whole_roots(self) -> tuple[dict[int, Root], list[str]]:
+        """Return the roots, by number, of which all parts are there, and the names of all parts."""
+        found = {number: self._checkpoints.root(number) for number in self._checkpoints.numbers()}
+        parts = [one.name for one in self._objects.list(names.PARTS)]
+        there = {*parts}
+        whole = {
+            number: root
+            for number, root in found.items()
+            if root is not None and there.issuperset(_parts(root))
+        }
+        return whole, parts
+
+    def _old_checkpoints(
+        self, roots: dict[int, Root], base: int, parts: list[str]
+    ) -> tuple[list[str], list[str]]:
+        """Return the names of roots and parts that may be deleted.
+
+        Args:
+            roots: that are whole, by number.
+            base: number of the one at or below the horizon.
+            parts: names of all.
+        """
+        numbers = sorted(roots)
+        last = numbers[-CHECKPOINTS_KEPT:]
+        if len(last) < CHECKPOINTS_KEPT:
+            return [], []
+        kept, seen = {*last, base}, set[int]()
+        for number in numbers:
+            if number > base and number // _KEPT_EVERY not in seen:
+                seen.add(number // _KEPT_EVERY)
+                kept.add(number)
+        named = {name for number in kept for name in _parts(roots[number])}
+        # Those of younger checkpoints may have no root yet.
+        end_of_parts = f"{names.PARTS}{last[0]:020d}"
+        old_roots = [
+            names.root_name(number)
+            for number in self._checkpoints.numbers()
+            if number < last[0] and number not in kept
+        ]
+        old_parts = [name for name in parts if name < end_of_parts and name not in named]
+        return old_roots, old_parts
+
+    # Tombstones.
+
+    def _first_entry(self, last: int) -> int:
+        """Return the first of the entries up to `last` that is no tombstone; the one after `last` if all are."""
+        low, high = 0, last + 1
+        while low < high:
+            middle = (low + high) // 2
+            (entry,) = self._entries(middle, middle)
+            if isinstance(entry.content, Tombstone):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _bury(self, first: int, last: int) -> None:
+        """Put tombstones in place of entries, in their order."""
+        for entry in self._entries(first, last):
+            if not isinstance(entry.content, Tombstone):
+                self._objects.put(names.entry_name(entry.number), encode(tombstone_of(entry)))
+
+    # Agreements.
+
+    def _old_agreements(self, state: LedgerState, now_ms: int) -> list[str]:
+        """Return the names of agreements that no job needs any more."""
+        timeout_ms = state.limits.get(STAGING_TIMEOUT_MS, DEFAULT_LIMITS[STAGING_TIMEOUT_MS])
+        found = []
+        for one in self._objects.list(names.AGREEMENTS):
+            if now_ms - one.modified_ms <= timeout_ms + _AGREEMENT_GRACE_MS:
+                break  # days are in order
+            found.append(one.name)
+        return found
+
+
+def _parts(root: Root) -> list[str]:
+    return [root.heads.name, *(part.name for parts in root.extents.values() for part in parts)]
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _stretches(content: Content) -> Iterator[Stretch]:
+    """Yield what an entry refers to."""
+    if isinstance(content, LedgerCommit):
+        for of_topic in content.stretches.values():
+            yield from of_topic
+    elif isinstance(content, Replacement):
+        for ranges in content.ranges.values():
+            for one in ranges:
+                yield from one.stretches
