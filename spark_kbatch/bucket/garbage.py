@@ -163,15 +163,19 @@ class GarbageCollector:
 
     # Collections.
 
-    def collect(self, now_ms: int, *, dry_run: bool = False) -> Collected:
+    def collect(
+        self, now_ms: int, *, dry_run: bool = False, horizon: int | None = None
+    ) -> Collected:
         """Delete what the horizon allows to delete, if it was not done; raises as `Objects`.
 
         Args:
             now_ms: the time by the store's clock.
             dry_run: whether to delete nothing, and to return what would be deleted.
+            horizon: that is not there yet; for a dry run.
         """
         state = self._ledger.follow()
-        horizon = state.horizon
+        if horizon is None or not dry_run:
+            horizon = state.horizon
         agreements = self._old_agreements(state, now_ms)
         done = Collected(horizon, agreements=len(agreements))
         if not dry_run:

@@ -134,7 +134,7 @@ class DataObjects:
             last = DataExtent(self._name, self._position, 0, 0, 0, NO_TIME, NO_TIME)
             extents.append(last)
         assign(batch, 0, base_offset=last.span, leader_epoch=NO_LEADER_EPOCH)
-        extents[-1] = _with(last, unpack(batch))
+        extents[-1] = with_batch(last, unpack(batch))
         self._upload.write(batch)
         self._position += len(batch)
 
@@ -154,7 +154,7 @@ class DataObjects:
             upload.finish()
 
 
-def _with(extent: DataExtent, header: BatchHeader) -> DataExtent:
+def with_batch(extent: DataExtent, header: BatchHeader) -> DataExtent:
     """Return an extent with one more batch at its end."""
     # The time of the first record stands for the least one, which no header tells.
     times = [

@@ -366,8 +366,8 @@ class Actor:
                     return
             except (Killed, ObjectStoreError) as error:
                 self.model.note(f"{type(self).__name__} {type(error).__name__}")
-                spent = process.objects.requests
-                process = Process(self.model, requests_max=requests_max - spent)
+                requests_max -= process.objects.requests
+                process = Process(self.model, requests_max=requests_max)
                 self.model.simulation.sleep(self.rng.random() * 500)
 
 

@@ -1,0 +1,192 @@
+"""What a cluster in a bucket needs now and then, in this order.
+
+    retention   start offsets are moved, by one entry
+    merge       small extents become segments, a partition at a time
+    horizon     is moved, if an entry is old enough
+    collect     what nobody needs any more is deleted
+
+It can be stopped anywhere and run anywhere, also several times at once. A partition whose merge fails, because
+its topic is deleted or because someone else has merged it, is left for the next time.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from spark_kbatch.bucket.batch_stream import MissingObjectError
+from spark_kbatch.bucket.entries import StartOffsets, StartOffsetsByTopic
+from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.garbage import Collected, GarbageCollector
+from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.merging import RUN_EXTENTS, Merger, MergeRun
+from spark_kbatch.bucket.place import read_cluster
+from spark_kbatch.bucket.placement import Placements
+from spark_kbatch.bucket.retention import config_of, retained_from
+from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
+from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
+from spark_kbatch.errors import RefusedEntryError, UnknownTopicOrPartitionError
+from spark_kbatch.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class Merged(NamedTuple):
+    """What was merged, or would be."""
+
+    segments: int = 0
+    extents: int = 0  # that these replace
+    size_in_bytes: int = 0
+
+    def plus(self, run: MergeRun) -> Merged:
+        """Return the same with one more run."""
+        return Merged(
+            self.segments + 1,
+            self.extents + len(run.extents),
+            self.size_in_bytes + run.size_in_bytes,
+        )
+
+
+class Maintained(NamedTuple):
+    """What one round of maintenance has done, or would do."""
+
+    starts: Mapping[TopicPartition, int]  # offsets to which retention has moved partitions' starts
+    merged: Merged
+    collected: Collected
+
+
+class Maintenance:
+    """Maintenance of the cluster at one URL. Not thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        """Open the cluster; raises as `BucketStore`."""
+        self.address = checked(url)
+        place = objects_at(self.address)
+        found = read_cluster(place)
+        if found is None:
+            raise nothing_at(self.address)
+        timing = Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
+        self._ledger = Ledger(place, found.cluster_id, timing)
+        self._placements = Placements(self._ledger.objects)
+        self._merger = Merger(self._ledger, timing)
+        self._collector = GarbageCollector(self._ledger, timing)
+
+    def run(
+        self,
+        *,
+        dry_run: bool = False,
+        run_extents: int = RUN_EXTENTS,
+        on_progress: Callable[[Merged, int], object] = lambda _done, _total_bytes: None,
+    ) -> Maintained:
+        """Do one round.
+
+        Args:
+            dry_run: whether to change nothing, and to return what would be done.
+            run_extents: how many small extents of a partition are worth a merge.
+            on_progress: called with what is merged, and how many bytes are to be.
+
+        Raises:
+            ObjectStoreError, ObjectAccessDeniedError: the store fails, or the right to write or delete is missing.
+            CorruptRecordError: a batch that was to be merged is damaged.
+            CorruptLedgerError, UnsupportedLedgerError: the ledger cannot be read.
+        """
+        starts = self.retain(dry_run=dry_run)
+        runs = self.runs(run_extents=run_extents)
+        if dry_run:
+            merged = Merged()
+            for run in runs:
+                merged = merged.plus(run)
+        else:
+            merged = self.merge(runs, on_progress=on_progress)
+        return Maintained(starts, merged, self.collect(dry_run=dry_run))
+
+    def retain(self, *, dry_run: bool = False) -> dict[TopicPartition, int]:
+        """Move start offsets as the topics' settings say, and return where they are moved to."""
+        self._ledger.follow()
+        time_ms = now_ms()
+        starts: dict[str, dict[int, int]] = {}
+        moved: dict[TopicPartition, int] = {}
+        for topic in [*self._ledger.state.topics.values()]:
+            config = config_of(topic)
+            if not config.has_retention:
+                continue
+            for partition, changes in self._changes(topic.topic_id).items():
+                self._placements.load_indexes(changes)
+                head = self._ledger.state.partition(topic.topic_id, partition)
+                extents = self._placements.of(changes, head.start_offset, head.next_offset)
+                start = retained_from(extents, config, head.start_offset, time_ms)
+                if start > head.start_offset:
+                    starts.setdefault(topic.topic_id, {})[partition] = start
+                    moved[TopicPartition(topic.name, partition)] = start
+        if starts and not dry_run:
+            self._ledger.commit(lambda state: _still_to_move(state, starts), by="maintain")
+        return moved
+
+    def _changes(self, topic_id: str) -> dict[int, list[Change]]:
+        try:
+            return self._ledger.changes(topic_id)
+        except UnknownTopicOrPartitionError:  # deleted meanwhile
+            return {}
+
+    def runs(
+        self, topic_ids: Iterable[str] | None = None, *, run_extents: int = RUN_EXTENTS
+    ) -> list[MergeRun]:
+        """Return what is worth a merge in some topics, by default in all."""
+        topics = self._ledger.follow().topics
+        wanted = [*topics] if topic_ids is None else [*topic_ids]
+        return [
+            run
+            for topic_id in sorted(wanted)
+            if topic_id in topics
+            for run in self._merger.runs(topic_id, run_extents=run_extents)
+        ]
+
+    def merge(
+        self,
+        runs: Iterable[MergeRun],
+        *,
+        on_progress: Callable[[Merged, int], object] = lambda _done, _total_bytes: None,
+    ) -> Merged:
+        """Merge runs, each by an entry of its own; raises as `run`."""
+        merged, wanted = Merged(), [*runs]
+        total_bytes = sum(run.size_in_bytes for run in wanted)
+        for run in wanted:
+            try:
+                self._merger.commit(run.topic_id, [self._merger.merge(run)])
+            except (MissingObjectError, RefusedEntryError, UnknownTopicOrPartitionError) as error:
+                logger.info(
+                    "partition %d of topic %s is not merged this time: %s",
+                    run.partition,
+                    run.topic_id,
+                    error,
+                )
+                continue
+            merged = merged.plus(run)
+            on_progress(merged, total_bytes)
+        return merged
+
+    def collect(self, *, dry_run: bool = False) -> Collected:
+        """Move the horizon if that is due, and delete what it allows; raises as `run`."""
+        time_ms = self._collector.store_now_ms()
+        due = self._collector.due_horizon(time_ms)
+        if due is not None and not dry_run:
+            self._collector.move_horizon(due)
+        return self._collector.collect(time_ms, dry_run=dry_run, horizon=due)
+
+
+def _still_to_move(state: LedgerState, starts: StartOffsetsByTopic) -> StartOffsets | None:
+    """Return the entry that moves start offsets, without those that are there, or gone, by now."""
+    left = {
+        topic_id: {
+            partition: offset
+            for partition, offset in of_topic.items()
+            if state.topics[topic_id].partitions[partition].start_offset < offset
+        }
+        for topic_id, of_topic in starts.items()
+        if topic_id in state.topics
+    }
+    left = {topic_id: of_topic for topic_id, of_topic in left.items() if of_topic}
+    return StartOffsets(left) if left else None

@@ -1,0 +1,250 @@
+"""Merges small extents of a partition into segments, so that a range of offsets is read by few requests.
+
+    runs       extents that follow each other, are small, and are enough to be worth it
+    merge      a segment is written: the same batches, with their final offsets and leader epochs
+               it is read back, and has the bytes that were written
+    commit     an entry says that the range is read from the segment from now on
+
+What was written by jobs is merged once there are RUN_EXTENTS of it, and small segments likewise, once there are
+as many of these. So each batch is written again a few times at most, however small the commits are.
+
+A merge changes no record and no offset. So mergers that meet, or that sleep between two steps, do no harm:
+whichever entry is last counts for the offsets that it covers. What was merged stays where it was until the
+horizon has passed it, for readers that have planned before. What a merger has written and not committed is
+garbage as that of a job is.
+
+A segment's extents have at most about EXTENT_BYTES_MAX each: a reader that starts within a segment reads from
+the start of an extent on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.batch_stream import BatchStream
+from spark_kbatch.bucket.entries import ReplacedRange, Replacement
+from spark_kbatch.bucket.extents import FINAL_EPOCH, NO_TIME, DataExtent, Stretch
+from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.placement import PlacedExtent, Placements
+from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, with_batch
+from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.errors import CorruptRecordError, KBatchError
+from spark_kbatch.model import LONG_MAX
+from spark_kbatch.record.checksums import crc32c
+from spark_kbatch.record.header import BatchHeader, ensure_all_valid
+
+SMALL_BYTES = 4 << 20  # an extent below is worth a merge
+RUN_EXTENTS = 100  # that are merged
+RUN_BYTES = 64 << 20  # fewer are merged if they have so many bytes
+SEGMENT_BYTES = 256 << 20  # of one run at most
+_EXTENTS_OF_ENTRY = 2000
+
+
+class MergeRun(NamedTuple):
+    """Extents of one partition that follow each other, and are merged into one segment."""
+
+    topic_id: str
+    partition: int
+    extents: Sequence[PlacedExtent]
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Of all extents."""
+        return sum(one.extent.size_in_bytes for one in self.extents)
+
+    @property
+    def start_offset(self) -> int:
+        """Where it starts."""
+        return self.extents[0].start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after it."""
+        return self.extents[-1].next_offset
+
+
+def runs(
+    topic_id: str,
+    partition: int,
+    extents: Iterator[PlacedExtent],
+    *,
+    run_extents: int = RUN_EXTENTS,
+) -> Iterator[MergeRun]:
+    """Yield what is worth a merge in a partition.
+
+    Args:
+        topic_id, partition: which.
+        extents: all of it, in the order of offsets.
+        run_extents: how many make a run.
+    """
+    run: list[PlacedExtent] = []
+    size = 0
+
+    def taken() -> Iterator[MergeRun]:
+        if len(run) >= run_extents or (len(run) > 1 and size >= RUN_BYTES):
+            yield MergeRun(topic_id, partition, tuple(run))
+
+    for one in extents:
+        goes_on = not run or (
+            run[-1].next_offset == one.start_offset
+            and _is_final(run[-1]) == _is_final(one)
+            and size + one.extent.size_in_bytes <= SEGMENT_BYTES
+        )
+        if not goes_on or not _is_small(one):
+            yield from taken()
+            run, size = [], 0
+        if _is_small(one):
+            run.append(one)
+            size += one.extent.size_in_bytes
+    yield from taken()
+
+
+def _is_final(placed: PlacedExtent) -> bool:
+    return placed.leader_epoch == FINAL_EPOCH
+
+
+def _is_small(placed: PlacedExtent) -> bool:
+    """Return True if an extent may be merged: it is small, and all of its offsets are read from it."""
+    extent = placed.extent
+    is_whole = placed.base_offset == placed.start_offset
+    return (
+        is_whole
+        and placed.next_offset == placed.base_offset + extent.span
+        and extent.size_in_bytes < SMALL_BYTES
+    )
+
+
+class Merger:
+    """Merges extents of one cluster. Not thread-safe."""
+
+    def __init__(self, ledger: Ledger, timing: Timing) -> None:
+        """Set up.
+
+        Args:
+            ledger: of the cluster; it is followed.
+            timing: clocks and chance, as the ledger's.
+        """
+        self._ledger, self._timing = ledger, timing
+        self._objects = ledger.objects
+        self._placements = Placements(ledger.objects)
+
+    def runs(self, topic_id: str, *, run_extents: int = RUN_EXTENTS) -> list[MergeRun]:
+        """Return what is worth a merge in a topic as of the ledger's state; raises as `Ledger.changes`."""
+        by_partition = self._ledger.changes(topic_id)
+        found = list[MergeRun]()
+        for partition in sorted(by_partition):
+            changes = by_partition[partition]
+            self._placements.load_indexes(changes)
+            extents = self._placements.of(changes, 0, LONG_MAX)
+            found += runs(topic_id, partition, extents, run_extents=run_extents)
+        return found
+
+    def merge(self, run: MergeRun) -> ReplacedRange:
+        """Write a segment, and return what is to be replaced by it.
+
+        Raises:
+            CorruptRecordError: a batch is damaged, or the store does not return what was written.
+            MissingObjectError: an object is gone, as its offsets are read from another one by now.
+            ObjectStoreError, ObjectAccessDeniedError: the store fails.
+        """
+        rng, began = self._timing.rng, self._ledger.state.number
+        name = names.segment_name(run.topic_id, run.partition, began, names.random_id(rng))
+        segment = _Segment(name, run.start_offset)
+        upload = self._objects.upload(name)
+        try:
+            for piece in segment.pieces(self._objects, run):
+                upload.write(piece)
+            upload.finish()
+        except KBatchError:
+            upload.abandon()
+            raise
+        extents = segment.extents
+        for extent, crc in zip(extents, segment.sums, strict=True):
+            data = self._objects.get_range(name, extent.position, extent.size_in_bytes)
+            if data is None or crc32c(data) != crc:
+                raise CorruptRecordError("segment", path=name, position=extent.position)
+        stretch = Stretch(
+            run.partition,
+            run.start_offset,
+            run.next_offset - run.start_offset,
+            sum(one.records_count for one in extents),
+            FINAL_EPOCH,
+            tuple(extents),
+        )
+        return ReplacedRange(run.partition, run.start_offset, run.next_offset, (stretch,))
+
+    def commit(self, topic_id: str, ranges: Sequence[ReplacedRange]) -> None:
+        """Let ranges of a topic be read from the segments that `merge` has written; raises as `Ledger.commit`."""
+        for some in _entries(ranges):
+
+            def content(state: LedgerState, some: Sequence[ReplacedRange] = some) -> Replacement:
+                state.ensure_topic(topic_id)
+                return Replacement({topic_id: tuple(some)})
+
+            self._ledger.commit(content, by="maintain")
+
+
+def _entries(ranges: Sequence[ReplacedRange]) -> Iterator[list[ReplacedRange]]:
+    """Yield as many ranges as fit into one entry."""
+    some, count = list[ReplacedRange](), 0
+    for one in ranges:
+        extents = sum(len(stretch.placed) for stretch in one.stretches)
+        if some and count + extents > _EXTENTS_OF_ENTRY:
+            yield some
+            some, count = [], 0
+        some.append(one)
+        count += extents
+    if some:
+        yield some
+
+
+class _Segment:
+    """A segment that is written: its extents, and the checksums of their bytes."""
+
+    def __init__(self, name: str, start_offset: int) -> None:
+        self.extents = list[DataExtent]()
+        self.sums = list[int]()
+        self._name, self._position, self._offset = name, 0, start_offset
+
+    def pieces(self, objects: Objects, run: MergeRun) -> Iterator[bytearray]:
+        """Yield the bytes of each extent, with all offsets and epochs final.
+
+        Raises:
+            CorruptRecordError: a batch is damaged, or there are other records than the extents say.
+        """
+        stream = BatchStream(objects, run.extents, run.start_offset)
+        data, headers = bytearray(), list[BatchHeader]()
+        while (read := stream.take(LONG_MAX)) is not None:
+            try:
+                ensure_all_valid(read.data, read.batches)
+            except CorruptRecordError as error:
+                raise error.at(read.path, read.position) from None
+            for position, header in read.batches:
+                if headers and len(data) + header.size_in_bytes > EXTENT_BYTES_MAX:
+                    yield self._finished(data, headers, header.base_offset)
+                    data, headers = bytearray(), []
+                data += read.data[position : position + header.size_in_bytes]
+                headers.append(header)
+        if headers:
+            yield self._finished(data, headers, run.next_offset)
+        expected = sum(one.extent.records_count for one in run.extents)
+        found = sum(one.records_count for one in self.extents)
+        if found != expected or self._offset != run.next_offset:
+            raise CorruptRecordError(
+                "records of merged extents", path=self._name, expected=expected, found=found
+            )
+
+    def _finished(
+        self, data: bytearray, headers: Sequence[BatchHeader], next_offset: int
+    ) -> bytearray:
+        extent = DataExtent(self._name, self._position, 0, 0, 0, NO_TIME, NO_TIME)
+        for header in headers:
+            extent = with_batch(extent, header)
+        self.extents.append(extent._replace(span=next_offset - self._offset))
+        self.sums.append(crc32c(data))
+        self._position += len(data)
+        self._offset = next_offset
+        return data

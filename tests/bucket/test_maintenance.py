@@ -1,0 +1,333 @@
+"""Maintenance of a bucket: what is merged, what retention drops, what is deleted, and what never is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kbatch import Cluster, TopicPartition
+from spark_kbatch.bucket import merging
+from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent
+from spark_kbatch.bucket.maintenance import Maintenance
+from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
+from spark_kbatch.bucket.placement import PlacedExtent
+from spark_kbatch.errors import CorruptRecordError
+from tests.support.bucket_objects import CountingObjects, a_bucket, opened_again, values
+
+DAY_MS = 86_400_000
+EVENTS = TopicPartition("events", 0)
+
+
+class AgingObjects(CountingObjects):
+    """Objects of a store whose clock can be set."""
+
+    def __init__(self) -> None:
+        self.clock_ms = 1_700_000_000_000
+        super().__init__()
+        self._now_ms = lambda: self.clock_ms
+
+
+@pytest.fixture
+def objects() -> AgingObjects:
+    return AgingObjects()
+
+
+@pytest.fixture
+def cluster(objects: AgingObjects) -> Iterator[Cluster]:
+    with a_bucket(objects, "events") as cluster:
+        yield cluster
+
+
+def send(cluster: Cluster, *sent: str, topic: str = "events", time_ms: int | None = None) -> None:
+    """Send records, each by an entry and an object of its own."""
+    with cluster.producer(linger_ms=0) as producer:
+        for value in sent:
+            producer.send(topic, value, partition=0, timestamp=time_ms).result()
+
+
+def id_of(objects: AgingObjects) -> str:
+    return next(one.name for one in objects.list("") if "/" in one.name).partition("/")[0]
+
+
+def maintenance(cluster: Cluster) -> Maintenance:
+    return Maintenance(cluster._store.address)
+
+
+def numbered(count: int, first: int = 0) -> list[str]:
+    return [f"{at}" for at in range(first, first + count)]
+
+
+# What is merged.
+
+
+def placed(first: int, *, span: int = 10, size: int = 100, epoch: int = 0) -> PlacedExtent:
+    extent = DataExtent("data/x", 0, size, span, span, 1, 2)
+    return PlacedExtent(extent, first, epoch, first, first + span)
+
+
+def found(*extents: PlacedExtent, run_extents: int = 3) -> list[tuple[int, int]]:
+    runs: Iterator[MergeRun] = merging.runs("t", 0, iter(extents), run_extents=run_extents)
+    return [(run.start_offset, run.next_offset) for run in runs]
+
+
+def test_small_extents_that_follow_each_other_are_a_run() -> None:
+    assert found(placed(0), placed(10), placed(20)) == [(0, 30)]
+    assert found(placed(0), placed(10)) == []
+
+
+def test_a_large_extent_ends_a_run_and_stays() -> None:
+    large = placed(30, size=SMALL_BYTES)
+    after = [placed(40), placed(50), placed(60)]
+    assert found(placed(0), placed(10), placed(20), large, *after) == [(0, 30), (40, 70)]
+
+
+def test_few_extents_with_many_bytes_are_a_run() -> None:
+    count = RUN_BYTES // (SMALL_BYTES - 1) + 1
+    extents = [placed(10 * at, size=SMALL_BYTES - 1) for at in range(count)]
+    assert found(*extents, run_extents=1000) == [(0, 10 * count)]
+
+
+def test_segments_are_merged_with_segments_only() -> None:
+    segments = [placed(10 * at, epoch=FINAL_EPOCH) for at in range(2)]
+    assert found(*segments, placed(20), placed(30)) == []
+    assert found(*segments, placed(20, epoch=FINAL_EPOCH)) == [(0, 30)]
+
+
+def test_an_extent_that_is_read_in_part_is_not_merged() -> None:
+    cut = placed(0)._replace(start_offset=4)
+    assert found(cut, placed(10), placed(20)) == []
+    assert found(cut, placed(10), placed(20), placed(30)) == [(10, 40)]
+
+
+def test_merged_records_are_the_same_by_fewer_requests(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    send(cluster, *numbered(30))
+    objects.taken()
+    assert [*values(opened_again(cluster))] == numbered(30)
+    before = objects.taken()["get data"]
+
+    done = maintenance(cluster).run(run_extents=10)
+
+    assert done.merged[:2] == (1, 30)
+    objects.taken()
+    assert [*values(opened_again(cluster))] == numbered(30)
+    after = objects.taken()
+    assert (before, after["get segments"], after.get("get data", 0)) == (30, 1, 0)
+    send(cluster, "30")
+    assert [*values(cluster)] == numbered(31)
+
+
+def test_reads_by_offset_and_time_find_the_same_in_a_segment(cluster: Cluster) -> None:
+    for at in range(12):
+        send(cluster, f"{at}", time_ms=1000 * (at + 1))
+
+    def looked_up() -> list[object]:
+        other = opened_again(cluster)
+        view = other._store.views([EVENTS])[EVENTS]
+        times = [view.offset_for_timestamp(ms, end_offset=12) for ms in (0, 5000, 5001, 12_000)]
+        return [times, [*values(other)]]
+
+    before = looked_up()
+    maintenance(cluster).run(run_extents=5)
+
+    assert looked_up() == before
+
+
+def test_segments_are_merged_again_once_there_are_enough(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    for first in range(0, 12, 4):
+        send(cluster, *numbered(4, first))
+        assert maintenance(cluster).run(run_extents=3).merged.segments == 1
+    assert maintenance(cluster).run(run_extents=3).merged[:2] == (1, 3)
+
+    assert [*values(opened_again(cluster))] == numbered(12)
+    assert len(objects.names_of("segments")) == 4
+
+
+def test_a_damaged_batch_is_not_merged(cluster: Cluster, objects: AgingObjects) -> None:
+    send(cluster, *numbered(3))
+    name = next(one.name for one in objects.list("") if "/data/" in one.name)
+    data = bytearray(objects.get(name) or b"")
+    data[-1] ^= 1
+    objects.put(name, bytes(data))
+
+    with pytest.raises(CorruptRecordError, match=r"data/.*CRC-32C"):
+        maintenance(cluster).run(run_extents=2)
+    assert objects.names_of("segments") == []
+
+
+def test_a_segment_that_the_store_damages_replaces_nothing(
+    cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(cluster, *numbered(3))
+    real = type(objects).put
+
+    def put(self: AgingObjects, name: str, data: bytes) -> None:
+        real(self, name, data[:-1] + b"?" if "/segments/" in name else data)
+
+    monkeypatch.setattr(AgingObjects, "put", put)
+
+    with pytest.raises(CorruptRecordError, match="segment"):
+        maintenance(cluster).run(run_extents=2)
+    assert [*values(opened_again(cluster))] == numbered(3)
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out(cluster: Cluster) -> None:
+    send(cluster, *numbered(3))
+    other = maintenance(cluster)
+    runs = other.runs(run_extents=2)
+    cluster.delete_topic("events")
+
+    assert other.merge(runs).segments == 0
+
+
+def test_two_that_merge_the_same_do_no_harm(cluster: Cluster) -> None:
+    send(cluster, *numbered(6))
+    one, two = maintenance(cluster), maintenance(cluster)
+    runs = one.runs(run_extents=2), two.runs(run_extents=2)
+
+    assert one.merge(runs[0]).segments == two.merge(runs[1]).segments == 1
+    assert [*values(opened_again(cluster))] == numbered(6)
+
+
+# Retention.
+
+
+def test_retention_by_time_drops_extents_all_of_whose_records_are_old(cluster: Cluster) -> None:
+    send(cluster, "a", "b", time_ms=1_700_000_000_000)
+    send(cluster, "c", "d")  # as of now
+    cluster.alter_topic("events", {"retention.ms": DAY_MS})
+
+    assert maintenance(cluster).run(dry_run=True).starts == {EVENTS: 2}
+    assert [*values(opened_again(cluster))] == ["a", "b", "c", "d"]
+    assert maintenance(cluster).run().starts == {EVENTS: 2}
+    assert [*values(opened_again(cluster))] == ["c", "d"]
+    assert maintenance(cluster).run().starts == {}
+
+
+def test_retention_by_size_keeps_as_many_bytes(cluster: Cluster, objects: AgingObjects) -> None:
+    send(cluster, *numbered(5))
+    size = sum(
+        len(objects.get(one.name) or b"") for one in objects.list("") if "/data/" in one.name
+    )
+    cluster.alter_topic("events", {"retention.bytes": size // 5 * 2})
+
+    assert maintenance(cluster).run().starts == {EVENTS: 3}
+    assert [*values(opened_again(cluster))] == ["3", "4"]
+
+
+def test_without_retention_nothing_is_dropped(cluster: Cluster) -> None:
+    send(cluster, "a", time_ms=1)
+
+    assert maintenance(cluster).run().starts == {}
+
+
+# Garbage.
+
+
+def sent_long_ago(cluster: Cluster, objects: AgingObjects, count: int) -> None:
+    """Write records, merge them, and let eight days pass, in which something else happens."""
+    send(cluster, *numbered(count))
+    maintenance(cluster).run(run_extents=10)
+    objects.clock_ms += 8 * DAY_MS
+
+
+def test_what_was_merged_is_deleted_once_the_horizon_has_passed_it(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    sent_long_ago(cluster, objects, 140)
+    assert len(objects.names_of("data")) == 140
+
+    would_be = maintenance(cluster).run(dry_run=True)
+    assert len(objects.names_of("data")) == 140
+    done = maintenance(cluster).run()
+
+    assert would_be.collected == done.collected
+    assert done.collected.objects == 140
+    assert objects.names_of("data") == []
+    assert [*values(opened_again(cluster))] == numbered(140)
+
+
+def test_what_was_merged_stays_for_readers_that_planned_before(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    send(cluster, *numbered(140))
+    objects.clock_ms += 8 * DAY_MS
+    maintenance(cluster).run(run_extents=10)
+    objects.clock_ms += DAY_MS
+
+    maintenance(cluster).run(run_extents=10)
+
+    assert len(objects.names_of("data")) == 140
+
+
+def test_entries_become_tombstones_and_old_checkpoints_go(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    for first in range(0, 400, 100):
+        send(cluster, *numbered(100, first))
+        objects.clock_ms += 8 * DAY_MS
+        done = maintenance(cluster).run(run_extents=50)
+    assert done.collected.tombstones > 0
+    entries = [len(objects.get(name) or b"") for name in objects.names_of("ledger")]
+    assert max(entries[: done.collected.tombstones]) < 350 < max(entries)
+
+    assert maintenance(cluster).run(run_extents=50).collected.tombstones == 0
+    assert [*values(opened_again(cluster))] == numbered(400)
+
+
+def test_what_a_failed_job_left_is_deleted_and_what_is_staged_now_is_not(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    cluster_id = id_of(objects)
+    old = f"{cluster_id}/data/ab/{2:020d}-{'ab' * 16}/{'cd' * 16}"
+    new = f"{cluster_id}/data/ab/{500:020d}-{'ab' * 16}/{'cd' * 16}"
+    objects.put(old, b"left")
+    objects.put(new, b"staged")
+    send(cluster, *numbered(70))  # with a checkpoint
+    objects.clock_ms += 8 * DAY_MS
+
+    maintenance(cluster).run()
+
+    assert objects.get(old) is None
+    assert objects.get(new) == b"staged"
+    assert [*values(opened_again(cluster))] == numbered(70)
+
+
+def test_an_object_that_is_none_of_ours_is_left_alone(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    cluster_id = id_of(objects)
+    objects.put(f"{cluster_id}/data/notes.txt", b"mine")
+    send(cluster, *numbered(70))
+    objects.clock_ms += 8 * DAY_MS
+
+    maintenance(cluster).run()
+
+    assert objects.get(f"{cluster_id}/data/notes.txt") == b"mine"
+
+
+def test_a_quiet_cluster_gets_no_more_entries(cluster: Cluster, objects: AgingObjects) -> None:
+    send(cluster, *numbered(70))
+    for _ in range(4):
+        objects.clock_ms += 30 * DAY_MS
+        maintenance(cluster).run()
+    count = len(objects.names_of("ledger"))
+    objects.clock_ms += 300 * DAY_MS
+    maintenance(cluster).run()
+
+    assert len(objects.names_of("ledger")) == count
+
+
+def test_old_agreements_are_deleted(cluster: Cluster, objects: AgingObjects) -> None:
+    cluster_id = id_of(objects)
+    objects.put(f"{cluster_id}/agreements/19675/action", b"old")
+    objects.clock_ms += 8 * DAY_MS
+    objects.put(f"{cluster_id}/agreements/19683/action", b"young")
+    objects.clock_ms += 2 * DAY_MS
+
+    assert maintenance(cluster).run().collected.agreements == 1
+    assert [one.rpartition("/")[0][-5:] for one in objects.names_of("agreements")] == ["19683"]
