@@ -82,6 +82,8 @@ from spark_kbatch.errors import (
     MirrorFencedError,
     NotEnoughReplicasError,
     NotPicklableError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
     OffsetOutOfRangeError,
     ProducerClosedError,
     ProducerForkedError,
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from spark_kbatch.bucket.maintenance import Maintained
     from spark_kbatch.mirroring.copying import MirrorProgress
     from spark_kbatch.producer.futures import ArrowFuture, RecordFuture, RecordMetadata
     from spark_kbatch.producer.producer import Producer
@@ -153,6 +156,8 @@ __all__ = [
     "MirrorProgress",
     "NotEnoughReplicasError",
     "NotPicklableError",
+    "ObjectAccessDeniedError",
+    "ObjectStoreError",
     "OffsetAndTimestamp",
     "OffsetOutOfRangeError",
     "PartitionInfo",
@@ -176,6 +181,7 @@ __all__ = [
     "TopicPartition",
     "UnknownTopicOrPartitionError",
     "connect",
+    "maintain",
     "mirror",
     "open",
     "register",
@@ -373,3 +379,24 @@ def register(spark: SparkSession) -> None:
     from spark_kbatch.spark.source import register as register_source  # noqa: PLC0415  loads pyspark
 
     register_source(spark)
+
+
+def maintain(spark: SparkSession, url: str, *, dry_run: bool = False) -> Maintained:
+    """Keep retention, merge small objects and delete garbage of a cluster in a bucket, as a Spark job.
+
+    It does what `kbatch maintain` does, with a task for each partition that has something to merge, and can run
+    beside all other jobs.
+
+    Args:
+        spark: the session whose executors merge.
+        url: of the bucket, such as s3://BUCKET/PREFIX.
+        dry_run: whether to change nothing, and to return what would be done.
+
+    Raises:
+        ConfigError: no cluster is at the URL, or the store cannot be used.
+        ObjectStoreError, ObjectAccessDeniedError: the store fails, or the right to write or delete is missing.
+        CorruptRecordError: a batch that was to be merged is damaged.
+    """
+    from spark_kbatch.spark.maintaining import maintain as run  # noqa: PLC0415  only for a bucket
+
+    return run(spark, url, dry_run=dry_run)

@@ -59,6 +59,9 @@ STANDS_FOR["broker-1:9092"] = broker.bootstrap_servers
 """
 STAGES = {
     "README.md": BROKER.format(topic="readings"),
+    "docs/bucket.md": """
+STANDS_FOR["s3://my-bucket/events"] = f"file+bucket://{Path('bucket').absolute()}"
+""",
     "docs/broker-logs.md": """
 STANDS_FOR["/var/lib/kafka-logs"] = "kafka-logs"
 STANDS_FOR["/mnt/backup/clicks-0"] = "kafka-logs/clicks-0"

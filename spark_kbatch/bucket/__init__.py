@@ -26,7 +26,11 @@ append, and no object that is changed by comparing it first.
     agreements    what the tasks of an action agree on
     transport     a plain producer: one object and one entry for a request
     job           a Spark job
+    merging       small extents become segments
+    garbage       what nobody needs is deleted
+    retention     where partitions start by their settings
     urls          the objects at a URL
+    maintenance   retention, merging and garbage, in a round
     store         the cluster as a store of the port
 
 What a job writes before it commits lies under names that say which entry was the last when it began. An entry

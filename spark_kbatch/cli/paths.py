@@ -111,6 +111,15 @@ def ensure_folder(context: click.Context, _parameter: click.Parameter, path: Any
     return path
 
 
+def ensure_bucket(context: click.Context, _parameter: click.Parameter, path: Any) -> Any:
+    """Return a PATH unchanged, refusing what is no URL of a bucket."""
+    if path is not None and not bucket_scheme(path):
+        raise click.BadParameter(
+            f"{path!r} is no URL of a bucket, such as s3://BUCKET/PREFIX; `{context.command_path}` works on a bucket"
+        )
+    return path
+
+
 def complete_topic(
     context: click.Context, _parameter: click.Parameter, word: str
 ) -> list[CompletionItem]:
@@ -128,6 +137,9 @@ def complete_topic(
 path_argument = click.argument("path", cls=_PathArgument, type=click.Path())
 folder_argument = click.argument(
     "path", cls=_PathArgument, type=click.Path(), callback=ensure_folder
+)
+bucket_argument = click.argument(
+    "path", cls=_PathArgument, type=click.Path(), callback=ensure_bucket
 )
 topic_argument = click.argument("topic", shell_complete=complete_topic)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+import spark_kbatch
 from spark_kbatch.cli.main import cli
 
 _numbers = itertools.count()
@@ -68,3 +72,52 @@ def test_a_mirror_refuses_a_bucket_on_either_side(url: str) -> None:
         assert result.exit_code != 0
         assert "mirrors of buckets are not supported yet" in str(result.exception) + result.output
     assert "no cluster is at" in str(kbatch("topics", url).exception)  # none was created either
+
+
+def test_maintain_merges_and_tells_what_it_does(url: str) -> None:
+    done("create-topic", url, "events")
+    done("produce", url, "events", stdin="a\nb\n")
+    assert done("maintain", url) == "Nothing to do.\n"
+
+    with spark_kbatch.open(url) as cluster, cluster.producer(linger_ms=0) as producer:
+        for at in range(120):
+            producer.send("events", f"{at}").result()
+    looked = done("maintain", url, "--dry-run")
+    assert "121 extents, " in looked
+    assert "would be merged into 1 segment." in looked
+    assert done("maintain", url).replace(" merged", " would be merged") == looked
+    assert done("maintain", url) == "Nothing to do.\n"
+    assert done("consume", url, "events", "--raw").splitlines() == [
+        *"ab",
+        *(f"{at}" for at in range(120)),
+    ]
+
+
+def test_maintain_keeps_retention(url: str) -> None:
+    done("create-topic", url, "events", "--config", "retention.ms=1000")
+    with spark_kbatch.open(url) as cluster, cluster.producer() as producer:
+        producer.send("events", "old", timestamp=1).result()
+        producer.send("events", "new").result()
+
+    assert done("maintain", url) == "events-0 starts at offset 1.\n"
+    found = json.loads(done("maintain", url, "--json"))
+    assert (found["starts"], found["merged"]["segments"]) == ({}, 0)
+    assert done("consume", url, "events", "--raw") == "new\n"
+
+
+def test_maintain_goes_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    url = f"file+bucket://{tmp_path}/bucket"
+    done("create-topic", url, "events")
+    command = [sys.executable, "-m", "spark_kbatch", "maintain", url, "--every", "1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert json.loads(process.stdout.readline())["starts"] == {}
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_maintain_refuses_what_is_no_bucket(tmp_path: Path) -> None:
+    result = kbatch("maintain", str(tmp_path))
+    assert result.exit_code == 2
+    assert "is no URL of a bucket, such as s3://BUCKET/PREFIX" in " ".join(result.output.split())

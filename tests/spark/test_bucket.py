@@ -71,3 +71,21 @@ def test_a_stream_reads_from_a_bucket_and_writes_to_it_once(
         (tmp_path / "checkpoint" / "commits" / name).unlink()
     assert run().exception() is None
     assert values(spark, url, "copies") == [*"abcdef"]
+
+
+def test_maintenance_by_spark_merges_what_many_small_commits_wrote(
+    spark: SparkSession, url: str
+) -> None:
+    with spark_kbatch.open(url, create=True) as cluster:
+        cluster.create_topic("events", partitions=2)
+        with cluster.producer(linger_ms=0) as producer:
+            for at in range(220):
+                producer.send("events", f"{at:03d}", partition=at % 2).result()
+    sent = [f"{at:03d}" for at in range(220)]
+
+    assert spark_kbatch.maintain(spark, url, dry_run=True).merged[:2] == (2, 220)
+    done = spark_kbatch.maintain(spark, url)
+
+    assert done.merged[:2] == (2, 220)
+    assert values(spark, url, "events") == sent
+    assert spark_kbatch.maintain(spark, url).merged.segments == 0

@@ -1,0 +1,103 @@
+"""`kbatch maintain`: what a cluster in a bucket needs now and then."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_kbatch.cli.confirming import dry_run_option
+from spark_kbatch.cli.output import counted, print_json, print_line
+from spark_kbatch.cli.parameters import examples, json_option
+from spark_kbatch.cli.paths import bucket_argument
+from spark_kbatch.cli.progress import progress_bar
+from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.terminal import visible
+
+if TYPE_CHECKING:
+    from spark_kbatch.bucket.maintenance import Maintained, Merged
+
+
+@click.command(
+    epilog=examples(
+        "kbatch maintain s3://my-bucket/events --dry-run",
+        "kbatch maintain s3://my-bucket/events --every 600",
+    )
+)
+@bucket_argument
+@click.option("--every", type=click.FloatRange(min=1), metavar="SECONDS", help="Go on with a round every so many seconds, until SIGINT or SIGTERM.")  # fmt: skip
+@dry_run_option
+@json_option
+def maintain(path: str, every: float | None, dry_run: bool, as_json: bool) -> None:
+    """Keep retention, merge small objects and delete garbage of the bucket at PATH.
+
+    It can be stopped anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any
+    more is deleted about a week later, when no reader and no job can need it.
+    """
+    from spark_kbatch.bucket.maintenance import Maintenance  # noqa: PLC0415  only for a bucket
+
+    if every is not None and dry_run:
+        raise click.UsageError("--every and --dry-run do not go together")
+    stop = asked_to_stop() if every is not None else None
+    maintenance = Maintenance(path)
+    while True:
+        with _progress(path, hidden=as_json) as on_progress:
+            done = maintenance.run(dry_run=dry_run, on_progress=on_progress)
+        if as_json:
+            print_json(_as_json(done))
+        else:
+            for line in _lines(done, dry_run=dry_run):
+                print_line(visible(line))
+        if stop is None or stop.wait(every):
+            return
+
+
+@contextlib.contextmanager
+def _progress(path: str, *, hidden: bool) -> Iterator[Callable[[Merged, int], object]]:
+    """Show a progress bar of the bytes to merge; yield its update function."""
+    with progress_bar(f"Maintaining {path}", hidden=hidden) as show:
+
+        def update(merged: Merged, total_bytes: int) -> None:
+            if show is not None:
+                show(merged.size_in_bytes, total_bytes, counted(merged.segments, "segment"))
+
+        yield update
+
+
+def _as_json(done: Maintained) -> dict[str, Any]:
+    return {
+        "starts": {str(tp): offset for tp, offset in done.starts.items()},
+        "merged": done.merged._asdict(),
+        "collected": done.collected._asdict(),
+    }
+
+
+def _lines(done: Maintained, *, dry_run: bool) -> Iterator[str]:
+    would = "would be " if dry_run else ""
+    for tp, offset in done.starts.items():
+        yield f"{tp} {'would start' if dry_run else 'starts'} at offset {offset}."
+    merged, collected = done.merged, done.collected
+    if merged.segments:
+        yield (
+            f"{counted(merged.extents, 'extent')}, {merged.size_in_bytes:,} bytes, {would}merged into "
+            f"{counted(merged.segments, 'segment')}."
+        )
+    if collected.objects:
+        yield f"{counted(collected.objects, 'object')}, {collected.size_in_bytes:,} bytes, {would}deleted."
+    rest = [
+        counted(count, what)
+        for count, what in (
+            (collected.checkpoints, "checkpoint"),
+            (collected.parts, "part"),
+            (collected.agreements, "agreement"),
+        )
+        if count
+    ]
+    if rest:
+        yield f"Of the ledger {' and '.join(rest)} {would}deleted."
+    if collected.tombstones:
+        yield f"Of the ledger's old entries {collected.tombstones:,} {would}shortened."
+    if not (done.starts or merged.segments or any(collected[1:])):
+        yield "Nothing to do."
