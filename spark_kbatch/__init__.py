@@ -302,8 +302,9 @@ def mirror(
     the target can take them so.
 
     Args:
-        source: the path of a cluster, or of a real broker's logs, or "host:port" of a real cluster.
-        target: the path of a cluster, which is created if there is none, or "host:port".
+        source: the path of a cluster, or of a real broker's logs, "host:port" of a real cluster, or the URL of
+            a cluster in a bucket.
+        target: the path or URL of a cluster, which is created if there is none, or "host:port".
         topics: a name, or several.
         name: of the mirror, under which the target keeps its progress; by default made from the id of the
             source's cluster. Each of several mirrors into one target needs a name of its own. In a real

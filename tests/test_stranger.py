@@ -60,6 +60,8 @@ STANDS_FOR["broker-1:9092"] = broker.bootstrap_servers
 STAGES = {
     "README.md": BROKER.format(topic="readings"),
     "docs/bucket.md": """
+broker = write("broker", "readings").serve(port=0)
+STANDS_FOR["broker:9092"] = broker.bootstrap_servers
 STANDS_FOR["s3://my-bucket/events"] = f"file+bucket://{Path('bucket').absolute()}"
 """,
     "docs/broker-logs.md": """

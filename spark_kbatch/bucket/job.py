@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
-from spark_kbatch.bucket.extents import DataExtent, Stretch, pack_index
+from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
 from spark_kbatch.bucket.ledger import NOT_COMMITTED
 from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.place import ensure_cluster
@@ -40,6 +40,7 @@ from spark_kbatch.bucket.staging import (
     StagedExtents,
     TaskTransport,
     WriterJob,
+    in_entry,
     stretch_of,
 )
 from spark_kbatch.bucket.state import LedgerState
@@ -61,8 +62,6 @@ if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
 
 logger = logging.getLogger(__name__)
-
-INDEX_BYTES_MIN = 64 << 10  # of extents that go to an object of their own, and not into the entry
 
 
 class BucketStaged(NamedTuple):
@@ -219,7 +218,11 @@ class BucketJob:
             replaced = ""
             if self._is_overwrite and self._topic is not None:
                 replaced = ids.get(self._topic.topic.topic_id, self._topic.topic.topic_id)
-            stretches = self._placed(ledger, _stretches(staged, ids), staged)
+            stretches: Stretches = _stretches(staged, ids)
+            if stretches:
+                # Spark has another job object for the commit of a micro-batch than for its tasks.
+                job = next(one.job for one in staged if one.extents)
+                stretches = in_entry(ledger.objects, job, stretches, ledger.rng)
             if not stretches and not replaced and micro_batch is None:
                 return
             names = {ids.get(t.topic_id, t.topic_id): t.name for one in staged for t in one.topics}
@@ -261,23 +264,6 @@ class BucketJob:
                     "run the job again",
                 )
         return ids
-
-    def _placed(
-        self,
-        ledger: SharedLedger,
-        stretches: Mapping[str, Sequence[Stretch]],
-        staged: Sequence[BucketStaged],
-    ) -> Mapping[str, Sequence[Stretch]]:
-        """Return stretches as an entry has them: if their extents are many, an index has these."""
-        if not stretches:
-            return stretches
-        # Spark has another job object for the commit of a micro-batch than for its tasks.
-        name = next(one.job for one in staged if one.extents).index_name(ledger.rng)
-        data, placed = pack_index(name, stretches)
-        if len(data) < INDEX_BYTES_MIN:
-            return stretches
-        ledger.objects.put(name, data)
-        return placed
 
 
 class _TopicsOfRows:

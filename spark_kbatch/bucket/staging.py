@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.extents import NO_TIME, DataExtent, Stretch
+from spark_kbatch.bucket.extents import NO_TIME, DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.bucket.objects import Objects, Upload
 from spark_kbatch.errors import KBatchError, RecordTooLargeError
 from spark_kbatch.model import AppendResult
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 GATHERED_BYTES = 12 << 20
 EXTENT_BYTES_MAX = 16 << 20
 OBJECT_BYTES_MAX = 4 << 30
+INDEX_BYTES_MIN = 64 << 10  # of extents that go to an object of their own, and not into the entry
 
 PartitionOfTopic: TypeAlias = tuple[str, int]  # topic id, partition
 StagedExtents: TypeAlias = Mapping[PartitionOfTopic, Sequence[DataExtent]]
@@ -181,6 +182,25 @@ def stretch_of(
         leader_epoch,
         tuple(extents),
     )
+
+
+def in_entry(
+    objects: Objects, job: WriterJob, stretches: Stretches, rng: random.Random
+) -> Stretches:
+    """Return stretches as an entry has them: if their extents are many, an index object is put that has these.
+
+    Args:
+        objects: of the cluster.
+        job: that has written all extents.
+        stretches: with extents.
+        rng: for the name of the index.
+    """
+    name = job.index_name(rng)
+    data, placed = pack_index(name, stretches)
+    if len(data) < INDEX_BYTES_MIN:
+        return stretches
+    objects.put(name, data)
+    return placed
 
 
 class TaskTransport:

@@ -92,6 +92,11 @@ class BucketStore(OwnSource):
         """The topics, to change."""
         return BucketCatalog(self._ledger, self._topics)
 
+    @property
+    def ledger(self) -> SharedLedger:
+        """The ledger, for a writer of its own kind, such as a mirror."""
+        return self._ledger
+
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
         self._ledger.close()

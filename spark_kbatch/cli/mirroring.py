@@ -52,8 +52,8 @@ def mirror(
 ) -> None:
     """Copy TOPICs to another cluster, exactly once, in order.
 
-    SOURCE is the PATH of a cluster or of a broker's logs, or HOST:PORT of a real cluster; TARGET is the PATH
-    of a cluster, which is created if there is none, or HOST:PORT. Topics that TARGET does not have are made
+    SOURCE is the PATH of a cluster or of a broker's logs, the URL of a bucket, or HOST:PORT of a real cluster;
+    TARGET is the PATH of a cluster or a bucket's URL, where one is created if there is none, or HOST:PORT. Topics that TARGET does not have are made
     with SOURCE's number of partitions. Offsets are TARGET's own; records of aborted transactions are left out.
 
     A mirror that was killed goes on where it was: run the same command again.

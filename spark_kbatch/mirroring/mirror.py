@@ -58,11 +58,6 @@ def mirror(
         unit_ms=int(arguments.seconds("unit_seconds", unit_seconds) * 1000),
         fail_on_data_loss=arguments.boolean("fail_on_data_loss", fail_on_data_loss),
     )
-    for what, address in (("source", source), ("target", target)):
-        if bucket_scheme(address):
-            raise ConfigError(
-                f"{what} is {address!r}, a bucket; mirrors of buckets are not supported yet"
-            )
     origin = _open("source", source, source_config, foreign_end=foreign_end)
     source_id = origin.cluster_id
     mirror_name = name or f"kbatch-mirror-{source_id or _of_path(origin.address)}"
@@ -94,7 +89,7 @@ def _open(
 ) -> Store:
     if config and not is_of_real_cluster(address):
         raise ConfigError(
-            f"{what}_config is for a real cluster, given as HOST:PORT; {os.fspath(address)!r} is a path"
+            f"{what}_config is for a real cluster, given as HOST:PORT; {os.fspath(address)!r} is none"
         )
     is_target = what == "target"
     return open_store(address, client=config, create=is_target, foreign_end=foreign_end)
@@ -108,6 +103,12 @@ def _target(store: Store, mirror_name: str) -> Target:
     """
     if isinstance(store, FolderStore):
         return PathTarget(store, mirror_name)
+    if bucket_scheme(store.address):
+        from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  only for a bucket
+        from spark_kbatch.mirroring.into_bucket import BucketTarget  # noqa: PLC0415
+
+        assert isinstance(store, BucketStore)
+        return BucketTarget(store, mirror_name)
     if not store.is_remote:
         raise ConfigError(f"{store.address} cannot be a mirror's target: {store.why_not}")
     # The network's modules are loaded only for a real cluster.

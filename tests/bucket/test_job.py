@@ -14,7 +14,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, TopicPartition
-from spark_kbatch.bucket import job as jobs
+from spark_kbatch.bucket import staging
 from spark_kbatch.errors import (
     ClusterReplacedError,
     CommitError,
@@ -90,7 +90,7 @@ def test_a_job_of_many_tasks_puts_one_object_each_and_one_entry(
 def test_where_extents_are_many_an_index_has_them(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster, url: str, objects: CountingObjects
 ) -> None:
-    monkeypatch.setattr(jobs, "INDEX_BYTES_MIN", 0)
+    monkeypatch.setattr(staging, "INDEX_BYTES_MIN", 0)
     cluster.create_partitions("events", 3)
     job = begun(url)
     some = [job.stage(rows([f"{at}{p}" for p in range(3)], partition=[0, 1, 2])) for at in range(4)]

@@ -171,7 +171,7 @@ def test_a_range_that_was_merged_under_a_reader_is_read_from_the_segment(
 
 def merge(cluster: Cluster, merged: list[str]) -> None:
     """Put the records of the topic into one segment, and replace what is there by it."""
-    ledger, topic_id = store_of(cluster)._ledger, cluster.topic("events").topic_id
+    ledger, topic_id = store_of(cluster).ledger, cluster.topic("events").topic_id
     data = encode_batch([Record(at, 1, None, one.encode()) for at, one in enumerate(merged)])
     job = ledger.begin_job()
     name = names.segment_name(topic_id, 0, job.began, job.job_id)

@@ -50,7 +50,7 @@ def sent(cluster: Cluster, *batches: tuple[int, bytes], timeout_ms: int = 30_000
             for partition, data in batches
         ],
     )
-    BucketTransport(store._ledger).send(request, answers.append)
+    BucketTransport(store.ledger).send(request, answers.append)
     (answer,) = answers
     return answer
 

@@ -66,12 +66,11 @@ def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]
     assert f"'{url}' is the URL of a bucket; `kbatch {command}` works on a folder" in result.stderr
 
 
-def test_a_mirror_refuses_a_bucket_on_either_side(url: str) -> None:
-    for words in (["mirror", url, "h:1", "t"], ["mirror", "h:1", url, "t"]):
-        result = kbatch(*words)
-        assert result.exit_code != 0
-        assert "mirrors of buckets are not supported yet" in str(result.exception) + result.output
-    assert "no cluster is at" in str(kbatch("topics", url).exception)  # none was created either
+def test_a_mirror_goes_from_bucket_to_bucket(url: str) -> None:
+    done("create-topic", url, "events")
+    done("produce", url, "events", stdin="a\nb\n")
+    assert "Copied 2 records of 1 topic" in done("mirror", url, f"{url}-2", "events")
+    assert done("consume", f"{url}-2", "events", "--raw") == "a\nb\n"
 
 
 def test_maintain_merges_and_tells_what_it_does(url: str) -> None:

@@ -1,0 +1,156 @@
+"""A mirror into a cluster in a bucket: each unit is one entry of its ledger, with the progress reached by it.
+
+A unit's batches are put into objects, and the entry that commits them says how far the mirror is, and how far it
+was before. The ledger refuses it if another process of the mirror has gone on meanwhile. So nothing has to be done
+to take a mirror over: of two processes, the second to commit ends. What a process has put and not committed is
+garbage, as that of a job is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from spark_kbatch.bucket.entries import LedgerCommit, MirrorStep
+from spark_kbatch.bucket.staging import DataObjects, WriterJob, in_entry, stretch_of
+from spark_kbatch.errors import (
+    MirrorFencedError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.mirroring import progress as mirror_progress
+from spark_kbatch.mirroring import target
+from spark_kbatch.mirroring.batches import MirroredBatch
+from spark_kbatch.mirroring.progress import Progress
+from spark_kbatch.mirroring.target import EndOffsets, TargetTopic
+from spark_kbatch.model import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kbatch.bucket.extents import Stretch
+    from spark_kbatch.bucket.state import LedgerState
+    from spark_kbatch.bucket.store import BucketStore
+    from spark_kbatch.options.topic import Topic
+
+_AUTHOR = "kbatch mirror"  # in the ledger
+
+
+class BucketTarget:
+    """A cluster in a bucket as the target of a mirror.
+
+    A `target.Target`.
+    """
+
+    def __init__(self, store: BucketStore, mirror: str) -> None:
+        """Set up for the mirror of this name, which is its name in the ledger."""
+        self._store, self._mirror, self._ledger = store, mirror, store.ledger
+        self._committed = ""  # progress, as the ledger has it
+        self._topics: dict[str, Topic] = {}
+        self._job: WriterJob | None = None
+        self._data: DataObjects | None = None  # of the unit
+
+    @property
+    def name(self) -> str:
+        """The URL of the target."""
+        return self._store.address
+
+    @property
+    def cluster_id(self) -> str:
+        """The target cluster's id."""
+        return self._store.cluster_id
+
+    def take_over(self) -> Progress:
+        """Return the mirror's committed progress."""
+        with self._ledger.state() as state:
+            self._committed = state.mirrors.get(self._mirror, "")
+        return mirror_progress.unpack(self._committed.encode())
+
+    def topic(self, name: str) -> TargetTopic | None:
+        """Return a topic of the target cluster; None if it does not exist."""
+        try:
+            return self._known(self._store.topic(name))
+        except UnknownTopicOrPartitionError:
+            return None
+
+    def create_topic(self, name: str, partitions: int) -> TargetTopic:
+        """Create a topic in the target cluster."""
+        made = self._store.catalog.create_topic(
+            name, partitions=partitions, replication_factor=None, config={}, exist_ok=True
+        )
+        return self._known(made)
+
+    def _known(self, topic: Topic) -> TargetTopic:
+        self._topics[topic.name] = topic
+        return TargetTopic(topic.topic_id, topic.partitions, topic.batch_bytes_max)
+
+    def end_offsets(self, topic: str) -> Mapping[int, int]:
+        """Return the log end offset of each partition of a topic of the target."""
+        with self._ledger.state() as state:
+            return _ends(state, topic)
+
+    def has_records(self, topic: str) -> bool:
+        """Return True if a topic of the target ever had a record."""
+        return any(self.end_offsets(topic).values())
+
+    def start(self, progress: Progress) -> None:
+        """Do nothing, as the first commit stores the mirror's progress."""
+
+    def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
+        """Put a partition's batches into objects, for the next commit."""
+        if self._data is None:
+            self._job = self._ledger.begin_job()
+            self._data = DataObjects(self._ledger.objects, self._job, self._ledger.rng)
+        topic_id = self._topics[topic_partition.topic].topic_id
+        for batch in batches:
+            self._data.send(topic_id, topic_partition.partition, memoryview(batch.data))
+
+    def is_due(self) -> bool:
+        """Return False, as progress in a ledger does not expire."""
+        return False
+
+    def commit(self, progress: Progress, first: EndOffsets) -> None:
+        """Commit the batches with the mirror's progress; without batches do nothing."""
+        if self._data is None or self._job is None:
+            return
+        data, self._data = self._data, None
+        staged: dict[str, list[Stretch]] = {}
+        for (topic_id, partition), extents in sorted(data.finish().items()):
+            staged.setdefault(topic_id, []).append(stretch_of(partition, 0, 0, extents))
+        placed = in_entry(self._ledger.objects, self._job, staged, self._ledger.rng)
+        after = mirror_progress.pack(progress).decode()
+        step = MirrorStep(self._mirror, self._committed, after)
+
+        def content(state: LedgerState) -> LedgerCommit:
+            if state.mirrors.get(self._mirror, "") != self._committed:
+                raise MirrorFencedError(self._mirror, self.name)
+            found = {topic: _ends(state, topic) for topic in first}
+            target.ensure_no_other_wrote(self.name, self._mirror, first, found)
+            stretches = {
+                topic_id: tuple(_next(state, topic_id, one) for one in of_topic)
+                for topic_id, of_topic in placed.items()
+            }
+            return LedgerCommit(stretches, mirror=step)
+
+        self._ledger.commit(content, by=_AUTHOR)
+        self._committed = after
+
+    def abandon(self) -> None:
+        """Delete what was put since the last commit, after an error."""
+        if self._data is not None:
+            self._data.abandon()
+            self._data = None
+
+    def close(self) -> None:
+        """Delete what was put and not committed, and close the target."""
+        try:
+            self.abandon()
+        finally:
+            self._store.close()
+
+
+def _ends(state: LedgerState, topic: str) -> dict[int, int]:
+    return {at: head.next_offset for at, head in enumerate(state.topic(topic).partitions)}
+
+
+def _next(state: LedgerState, topic_id: str, stretch: Stretch) -> Stretch:
+    """Return a stretch behind what its partition has."""
+    head = state.partition(topic_id, stretch.partition)
+    return stretch._replace(base_offset=head.next_offset, leader_epoch=head.leader_epoch)
