@@ -61,14 +61,20 @@ class Maintained(NamedTuple):
 class Maintenance:
     """Maintenance of the cluster at one URL. Not thread-safe."""
 
-    def __init__(self, url: str) -> None:
-        """Open the cluster; raises as `BucketStore`."""
+    def __init__(self, url: str, timing: Timing | None = None) -> None:
+        """Open the cluster; raises as `BucketStore`.
+
+        Args:
+            url: of the bucket.
+            timing: clocks and chance; for tests.
+        """
         self.address = checked(url)
         place = objects_at(self.address)
         found = read_cluster(place)
         if found is None:
             raise nothing_at(self.address)
-        timing = Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
+        timing = timing or Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
+        self._timing = timing
         self._ledger = Ledger(place, found.cluster_id, timing)
         self._placements = Placements(self._ledger.objects)
         self._merger = Merger(self._ledger, timing)
@@ -106,7 +112,7 @@ class Maintenance:
     def retain(self, *, dry_run: bool = False) -> dict[TopicPartition, int]:
         """Move start offsets as the topics' settings say, and return where they are moved to."""
         self._ledger.follow()
-        time_ms = now_ms()
+        time_ms = self._timing.now_ms()
         starts: dict[str, dict[int, int]] = {}
         moved: dict[TopicPartition, int] = {}
         for topic in [*self._ledger.state.topics.values()]:

@@ -7,6 +7,7 @@ rename, no append, no change of an object that compares it first.
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
@@ -168,8 +169,9 @@ class MemoryObjects:
 
     def __init__(self, now_ms: Callable[[], int] = clock.now_ms) -> None:
         self._now_ms = now_ms
-        self._lock = threading.Lock()  # guards _objects, whose values are never changed
+        self._lock = threading.Lock()  # guards what follows; no value of _objects is ever changed
         self._objects: dict[str, tuple[bytes, int]] = {}  # content and time, by name
+        self._names: list[str] = []  # sorted
 
     def get(self, name: str) -> bytes | None:
         """Return an object's content; None if there is none."""
@@ -190,29 +192,39 @@ class MemoryObjects:
         with self._lock:
             if name in self._objects:
                 return CreateAnswer.EXISTS
-            self._objects[name] = bytes(data), self._now_ms()
+            self._put(name, data)
             return CreateAnswer.CREATED
 
     def put(self, name: str, data: bytes) -> None:
         """Create an object, or replace it."""
         with self._lock:
-            self._objects[name] = bytes(data), self._now_ms()
+            self._put(name, data)
+
+    def _put(self, name: str, data: bytes) -> None:
+        if name not in self._objects:
+            bisect.insort(self._names, name)
+        self._objects[name] = bytes(data), self._now_ms()
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Yield objects in the order of names, as they are when the first one is asked for."""
-        with self._lock:
-            found = sorted(
-                ObjectInfo(name, len(data), modified_ms)
-                for name, (data, modified_ms) in self._objects.items()
-                if name.startswith(prefix) and name > start_after
-            )
-        yield from found
+        """Yield objects in the order of names; of those that change meanwhile, as they are then."""
+        last = start_after
+        if prefix > start_after:
+            last = prefix  # no object has the name of a folder
+        while True:
+            with self._lock:
+                at = bisect.bisect_right(self._names, last)
+                if at == len(self._names) or not self._names[at].startswith(prefix):
+                    return
+                last = self._names[at]
+                data, modified_ms = self._objects[last]
+            yield ObjectInfo(last, len(data), modified_ms)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects."""
         with self._lock:
             for name in names:
-                self._objects.pop(name, None)
+                if self._objects.pop(name, None) is not None:
+                    del self._names[bisect.bisect_left(self._names, name)]
 
     def upload(self, name: str) -> Upload:
         """Begin an object that is put in parts."""

@@ -13,19 +13,10 @@ from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptRecordError
-from tests.support.bucket_objects import CountingObjects, a_bucket, opened_again, values
+from tests.support.bucket_objects import AgingObjects, a_bucket, opened_again, values
+from tests.support.long_use import DAY_MS, PARTITIONS, RECORDS, Day, LongUse
 
-DAY_MS = 86_400_000
 EVENTS = TopicPartition("events", 0)
-
-
-class AgingObjects(CountingObjects):
-    """Objects of a store whose clock can be set."""
-
-    def __init__(self) -> None:
-        self.clock_ms = 1_700_000_000_000
-        super().__init__()
-        self._now_ms = lambda: self.clock_ms
 
 
 @pytest.fixture
@@ -331,3 +322,57 @@ def test_old_agreements_are_deleted(cluster: Cluster, objects: AgingObjects) -> 
 
     assert maintenance(cluster).run().collected.agreements == 1
     assert [one.rpartition("/")[0][-5:] for one in objects.names_of("agreements")] == ["19683"]
+
+
+# Weeks.
+
+
+def test_after_a_while_each_day_is_like_the_one_before() -> None:
+    use = LongUse(
+        every_ms=1_200_000,
+        tasks=2,
+        days=12,
+        maintained_every_ms=7_200_000,
+        retention_ms=2 * DAY_MS,
+        staging_timeout_ms=DAY_MS,
+    )
+    ensure_flat(use, use.run()[6:])
+
+
+@pytest.mark.slow
+def test_a_year_at_a_commit_each_ten_minutes() -> None:
+    use = LongUse(
+        every_ms=600_000,
+        tasks=1,
+        days=365,
+        maintained_every_ms=3_600_000,
+        retention_ms=14 * DAY_MS,
+        staging_timeout_ms=7 * DAY_MS,
+    )
+    ensure_flat(use, use.run()[30:])
+
+
+@pytest.mark.slow
+def test_a_week_at_eight_tasks_every_ten_seconds() -> None:
+    use = LongUse(
+        every_ms=10_000,
+        tasks=8,
+        days=7,
+        maintained_every_ms=600_000,
+        retention_ms=DAY_MS,
+        staging_timeout_ms=DAY_MS,
+    )
+    ensure_flat(use, use.run()[3:])
+
+
+def ensure_flat(use: LongUse, days: list[Day]) -> None:
+    """Check that nothing grows over some days, of each half of which the mean counts."""
+    half = len(days) // 2
+    for what in ("objects", "size_in_bytes", "whole_entries", "requests"):
+        early, late = (
+            sum(getattr(day, what) for day in some) / len(some)
+            for some in (days[:half], days[half:])
+        )
+        assert late < 1.1 * early, f"{what} grows from {early:.0f} to {late:.0f}: {days}"
+    per_day = DAY_MS // use.every_ms * use.tasks * PARTITIONS * RECORDS
+    assert all(abs(day.read - per_day) <= per_day // 10 for day in days)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects
+from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects, ObjectInfo
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.bucket.urls import place_in_memory
 
@@ -59,9 +59,41 @@ class CountingObjects(MemoryObjects):
             self.asked[f"{what} {kind_of(name)}"] += 1
 
 
+class AgingObjects(CountingObjects):
+    """Objects of a store whose clock is set by hand; the one who asks may die at a request."""
+
+    def __init__(self) -> None:
+        self.clock_ms = 1_700_000_000_000
+        self.left = -1  # requests until then; -1 for never
+        super().__init__()
+        self._now_ms = lambda: self.clock_ms
+
+    def content(self, name: str) -> bytes:
+        """Return what an object has, without a request."""
+        return self._objects[name][0]
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        self._count("list", prefix)
+        yield from super().list(prefix, start_after)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._count("delete", "")
+        super().delete(names)
+
+    def _count(self, what: str, name: str) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise Died
+        super()._count(what, name)
+
+
+class Died(Exception):  # noqa: N818  no error of ours
+    """The end of a process, in the middle of its work."""
+
+
 def kind_of(name: str) -> str:
     """Return the kind of an object: the folder below the cluster's, or the name of one that has none."""
-    parts = PurePosixPath(name).parts
+    parts = PurePosixPath(name).parts or ("",)
     return parts[1] if len(parts) > 1 else parts[0]
 
 
