@@ -20,6 +20,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import chain
 
 from spark_kbatch.bucket.batch_stream import WINDOWS_AHEAD, BatchStream, MissingObjectError
+from spark_kbatch.bucket.checking import check
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.shared_ledger import SharedLedger
@@ -30,6 +31,7 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
     MAX_TIMESTAMP,
@@ -116,6 +118,10 @@ class BucketView:
                     first, size = at, 0.0
             size += (end - first) * offset_bytes
         return points
+
+    def check(self, topic_partition: TopicPartition) -> RepairReport:
+        """Check all that the view shows, and report what is wrong; raises as `checking.check`."""
+        return check(self._reads.objects, topic_partition, self.offsets, self._extents())
 
     def load(self) -> None:
         """Load what index objects tell, so that each is asked for once."""

@@ -33,6 +33,7 @@ from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.same_topic import OwnSource
 from spark_kbatch.errors import ConfigError, ObjectStoreError, UnknownTopicOrPartitionError
+from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
     LogOffsets,
@@ -141,6 +142,10 @@ class BucketStore(OwnSource):
         for view in {tp.topic: view for tp, view in views.items()}.values():
             view.load()  # for the whole topic
         return [PartitionInfo(tp, view.offsets, view.size_in_bytes) for tp, view in views.items()]
+
+    def check(self, topic_partition: TopicPartition) -> RepairReport:
+        """Check all batches of one partition, and return a report of what is wrong."""
+        return self._reads.views([topic_partition])[topic_partition].check(topic_partition)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

@@ -111,6 +111,15 @@ def ensure_folder(context: click.Context, _parameter: click.Parameter, path: Any
     return path
 
 
+def ensure_not_remote(context: click.Context, _parameter: click.Parameter, path: Any) -> Any:
+    """Return a PATH unchanged, refusing the address of a real cluster."""
+    if path is not None and is_address(path):
+        raise click.BadParameter(
+            f"{path!r} is the address of a real cluster; `{context.command_path}` works on a folder or a bucket"
+        )
+    return path
+
+
 def ensure_bucket(context: click.Context, _parameter: click.Parameter, path: Any) -> Any:
     """Return a PATH unchanged, refusing what is no URL of a bucket."""
     if path is not None and not bucket_scheme(path):
@@ -137,6 +146,9 @@ def complete_topic(
 path_argument = click.argument("path", cls=_PathArgument, type=click.Path())
 folder_argument = click.argument(
     "path", cls=_PathArgument, type=click.Path(), callback=ensure_folder
+)
+stored_argument = click.argument(
+    "path", cls=_PathArgument, type=click.Path(), callback=ensure_not_remote
 )
 bucket_argument = click.argument(
     "path", cls=_PathArgument, type=click.Path(), callback=ensure_bucket

@@ -21,7 +21,7 @@ from spark_kbatch.cli.output import (
     print_line,
 )
 from spark_kbatch.cli.parameters import examples, json_option, refuse_beside
-from spark_kbatch.cli.paths import complete_topic, folder_argument
+from spark_kbatch.cli.paths import complete_topic, folder_argument, stored_argument
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition, Waiting
@@ -238,8 +238,8 @@ def _state(report: RepairReport, if_found: str) -> str:
     return "a replica is offline" if report.offline else "ok"
 
 
-@click.command(epilog=examples("kbatch verify my-cluster"))
-@folder_argument
+@click.command(epilog=examples("kbatch verify my-cluster", "kbatch verify s3://my-bucket/events"))
+@stored_argument
 @click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1, shell_complete=complete_topic)
 @json_option
 def verify(path: str, names: Sequence[str], as_json: bool) -> None:
@@ -248,7 +248,8 @@ def verify(path: str, names: Sequence[str], as_json: bool) -> None:
     That is the CRC of each batch, offsets, indexes, states, the files of topics, leader epochs, that in-sync
     replicas have the same batches, and the records of commits and consumer groups. What is wrong is listed,
     with what `kbatch repair` would do, and so are replicas whose disks are away; then the exit code is 1.
-    Without names, everything is checked. PATH may be the log dir of a real broker.
+    Without names, everything is checked. PATH may be the log dir of a real broker, or the URL of a bucket: there
+    it is each batch that the ledger refers to.
     """
     cluster = open_for_reading(path)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
@@ -279,7 +280,7 @@ def _with_progress(
 ) -> list[RepairReport]:
     """Collect the reports of a verify or repair, with a progress bar of partitions on a terminal."""
     found = []
-    with progress_bar(f"{what} {cluster.path}", hidden=hidden) as on_progress:
+    with progress_bar(f"{what} {cluster.address}", hidden=hidden) as on_progress:
         total = None
         if on_progress is not None:
             with contextlib.suppress(KBatchError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from spark_kbatch.cluster.catalog import existing
 from spark_kbatch.cluster.folder_store import FolderStore
-from spark_kbatch.cluster.foreign_store import ForeignStore
 from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.consumer.offset_bounds import OffsetBound
@@ -750,7 +749,8 @@ class Cluster:
     def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
         """Check everything that is stored, and write nothing; see `commit/cluster_repair.py`.
 
-        Of a broker's logs it is the partitions' files; see `log/foreign/check.py`.
+        Of a broker's logs it is the partitions' files; see `log/foreign/check.py`. In a bucket it is every
+        batch that the ledger refers to; see `bucket/checking.py`.
 
         Args:
             partitions: which, as (topic, number); by default all, including those of internal topics, and
@@ -760,13 +760,15 @@ class Cluster:
             A report for each partition, as it is done: what `repair` would repair, batches that are
             damaged beyond repair, and replicas that were not looked at, because their disks are away.
         """
-        if isinstance(self._store, ForeignStore):
+        self._ensure_open()
+        check: Callable[[TopicPartition], RepairReport] | None = getattr(self._store, "check", None)
+        if check is not None:
             if partitions is None:
                 names = self.topic_names(internal=True)
                 chosen = [tp for name in names for tp in self.partitions(name)]
             else:
                 chosen = arguments.topic_partitions("partitions", partitions)
-            return map(self._store.check, chosen)
+            return map(check, chosen)
         from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
         folder = self._folder("upkeep")

@@ -56,7 +56,7 @@ def test_a_bucket_without_a_cluster_is_told(url: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["serve"], ["repair"], ["verify"], ["gc"], ["history"], ["log-dirs"]],
+    [["serve"], ["repair"], ["gc"], ["history"], ["log-dirs"]],
     ids=lambda words: words[0],
 )
 def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]) -> None:
@@ -120,3 +120,26 @@ def test_maintain_refuses_what_is_no_bucket(tmp_path: Path) -> None:
     result = kbatch("maintain", str(tmp_path))
     assert result.exit_code == 2
     assert "is no URL of a bucket, such as s3://BUCKET/PREFIX" in " ".join(result.output.split())
+
+
+def test_verify_finds_what_is_damaged_or_gone(tmp_path: Path) -> None:
+    url = f"file+bucket://{tmp_path}/bucket"
+    done("create-topic", url, "events", "--partitions", "2")
+    with spark_kbatch.open(url) as cluster, cluster.producer(linger_ms=0) as producer:
+        for at in range(6):
+            producer.send("events", f"{at}", partition=at % 2).result()
+    assert done("verify", url) == "2 partitions checked: none with faults.\n"
+
+    first, second = sorted(
+        (tmp_path / "bucket").glob("*/data/*/*/*"), key=lambda one: one.parts[-2]
+    )[:2]
+    data = bytearray(first.read_bytes())
+    data[-1] ^= 1
+    first.write_bytes(data)
+    second.unlink()
+    result = kbatch("verify", url)
+    assert result.exit_code == 1
+    assert "2 partitions checked: 2 partitions with faults." in result.output
+    assert f"{first.name}: CRC-32C" in result.output
+    assert f"{second.name} is missing" in result.output
+    assert done("verify", url, "--help").count("bucket") >= 1
