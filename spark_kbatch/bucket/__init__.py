@@ -30,6 +30,8 @@ append, and no object that is changed by comparing it first.
     garbage       what nobody needs is deleted
     retention     where partitions start by their settings
     urls          the objects at a URL
+    checking      whether every batch of a partition is whole
+    inspection    what there is in the bucket
     maintenance   retention, merging and garbage, in a round
     store         the cluster as a store of the port
 

@@ -80,7 +80,7 @@ class Collected(NamedTuple):
     tombstones: int = 0  # entries that became tombstones
 
 
-class _References:
+class References:
     """The objects that some stretches refer to.
 
     An index lists objects of its own job. So all of a job is referred to as long as one of its indexes is.
@@ -210,9 +210,9 @@ class GarbageCollector:
             tombstones=base - first + 1,
         )
 
-    def _references(self, root: Root, horizon: int, last: int) -> _References | None:
+    def _references(self, root: Root, horizon: int, last: int) -> References | None:
         """Return what the state at the horizon and later entries refer to; None if that cannot be told now."""
-        found = _References()
+        found = References()
         try:
             state = self._checkpoints.opened(root)
             for entry in self._entries(root.number + 1, last):

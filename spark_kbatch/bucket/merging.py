@@ -93,10 +93,10 @@ def runs(
             and _is_final(run[-1]) == _is_final(one)
             and size + one.extent.size_in_bytes <= SEGMENT_BYTES
         )
-        if not goes_on or not _is_small(one):
+        if not goes_on or not is_small(one):
             yield from taken()
             run, size = [], 0
-        if _is_small(one):
+        if is_small(one):
             run.append(one)
             size += one.extent.size_in_bytes
     yield from taken()
@@ -106,7 +106,7 @@ def _is_final(placed: PlacedExtent) -> bool:
     return placed.leader_epoch == FINAL_EPOCH
 
 
-def _is_small(placed: PlacedExtent) -> bool:
+def is_small(placed: PlacedExtent) -> bool:
     """Return True if an extent may be merged: it is small, and all of its offsets are read from it."""
     extent = placed.extent
     is_whole = placed.base_offset == placed.start_offset

@@ -140,6 +140,7 @@ for _command in (
     upkeep.history,
     upkeep.gc,
     maintaining.maintain,
+    maintaining.describe,
     upkeep.verify,
     upkeep.repair,
     upkeep.log_dirs,

@@ -1,4 +1,4 @@
-"""`kbatch maintain`: what a cluster in a bucket needs now and then."""
+"""`kbatch maintain`, what a cluster in a bucket needs now and then, and `kbatch describe`, what there is in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_kbatch.cli.confirming import dry_run_option
-from spark_kbatch.cli.output import counted, print_json, print_line
+from spark_kbatch.cli.output import counted, iso_time, print_json, print_line
 from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import bucket_argument
 from spark_kbatch.cli.progress import progress_bar
@@ -17,6 +17,7 @@ from spark_kbatch.cli.stopping import asked_to_stop
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
+    from spark_kbatch.bucket.inspection import BucketDescription, Stored
     from spark_kbatch.bucket.maintenance import Maintained, Merged
 
 
@@ -52,6 +53,47 @@ def maintain(path: str, every: float | None, dry_run: bool, as_json: bool) -> No
                 print_line(visible(line))
         if stop is None or stop.wait(every):
             return
+
+
+@click.command(epilog=examples("kbatch describe s3://my-bucket/events"))
+@bucket_argument
+@json_option
+def describe(path: str, as_json: bool) -> None:
+    """Show what there is in the bucket at PATH: its ledger, its data, and what waits to be merged or deleted."""
+    from spark_kbatch.bucket.inspection import describe as found_in  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415
+
+    with contextlib.closing(BucketStore(path)) as store:
+        found = found_in(store.ledger)
+    if as_json:
+        print_json(_description_as_json(found))
+        return
+    shown = {
+        "cluster": found.cluster_id,
+        "topics": f"{found.topics:,}, with {counted(found.partitions, 'partition')}",
+        "ledger": f"{found.entries:,} entries, the last one of {iso_time(found.last_entry_ms)}",
+        "checkpoint": f"entry {found.checkpoint:,}" if found.checkpoint >= 0 else "none yet",
+        "horizon": f"entry {found.horizon:,}",
+        "read": _stored(found.referenced),
+        "waiting": f"{_stored(found.waiting)}: being written, replaced, or left behind",
+        "ledger's own": _stored(found.ledger),
+    }
+    if found.most_small is not None:
+        shown["small pieces"] = f"{found.small_extents:,} in {found.most_small}, which has the most"
+    for name, text in shown.items():
+        print_line(visible(f"{name:14}{text}"))
+
+
+def _stored(found: Stored) -> str:
+    return f"{counted(found.objects, 'object')}, {found.size_in_bytes:,} bytes"
+
+
+def _description_as_json(found: BucketDescription) -> dict[str, Any]:
+    return {
+        **found._asdict(),
+        **{name: getattr(found, name)._asdict() for name in ("referenced", "waiting", "ledger")},
+        "most_small": str(found.most_small) if found.most_small else None,
+    }
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_heads
 from spark_kbatch.bucket.entries import NO_ENTRY_ID, Entry, decode, encode
 from spark_kbatch.bucket.extents import Stretch
-from spark_kbatch.bucket.garbage import GarbageCollector, _References
+from spark_kbatch.bucket.garbage import GarbageCollector, References
 from spark_kbatch.bucket.ledger import NOT_COMMITTED, Ledger
 from spark_kbatch.bucket.objects import CreateAnswer
 from spark_kbatch.bucket.sealed import sum_of, unseal
@@ -155,15 +155,15 @@ def _forget_what_came_after_the_horizon(monkeypatch: pytest.MonkeyPatch) -> None
 def _forget_what_indexes_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what entries name for all that is referred to."""
 
-    def add(self: _References, stretch: Stretch) -> None:
+    def add(self: References, stretch: Stretch) -> None:
         self._names.update(stretch.objects)
 
-    monkeypatch.setattr(_References, "add", add)
+    monkeypatch.setattr(References, "add", add)
 
 
 def _collect_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delete all that is old."""
-    monkeypatch.setattr(_References, "__contains__", lambda *_: False)
+    monkeypatch.setattr(References, "__contains__", lambda *_: False)
 
 
 def _deny_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

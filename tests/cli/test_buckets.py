@@ -143,3 +143,21 @@ def test_verify_finds_what_is_damaged_or_gone(tmp_path: Path) -> None:
     assert f"{first.name}: CRC-32C" in result.output
     assert f"{second.name} is missing" in result.output
     assert done("verify", url, "--help").count("bucket") >= 1
+
+
+def test_describe_shows_what_is_read_and_what_waits(url: str) -> None:
+    done("create-topic", url, "events", "--partitions", "2")
+    with spark_kbatch.open(url) as cluster, cluster.producer(linger_ms=0) as producer:
+        for at in range(120):
+            producer.send("events", f"{at}", partition=0).result()
+    shown = dict(line.split(maxsplit=1) for line in done("describe", url).splitlines()[:6])
+    assert shown["topics"] == "1, with 2 partitions"
+    assert shown["ledger"].startswith("122 entries, the last one of 20")
+    assert shown["checkpoint"] == "entry 64"
+    assert shown["read"].startswith("120 objects, ")
+    assert "120 in events-0, which has the most" in done("describe", url)
+
+    done("maintain", url)
+    found = json.loads(done("describe", url, "--json"))
+    assert (found["referenced"]["objects"], found["waiting"]["objects"]) == (1, 120)
+    assert (found["small_extents"], found["entries"]) == (1, 123)
