@@ -15,6 +15,7 @@ An object that is missing was deleted because nothing refers to it any more, so 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import chain
@@ -44,6 +45,9 @@ from spark_kbatch.model import (
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.record.times import times
 
+logger = logging.getLogger(__name__)
+
+_PIECES_MAX = 1000  # of a partition, above which a reader warns
 # An extent of at least this part of a piece may be divided; smaller ones go to one piece as a whole.
 _DIVIDED_FROM = 4
 
@@ -140,6 +144,19 @@ class BucketReads:
     def __init__(self, ledger: SharedLedger) -> None:
         self.placements, self.objects = Placements(ledger.objects), ledger.objects
         self.ledger = ledger
+        self._warned: set[str] = set()  # topics; needs no lock, as a warning too many does no harm
+
+    def warn_of_small(self, topic: str, pieces: int) -> None:
+        """Warn once that a partition of a topic is in many pieces, if it is."""
+        if pieces > _PIECES_MAX and topic not in self._warned:
+            self._warned.add(topic)
+            logger.warning(
+                "a partition of topic %r is in %d pieces, each of which costs a request: `kbatch maintain %s` "
+                "merges them",
+                topic,
+                pieces,
+                self.ledger.address,
+            )
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BucketView]:
         """Return views of these partitions, all as of one moment."""
@@ -270,7 +287,8 @@ class PartitionReader:
                 raise recreated(topic)
             partition = self._topic_partition.partition
             head, changes = self._reads.ledger.partition(self._topic_id, partition)
-            return _edges(head), changes
+        self._reads.warn_of_small(topic, len(changes))
+        return _edges(head), changes
 
 
 def partitions_of(state: LedgerState, topic: str) -> list[TopicPartition]:

@@ -40,7 +40,7 @@ class SharedLedger:
             place: the objects at it.
             cluster_id: of the cluster there.
         """
-        self._address, self._is_closed = address, False
+        self.address, self._is_closed = address, False
         self.rng = random.Random()
         timing = Timing(now_ms, monotonic_ms, sleep_ms, self.rng)
         self._lock = threading.RLock()  # guards all that follows; none is taken while it is held
@@ -125,7 +125,7 @@ class SharedLedger:
     def ensure_open(self) -> None:
         """Raise ClosedError if it is closed."""
         if self._is_closed:
-            raise ClosedError(self._address)
+            raise ClosedError(self.address)
 
     def _ensure_started(self) -> None:
         # Whoever created the cluster may have ended before it wrote the first entry.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
-from spark_kbatch.bucket import merging
+from spark_kbatch.bucket import merging, reading
 from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
@@ -182,6 +182,22 @@ def test_two_that_merge_the_same_do_no_harm(cluster: Cluster) -> None:
 
     assert one.merge(runs[0]).segments == two.merge(runs[1]).segments == 1
     assert [*values(opened_again(cluster))] == numbered(6)
+
+
+def test_a_reader_of_many_pieces_warns_once_and_names_the_command(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reading, "_PIECES_MAX", 5)
+    send(cluster, *numbered(5))
+    assert [*values(cluster)] == numbered(5)
+    assert not caplog.messages
+    send(cluster, "5")
+    for _ in range(2):
+        assert [*values(cluster)] == numbered(6)
+
+    (message,) = caplog.messages
+    assert "topic 'events' is in 6 pieces" in message
+    assert f"`kbatch maintain {cluster._store.address}`" in message
 
 
 # Retention.
