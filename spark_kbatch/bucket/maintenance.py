@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spark_kbatch.bucket.batch_stream import MissingObjectError
-from spark_kbatch.bucket.entries import StartOffsets, StartOffsetsByTopic
+from spark_kbatch.bucket.entries import StartOffsets, StartOffsetsByTopic, TopicDeletion
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector
 from spark_kbatch.bucket.ledger import Ledger, Timing
@@ -173,6 +173,29 @@ class Maintenance:
             merged = merged.plus(run)
             on_progress(merged, total_bytes)
         return merged
+
+    def erase(self, topic: str, **progress: Any) -> Merged:
+        """Delete a topic, and rewrite what other topics have in the same objects, so that these can go.
+
+        The objects go with the horizon, as all that is not referred to: about staging.timeout.ms later.
+
+        Args:
+            topic: its name.
+            progress: as of `merge`.
+
+        Raises:
+            UnknownTopicOrPartitionError: it does not exist.
+            Other errors, as `run`.
+        """
+        topic_id = self._ledger.follow().topic(topic).topic_id
+        objects = self._merger.objects_of(topic_id)
+        self._ledger.commit(
+            lambda state: TopicDeletion(topic_id) if topic_id in state.topics else None,
+            by="maintain",
+        )
+        others = sorted(self._ledger.state.topics)
+        runs = [run for other in others for run in self._merger.runs_in(other, objects)]
+        return self.merge(runs, **progress)
 
     def collect(self, *, dry_run: bool = False) -> Collected:
         """Move the horizon if that is due, and delete what it allows; raises as `run`."""

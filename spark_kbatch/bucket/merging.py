@@ -19,7 +19,7 @@ the start of an extent on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
@@ -117,6 +117,31 @@ def is_small(placed: PlacedExtent) -> bool:
     )
 
 
+def runs_in(
+    topic_id: str, partition: int, extents: Iterable[PlacedExtent], objects: Container[str]
+) -> Iterator[MergeRun]:
+    """Yield what lies in some objects, so that these are needed no more; of whatever size.
+
+    Args:
+        topic_id, partition: which.
+        extents: all of it, in the order of offsets.
+        objects: names of the objects.
+    """
+    run: list[PlacedExtent] = []
+    for one in extents:
+        whole = one._replace(
+            start_offset=one.base_offset, next_offset=one.base_offset + one.extent.span
+        )
+        if whole.extent.name not in objects or (run and run[-1].next_offset != whole.start_offset):
+            if run:
+                yield MergeRun(topic_id, partition, tuple(run))
+            run = []
+        if whole.extent.name in objects:
+            run.append(whole)
+    if run:
+        yield MergeRun(topic_id, partition, tuple(run))
+
+
 class Merger:
     """Merges extents of one cluster. Not thread-safe."""
 
@@ -140,6 +165,24 @@ class Merger:
             self._placements.load_indexes(changes)
             extents = self._placements.of(changes, 0, LONG_MAX)
             found += runs(topic_id, partition, extents, run_extents=run_extents)
+        return found
+
+    def objects_of(self, topic_id: str) -> set[str]:
+        """Return the names of all objects in which a topic has records; raises as `Ledger.changes`."""
+        found = set[str]()
+        for changes in self._ledger.changes(topic_id).values():
+            self._placements.load_indexes(changes)
+            for placed in self._placements.of(changes, 0, LONG_MAX):
+                found.add(placed.extent.name)
+        return found
+
+    def runs_in(self, topic_id: str, objects: Container[str]) -> list[MergeRun]:
+        """Return what a topic has in some objects; raises as `Ledger.changes`."""
+        found = list[MergeRun]()
+        for partition, changes in sorted(self._ledger.changes(topic_id).items()):
+            self._placements.load_indexes(changes)
+            extents = self._placements.of(changes, 0, LONG_MAX)
+            found += runs_in(topic_id, partition, extents, objects)
         return found
 
     def merge(self, run: MergeRun) -> ReplacedRange:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_kbatch.cli.confirming import dry_run_option
+from spark_kbatch.cli.confirming import confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import counted, iso_time, print_json, print_line
 from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import bucket_argument
@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 )
 @bucket_argument
 @click.option("--every", type=click.FloatRange(min=1), metavar="SECONDS", help="Go on with a round every so many seconds, until SIGINT or SIGTERM.")  # fmt: skip
+@click.option("--erase", metavar="TOPIC", help="Delete TOPIC, and rewrite what other topics have in the same objects, so that all of its bytes are deleted in time.")  # fmt: skip
 @dry_run_option
+@yes_option
 @json_option
-def maintain(path: str, every: float | None, dry_run: bool, as_json: bool) -> None:
+def maintain(
+    path: str, every: float | None, erase: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     """Keep retention, merge small objects and delete garbage of the bucket at PATH.
 
     It can be stopped anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any
@@ -41,8 +45,17 @@ def maintain(path: str, every: float | None, dry_run: bool, as_json: bool) -> No
 
     if every is not None and dry_run:
         raise click.UsageError("--every and --dry-run do not go together")
-    stop = asked_to_stop() if every is not None else None
+    if erase is not None and (dry_run or every is not None):
+        raise click.UsageError("--erase goes with neither --dry-run nor --every")
     maintenance = Maintenance(path)
+    if erase is not None:
+        if not yes:
+            confirm([f"{path}: topic {erase} with all its records"], "erase", "erased")
+        with _progress(path, hidden=as_json) as on_progress:
+            maintenance.erase(erase, on_progress=on_progress)
+        if not as_json:
+            print_line(visible(f"{erase} is deleted. Its bytes go in a week, if maintenance runs."))
+    stop = asked_to_stop() if every is not None else None
     while True:
         with _progress(path, hidden=as_json) as on_progress:
             done = maintenance.run(dry_run=dry_run, on_progress=on_progress)

@@ -200,6 +200,30 @@ def test_a_reader_of_many_pieces_warns_once_and_names_the_command(
     assert f"`kbatch maintain {cluster._store.address}`" in message
 
 
+# Erasure.
+
+
+def test_an_erased_topics_bytes_go_and_its_neighbours_stay(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    cluster.create_topic("mine")
+    with cluster.producer(linger_ms=1000) as producer:  # all in one object
+        for at in range(4):
+            producer.send("events", f"{at}", partition=0)
+            producer.send("mine", f"secret {at}")
+    assert len(objects.names_of("data")) == 1
+    send(cluster, *numbered(70, 4))  # with a checkpoint
+
+    maintenance(cluster).erase("mine")
+
+    assert cluster.topic_names() == ["events"]
+    assert [*values(opened_again(cluster))] == numbered(74)
+    objects.clock_ms += 8 * DAY_MS
+    maintenance(cluster).run()
+    assert not any(b"secret" in objects.content(one.name) for one in objects.list(""))
+    assert [*values(opened_again(cluster))] == numbered(74)
+
+
 # Retention.
 
 

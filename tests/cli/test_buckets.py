@@ -161,3 +161,16 @@ def test_describe_shows_what_is_read_and_what_waits(url: str) -> None:
     found = json.loads(done("describe", url, "--json"))
     assert (found["referenced"]["objects"], found["waiting"]["objects"]) == (1, 120)
     assert (found["small_extents"], found["entries"]) == (1, 123)
+
+
+def test_maintain_erases_a_topic_once_it_is_told_to(url: str) -> None:
+    done("create-topic", url, "events")
+    done("produce", url, "events", stdin="a\n")
+    asked = kbatch("maintain", url, "--erase", "events")
+    assert asked.exit_code == 1
+    assert done("topics", url, "--json")
+    assert "events is deleted. Its bytes go in a week" in done(
+        "maintain", url, "--erase", "events", "-y"
+    )
+    assert done("topics", url, "--json") == ""
+    assert kbatch("maintain", url, "--erase", "events", "-y").exit_code == 1
