@@ -189,6 +189,11 @@ def _propose_again_while_one_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Ledger, "_create", create)
 
 
+def _let_two_mirrors_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take each step of a mirror, whatever its progress was before."""
+    monkeypatch.setattr(LedgerState, "_check_mirror", lambda *_: None)
+
+
 FAULTS: list[Fault] = [
     _skip_the_look_after_exists,
     _take_the_next_number_while_one_is_unknown,
@@ -205,6 +210,7 @@ FAULTS: list[Fault] = [
     _collect_by_age,
     _deny_what_is_unknown,
     _propose_again_while_one_is_unknown,
+    _let_two_mirrors_go_on,
 ]
 
 

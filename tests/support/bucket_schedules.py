@@ -1,7 +1,7 @@
 """Any schedule of writers, readers and an adversary that share a bucket, over the product's own ledger and fold.
 
 Writers stage batches and commit them, as the micro-batches of a query or as jobs of their own, and try again in
-a new process after each crash and each error. Readers read everything that comes. The adversary does whatever
+a new process after each crash and each error. Two mirrors have one name. Readers read everything that comes. The adversary does whatever
 may happen to a ledger at any time: it moves the horizon and deletes what that allows, puts tombstones and takes
 checkpoints away, replaces data by merged data, moves start offsets, writes wrong hints, changes limits, creates
 and deletes topics.
@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
@@ -42,6 +42,7 @@ from spark_kbatch.bucket.entries import (
     LaterContent,
     LedgerCommit,
     MicroBatch,
+    MirrorStep,
     NewLimits,
     ProducedBatch,
     ReplacedRange,
@@ -68,6 +69,7 @@ from spark_kbatch.errors import (
     CommitError,
     CorruptLedgerError,
     KBatchError,
+    MirrorFencedError,
     ObjectStoreError,
     OutcomeUnknownError,
     RefusedEntryError,
@@ -225,6 +227,8 @@ class Model:
         rng = self.rng
         for number in range(rng.choice([1, 2, 3])):
             self._spawn(partial(Writer(self, number).run, rng.choice([1, 2, 4])))
+        for number in range(rng.choice([0, 0, 2])):
+            self._spawn(partial(MirrorWriter(self, 5 + number).run, rng.choice([1, 2])))
         for _ in range(rng.choice([1, 2])):
             self._spawn(partial(Reader(self).run, rng.choice([1, 3])))
         self.simulation.spawn(Adversary(self).run)
@@ -489,6 +493,41 @@ class Writer(Actor):
         first = increment_sequence(head.batches[-1].last_sequence, 1) if head else 0
         last = increment_sequence(first, one.records_count - 1)
         return ProducedBatch(self.number, 0, topic_id, one.partition, first, last, one.base_offset)
+
+
+class MirrorWriter(Writer):
+    """One of two processes that mirror under the same name: each unit is the next one by the ledger."""
+
+    NAME = "mirror"
+
+    def step(self, process: Process) -> bool:
+        state = process.follow()
+        before = state.mirrors.get(self.NAME, "")
+        unit = int(before or 0)
+        job = self._job(process)
+        job.micro_batch, job.label = None, f"{self.NAME}/{unit}"
+        for key, records in job.records.items():
+            job.records[key] = {
+                at: f"{job.label}@{one.partition('@')[2]}" for at, one in records.items()
+            }
+        placed = self._staged(process, job, state.number)
+        self.pause()
+
+        def propose(state: LedgerState) -> LedgerCommit | None:
+            found = self._proposal(state, job, placed)
+            step = MirrorStep(self.NAME, before, f"{unit + 1}")
+            return None if found is None else replace(found, mirror=step, produced=())
+
+        try:
+            process.commit(propose)
+        except (OutcomeUnknownError, MirrorFencedError):
+            return False
+        except (CommitError, RefusedEntryError):
+            self.model.denied.add(job.job_id)
+            return False
+        self.model.acknowledged.add(job.label)
+        self.batch += 1
+        return self.batch >= self.batches
 
 
 class Reader(Actor):
