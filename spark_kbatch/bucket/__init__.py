@@ -27,7 +27,7 @@ append, and no object that is changed by comparing it first.
     transport     a plain producer: one object and one entry for a request
     job           a Spark job
     merging       small extents become segments
-    garbage       what nobody needs is deleted
+    garbage       what nothing refers to is deleted
     retention     where partitions start by their settings
     urls          the objects at a URL
     checking      whether every batch of a partition is whole

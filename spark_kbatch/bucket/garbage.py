@@ -19,8 +19,8 @@ Any number of collectors do no harm to each other, whenever one of them stops or
 - An entry's tombstone says that a checkpoint has what it said. The one at or below the horizon is there first, and
   whoever deletes it has seen newer ones.
 
-The age of an entry is told by the store's clock alone: when the store says that it was written, against what was
-written a moment ago.
+An entry's age goes by the store's clock alone: the time that the store shows for it, against that of an object
+put a moment ago.
 
 The state at the horizon is folded from the checkpoint at or below it. If that cannot be done, since another
 collector is at work or because no checkpoint is as old, nothing is deleted this time.
@@ -69,7 +69,7 @@ _END = "~"  # behind all names that begin alike
 
 
 class Collected(NamedTuple):
-    """What a collection has deleted, or would delete."""
+    """Counts of a collection: deleted, or to be deleted."""
 
     horizon: int
     objects: int = 0  # data, indexes and segments

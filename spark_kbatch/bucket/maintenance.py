@@ -1,9 +1,9 @@
-"""What a cluster in a bucket needs now and then, in this order.
+"""Maintenance of a cluster in a bucket, a round of it in this order.
 
     retention   start offsets are moved, by one entry
     merge       small extents become segments, a partition at a time
     horizon     is moved, if an entry is old enough
-    collect     what nobody needs any more is deleted
+    collect     all that nothing refers to any more is deleted
 
 It can be stopped anywhere and run anywhere, also several times at once. A partition whose merge fails, because
 its topic is deleted or because someone else has merged it, is left for the next time.
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Merged(NamedTuple):
-    """What was merged, or would be."""
+    """Counts of merges: done, or to be done."""
 
     segments: int = 0
     extents: int = 0  # that these replace
@@ -51,7 +51,7 @@ class Merged(NamedTuple):
 
 
 class Maintained(NamedTuple):
-    """What one round of maintenance has done, or would do."""
+    """One round of maintenance: done, or to be done."""
 
     starts: Mapping[TopicPartition, int]  # offsets to which retention has moved partitions' starts
     merged: Merged

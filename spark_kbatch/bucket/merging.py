@@ -52,12 +52,12 @@ class MergeRun(NamedTuple):
 
     @property
     def size_in_bytes(self) -> int:
-        """Of all extents."""
+        """Size of all extents."""
         return sum(one.extent.size_in_bytes for one in self.extents)
 
     @property
     def start_offset(self) -> int:
-        """Where it starts."""
+        """The first offset."""
         return self.extents[0].start_offset
 
     @property
