@@ -141,6 +141,7 @@ for _command in (
     upkeep.gc,
     maintaining.maintain,
     maintaining.describe,
+    maintaining.upgrade,
     upkeep.verify,
     upkeep.repair,
     upkeep.log_dirs,

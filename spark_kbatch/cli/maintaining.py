@@ -97,6 +97,27 @@ def describe(path: str, as_json: bool) -> None:
         print_line(visible(f"{name:14}{text}"))
 
 
+@click.command(epilog=examples("kbatch upgrade s3://my-bucket/events"))
+@bucket_argument
+def upgrade(path: str) -> None:
+    """Let writers use all that this version can write in the bucket at PATH.
+
+    Processes of versions that do not know the new format still read what they know, and write no more: upgrade
+    these first. There is no way back.
+    """
+    from spark_kbatch.bucket.entries import FORMAT, NewFormat  # noqa: PLC0415  only for a bucket
+    from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415
+
+    with contextlib.closing(BucketStore(path)) as store:
+        entry = store.ledger.commit(
+            lambda state: NewFormat(FORMAT) if state.format < FORMAT else None, by="upgrade"
+        )
+    if entry is None:
+        print_line(f"Nothing to do: the format is {FORMAT}, the newest that this version knows.")
+    else:
+        print_line(f"The format is {FORMAT} from entry {entry.number} on.")
+
+
 def _stored(found: Stored) -> str:
     return f"{counted(found.objects, 'object')}, {found.size_in_bytes:,} bytes"
 

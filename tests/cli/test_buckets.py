@@ -174,3 +174,22 @@ def test_maintain_erases_a_topic_once_it_is_told_to(url: str) -> None:
     )
     assert done("topics", url, "--json") == ""
     assert kbatch("maintain", url, "--erase", "events", "-y").exit_code == 1
+
+
+def test_upgrade_lets_new_writers_write_and_old_ones_read(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done("create-topic", url, "events")
+    done("produce", url, "events", stdin="a\n")
+    assert done("upgrade", url).startswith("Nothing to do: the format is 1")
+
+    with monkeypatch.context() as later:
+        later.setattr("spark_kbatch.bucket.entries.FORMAT", 2)
+        later.setattr("spark_kbatch.bucket.ledger.FORMAT", 2)
+        assert done("upgrade", url) == "The format is 2 from entry 3 on.\n"
+        done("produce", url, "events", stdin="b\n")
+    assert done("consume", url, "events", "--raw") == "a\nb\n"
+    result = kbatch("produce", url, "events", stdin="c\n")
+    assert result.exit_code == 1
+    assert "writers need format 2, and this one knows 1" in str(result.exception) + result.output
+    assert done("consume", url, "events", "--raw") == "a\nb\n"
