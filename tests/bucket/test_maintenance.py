@@ -13,7 +13,7 @@ from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptRecordError
-from tests.support.bucket_objects import AgingObjects, a_bucket, opened_again, values
+from tests.support.bucket_objects import AgingObjects, Died, a_bucket, opened_again, values
 from tests.support.long_use import DAY_MS, PARTITIONS, RECORDS, Day, LongUse
 
 EVENTS = TopicPartition("events", 0)
@@ -362,6 +362,42 @@ def test_old_agreements_are_deleted(cluster: Cluster, objects: AgingObjects) -> 
 
     assert maintenance(cluster).run().collected.agreements == 1
     assert [one.rpartition("/")[0][-5:] for one in objects.names_of("agreements")] == ["19683"]
+
+
+# Deaths.
+
+
+@pytest.mark.parametrize(
+    "step", [13, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "each"]
+)
+def test_maintenance_may_die_at_any_request(
+    cluster: Cluster, objects: AgingObjects, step: int
+) -> None:
+    cluster.create_topic("short", config={"retention.bytes": 100})
+    for first in range(0, 100, 50):
+        send(cluster, *numbered(50, first))
+        send(cluster, *numbered(5), topic="short")
+        maintenance(cluster).run(run_extents=20)
+        objects.clock_ms += 8 * DAY_MS
+    send(cluster, *numbered(50, 100))
+    before = objects.copied()
+    deaths = 0
+    while True:
+        objects.restore(before)
+        objects.left = deaths
+        try:
+            maintenance(cluster).run(run_extents=20)
+        except Died:
+            deaths += step
+        else:
+            break
+        finally:
+            objects.left = -1
+        assert [*values(opened_again(cluster))] == numbered(150), deaths
+        done = maintenance(cluster).run(run_extents=20)
+        assert [*values(opened_again(cluster))] == numbered(150), deaths
+        assert done.collected.horizon > 0
+    assert deaths > 100
 
 
 # Weeks.

@@ -72,6 +72,14 @@ class AgingObjects(CountingObjects):
         """Return what an object has, without a request."""
         return self._objects[name][0]
 
+    def copied(self) -> tuple[dict[str, tuple[bytes, int]], list[str], int]:
+        """Return all that there is, for `restore`."""
+        return dict(self._objects), [*self._names], self.clock_ms
+
+    def restore(self, copied: tuple[dict[str, tuple[bytes, int]], list[str], int]) -> None:
+        """Let all be as it was when it was copied."""
+        self._objects, self._names, self.clock_ms = dict(copied[0]), [*copied[1]], copied[2]
+
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         self._count("list", prefix)
         yield from super().list(prefix, start_after)
