@@ -88,6 +88,7 @@ from tests.support.simulated_bucket import (
 
 CLUSTER_ID = "c1" * 16
 TOPICS = {"orders": ("topic-1", 2), "clicks": ("topic-2", 1)}  # id and partitions by name
+ATTEMPTS_MAX = 10  # times the requests of one process, of all that go on after each other
 LIMITS = {"staging.timeout.ms": 7 * DAY_MS, "producer.id.expiration.ms": 2 * HOUR_MS}
 
 Step: TypeAlias = Callable[["Process"], object]
@@ -363,14 +364,15 @@ class Actor:
 
     def in_new_processes(self, step: Callable[[Process], bool], requests_max: int = 3000) -> None:
         """Call `step` until it returns True, in a new process after a crash or an error of the store."""
-        process = Process(self.model, requests_max=requests_max)
+        process, spent = Process(self.model, requests_max=requests_max), 0
         while True:
             try:
                 if step(process):
                     return
             except (Killed, ObjectStoreError) as error:
                 self.model.note(f"{type(self).__name__} {type(error).__name__}")
-                requests_max -= process.objects.requests
+                spent += process.objects.requests
+                assert spent <= ATTEMPTS_MAX * requests_max, f"blocked: {spent} requests in all"
                 process = Process(self.model, requests_max=requests_max)
                 self.model.simulation.sleep(self.rng.random() * 500)
 
