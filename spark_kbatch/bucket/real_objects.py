@@ -1,11 +1,12 @@
 """Objects in a real store, over the library `obstore`, which the extra `bucket` installs.
 
-Three things about the library are minded here:
+Four things about the library are minded here:
 
 - It has threads of its own, which a fork does not take along: in a child whose parent had used it the first
   call would hang. So such a child gets an error.
 - It retries what fails. A create must be asked once: repeated after a lost answer it is told that the object
   exists, which is its own. So creates go through a second client, which retries nothing.
+- It retries requests that fail, but not all whose answer breaks off in the middle. So reads are asked again.
 - A list of a folder on disk is in no order.
 
 A status of 409, for a create that met another one, is an "exists" for the library too. What it cannot tell apart
@@ -16,11 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo
+from spark_kbatch.clock import monotonic_ms, sleep_ms
 from spark_kbatch.errors import (
     BucketForkedError,
     ConfigError,
@@ -28,9 +30,12 @@ from spark_kbatch.errors import (
     ObjectStoreError,
 )
 
+_Answer = TypeVar("_Answer")
+
 UPLOAD_PART_BYTES = 8 << 20
 _UPLOADS_AT_ONCE = 2  # parts of one upload that are in memory and on their way
 _LISTED_AT_ONCE = 1000
+_READS_MAX, _ASKED_AGAIN_MS, _PAUSE_MS = 5, 10_000, 20
 _NO_RETRIES = {"max_retries": 0}
 _SCHEMES_WITHOUT_CLIENT = ("memory", "file")
 
@@ -101,11 +106,15 @@ class RealObjects:
 
     def get(self, name: str) -> bytes | None:
         """Return an object's content; None if there is none."""
-        with self.failures("get", name):
-            try:
-                return bytes(self._obstore.get(self._store, name).bytes())
-            except FileNotFoundError:
-                return None
+
+        def get() -> bytes | None:
+            with self.failures("get", name):
+                try:
+                    return bytes(self._obstore.get(self._store, name).bytes())
+                except FileNotFoundError:
+                    return None
+
+        return _asked_again(get)
 
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the contents of several objects."""
@@ -116,16 +125,20 @@ class RealObjects:
 
     def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
         """Return a range of an object."""
-        with self.failures("get", name):
-            try:
-                found = self._obstore.get_range(
-                    self._store, name, start=position, length=size_in_bytes
-                )
-            except FileNotFoundError:
-                return None
-        if len(found) != size_in_bytes:
-            raise ObjectStoreError("get", name, f"{len(found)} bytes came of {size_in_bytes}")
-        return bytes(found)
+
+        def get() -> bytes | None:
+            with self.failures("get", name):
+                try:
+                    found = self._obstore.get_range(
+                        self._store, name, start=position, length=size_in_bytes
+                    )
+                except FileNotFoundError:
+                    return None
+            if len(found) != size_in_bytes:
+                raise ObjectStoreError("get", name, f"{len(found)} bytes came of {size_in_bytes}")
+            return bytes(found)
+
+        return _asked_again(get)
 
     def create(self, name: str, data: bytes) -> CreateAnswer:
         """Create an object unless it exists; asks the store once."""
@@ -153,19 +166,26 @@ class RealObjects:
         return found if self._is_ordered else iter(sorted(found))
 
     def _list(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        with self.failures("list", prefix):
-            _remember_use()
-            chunks = self._obstore.list(
-                self._store, prefix, offset=start_after or None, chunk_size=_LISTED_AT_ONCE
-            )
-        while True:
+        after, chunks = start_after, None
+
+        def next_chunk() -> Sequence[Any] | None:
+            nonlocal chunks
             with self.failures("list", prefix):
-                chunk = next(chunks, None)
-            if chunk is None:
-                return
+                try:
+                    if chunks is None:
+                        chunks = self._obstore.list(
+                            self._store, prefix, offset=after or None, chunk_size=_LISTED_AT_ONCE
+                        )
+                    return next(chunks, None)
+                except BaseException:
+                    chunks = None  # it goes on after an error as if that was the end
+                    raise
+
+        while (chunk := _asked_again(next_chunk) if self._is_ordered else next_chunk()) is not None:
             for one in chunk:
                 modified_ms = round(one["last_modified"].timestamp() * 1000)
                 yield ObjectInfo(one["path"], one["size"], modified_ms)
+                after = one["path"]
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects."""
@@ -221,6 +241,19 @@ class _RealUpload:
 
     def abandon(self) -> None:
         self._writer = None
+
+
+def _asked_again(ask: Callable[[], _Answer]) -> _Answer:
+    """Return the answer to a read, which is asked again if it fails soon; later the library has retried it."""
+    deadline_ms = monotonic_ms() + _ASKED_AGAIN_MS
+    for attempt in range(_READS_MAX - 1):
+        try:
+            return ask()
+        except ObjectStoreError:
+            if monotonic_ms() >= deadline_ms:
+                raise
+            sleep_ms(_PAUSE_MS << attempt)
+    return ask()
 
 
 def _first_line(error: BaseException) -> str:

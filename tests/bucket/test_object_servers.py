@@ -1,0 +1,158 @@
+"""Clusters in stores behind real servers, with a proxy between that does what networks and stores do."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import spark_kbatch
+from spark_kbatch.bucket.objects import CreateAnswer, Objects
+from spark_kbatch.bucket.real_objects import RealObjects
+from tests.bucket.test_objects import (
+    test_a_list_shows_a_folder_in_the_order_of_names,
+    test_an_abandoned_upload_is_not_seen,
+    test_an_object_is_there_once_it_was_put,
+    test_an_upload_is_seen_once_it_is_finished,
+    test_deleted_objects_are_gone_and_deleting_them_again_is_no_error,
+    test_of_two_creates_one_succeeds,
+    test_several_objects_are_returned_in_the_order_asked_for,
+)
+from tests.conftest import REPOSITORY
+from tests.support.bucket_objects import values
+from tests.support.object_servers import CLIENT, ObjectServer, moto
+from tests.support.store_proxy import ALL_FAULTS, LATE_S_MAX, StoreProxy
+
+__all__ = [  # what every store gives, here with the fixture `objects` of this file
+    "test_a_list_shows_a_folder_in_the_order_of_names",
+    "test_an_abandoned_upload_is_not_seen",
+    "test_an_object_is_there_once_it_was_put",
+    "test_an_upload_is_seen_once_it_is_finished",
+    "test_deleted_objects_are_gone_and_deleting_them_again_is_no_error",
+    "test_of_two_creates_one_succeeds",
+    "test_several_objects_are_returned_in_the_order_asked_for",
+]
+
+SERVERS = {"moto": moto}
+WRITERS_S = 120
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ObjectServer]:
+    with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def open_proxy(server: ObjectServer) -> Iterator[StoreProxy]:
+    with StoreProxy(server.address, seed=1) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(open_proxy: StoreProxy) -> Iterator[StoreProxy]:
+    yield open_proxy
+    open_proxy.faults = {}
+    open_proxy.seen.clear()
+
+
+@pytest.fixture
+def objects(server: ObjectServer, proxy: StoreProxy) -> Objects:
+    return RealObjects(f"{server.url}-{next(_numbers)}", server.config(proxy.address), CLIENT)
+
+
+@pytest.fixture(scope="module")
+def url(server: ObjectServer, open_proxy: StoreProxy) -> Iterator[str]:
+    """A cluster, which the probe let be created; what leads to it is in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment(open_proxy.address).items():
+            patch.setenv(name, value)
+        with spark_kbatch.open(server.url, create=True):
+            yield server.url
+
+
+def test_objects_are_put_and_read_whatever_happens_to_requests(
+    objects: Objects, proxy: StoreProxy
+) -> None:
+    proxy.faults = ALL_FAULTS
+    contents = {f"data/{number:02d}": b"%d" % number * 999 for number in range(30)}
+
+    for name, content in contents.items():
+        objects.put(name, content)
+
+    assert objects.get_many([*contents]) == [*contents.values()]
+    assert [one.name for one in objects.list("data/")] == [*contents]
+
+
+def test_of_many_creates_of_one_name_one_stands_whatever_happens_to_requests(
+    objects: Objects, proxy: StoreProxy
+) -> None:
+    """Those that are told so are the one that is there, also where later creates were lost before."""
+    proxy.faults = {**ALL_FAULTS, "late": 0.3, "lost": 0.3}
+
+    with ThreadPoolExecutor(8) as pool:
+        for name in ("ledger/1", "ledger/2", "ledger/3"):
+            answers = [*pool.map(lambda of, at=name: objects.create(at, b"%d" % of), range(16))]
+            winners = [b"%d" % of for of, one in enumerate(answers) if one is CreateAnswer.CREATED]
+            time.sleep(LATE_S_MAX)
+            there = objects.get(name)
+            assert winners in ([], [there])
+
+
+def test_threads_that_produce_write_each_record_once_whatever_happens_to_requests(
+    url: str, proxy: StoreProxy
+) -> None:
+    sent = [f"{thread}-{number}" for thread in range(3) for number in range(6)]
+
+    def produce(thread: int) -> None:
+        with spark_kbatch.open(url) as cluster, cluster.producer() as producer:
+            for number in range(6):
+                producer.send("produced", f"{thread}-{number}").result()
+
+    with spark_kbatch.open(url) as cluster:
+        cluster.create_topic("produced")
+        proxy.faults = ALL_FAULTS
+        with ThreadPoolExecutor(3) as pool:
+            assert [*pool.map(produce, range(3))] == [None] * 3
+        proxy.faults = {}
+        found = [*values(cluster, "produced")]
+    assert sorted(found) == sent
+    for thread in "012":
+        assert [one for one in found if one[0] == thread] == [f"{thread}-{at}" for at in range(6)]
+    assert proxy.seen
+
+
+def test_processes_that_commit_jobs_write_each_row_once_whatever_happens_to_requests(
+    url: str, proxy: StoreProxy
+) -> None:
+    with spark_kbatch.open(url) as cluster:
+        cluster.create_topic("events")
+        proxy.faults = ALL_FAULTS
+        program = [sys.executable, "-m", "tests.support.bucket_writer", url]
+        writers = [subprocess.Popen([*program, name, "2"], cwd=REPOSITORY) for name in "abc"]
+        assert [writer.wait(WRITERS_S) for writer in writers] == [0, 0, 0]
+        proxy.faults = {}
+        assert sorted(values(cluster)) == [f"{name}-{at}" for name in "abc" for at in range(2)]
+
+
+def test_a_long_object_is_put_in_parts_whatever_happens_to_requests(
+    objects: Objects, proxy: StoreProxy
+) -> None:
+    proxy.faults = {**ALL_FAULTS, "lost": 0.2}
+    piece = bytes(range(256)) * (1 << 12)
+    upload = objects.upload("data/1")
+    for _ in range(17):
+        upload.write(piece)
+
+    upload.finish()
+
+    proxy.faults = {}
+    assert objects.get("data/1") == piece * 17
