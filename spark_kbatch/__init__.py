@@ -222,6 +222,7 @@ def open(
     log_dirs: str | Sequence[StrPath] = (),
     without_nodes: Collection[int] | None = None,
     foreign_end: str = "log",
+    store: Mapping[str, str] | None = None,
 ) -> Cluster:
     """Open the cluster, or a real broker's logs, at `path`; or connect to a real cluster.
 
@@ -238,6 +239,8 @@ def open(
             restored from the other log dirs. Records of which they had the only copy are given up.
         foreign_end: where to end in a broker's logs: "log", after the last valid batch, or
             "checkpoint", at the high watermark that the broker last wrote to its checkpoint.
+        store: of a bucket: options of its store by key, such as {"store.endpoint": "http://localhost:9000"}.
+            What is not given is in the environment.
 
     Returns:
         A Cluster. Any place is read the same way; what it has not, such as a producer for a broker's logs,
@@ -248,12 +251,16 @@ def open(
     """
     parse_foreign_end("foreign_end", foreign_end)
     arguments.boolean("create", create)
+    if store is not None:
+        arguments.options("store", store, "store.endpoint")
     if is_in_memory(path) or bucket_scheme(path):
         if log_dirs != () or without_nodes is not None or foreign_end != "log":
             raise ConfigError(
                 f"{path} takes no log_dirs, without_nodes or foreign_end: it has no files"
             )
-        return Cluster.over(open_store(path, create=create))
+        return Cluster.over(open_store(path, create=create, client=store))
+    if store is not None:
+        raise ConfigError(f"store has options of a bucket's store, and {path!r} is no bucket's URL")
     if create:
         if isinstance(path, str) and is_address(path):
             raise ConfigError(

@@ -151,7 +151,7 @@ class BucketJob:
         first = next(with_rows, None)
         if first is None:
             return BucketStaged(self._job, {}, (), frozenset(), application_id, query_id)
-        place = objects_at(self.options.path)
+        place = objects_at(self.options.path, self.options.store)
         topics = _TopicsOfRows(self.options, self._topic, place, self._cluster_id)
         try:
             with self._producer(Folder(place, f"{self._cluster_id}/"), topics) as producer:
@@ -208,7 +208,7 @@ class BucketJob:
         logger.info("a job failed; what it staged for %d partitions stays unseen", count)
 
     def _commit(self, staged: Sequence[BucketStaged], micro_batch: MicroBatch | None) -> None:
-        place = objects_at(self.options.path)
+        place = objects_at(self.options.path, self.options.store)
         ensure_cluster(place, self._cluster_id)
         with closing(SharedLedger(self.options.path, place, self._cluster_id)) as ledger:
             with ledger.state() as state:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo
 from spark_kbatch.clock import monotonic_ms, sleep_ms
 from spark_kbatch.errors import (
@@ -29,6 +30,7 @@ from spark_kbatch.errors import (
     ObjectAccessDeniedError,
     ObjectStoreError,
 )
+from spark_kbatch.options.security import HIDDEN, Secret
 
 _Answer = TypeVar("_Answer")
 
@@ -36,6 +38,12 @@ UPLOAD_PART_BYTES = 8 << 20
 _UPLOADS_AT_ONCE = 2  # parts of one upload that are in memory and on their way
 _LISTED_AT_ONCE = 1000
 _READS_MAX, _ASKED_AGAIN_MS, _PAUSE_MS = 5, 10_000, 20
+_SECRET_LENGTH_MIN = 4
+# Some stores repeat in an error what they were asked with.
+_SECRET_VARIABLES = (
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CLIENT_SECRET",
+)  # fmt: skip
 _NO_RETRIES = {"max_retries": 0}
 _SCHEMES_WITHOUT_CLIENT = ("memory", "file")
 
@@ -68,6 +76,8 @@ class RealObjects:
         url: str,
         config: Mapping[str, Any] | None = None,
         client_options: Mapping[str, Any] | None = None,
+        credentials: FunctionCredentials | None = None,
+        secrets: Iterable[Secret] = (),
     ) -> None:
         """Open the objects below a URL, such as s3://bucket/prefix, without a request.
 
@@ -75,6 +85,8 @@ class RealObjects:
             url: with a scheme of the library's.
             config: settings of the library for the store: its endpoint, credentials, region.
             client_options: settings of the library for connections.
+            credentials: where they come from, if not from the settings or the environment.
+            secrets: texts in the settings that errors do not show.
 
         Raises:
             ConfigError: the library is missing, or refuses the URL or a setting.
@@ -83,23 +95,40 @@ class RealObjects:
         _remember_use()
         self._obstore = _library()
         self._is_ordered = url.partition(":")[0] not in _SCHEMES_WITHOUT_CLIENT
+        self._credentials, self._secrets = credentials, tuple(secrets)
+        self._url = url
+        settings: dict[str, Any] = {}
         if self._is_ordered:
-            settings = {"config": dict(config or {}), "client_options": dict(client_options or {})}
-            self._store = self._opened(url, settings)
-            self._creating = self._opened(url, {**settings, "retry_config": _NO_RETRIES})
-        else:
-            self._store = self._creating = self._opened(url, {})
+            settings = {
+                "config": dict(config or {}),
+                "client_options": dict(client_options or {}),
+                **({} if credentials is None else {"credential_provider": credentials}),
+            }
+        # No attribute holds what is in the settings.
+        self._client = lambda **retrying: self._opened({**settings, **retrying})
+        self._open()
 
-    def _opened(self, url: str, settings: Mapping[str, Any]) -> Any:
+    def _open(self) -> None:
+        """Make the clients, which keep what they know of credentials."""
+        self._store = self._creating = self._client()
+        if self._is_ordered:
+            self._creating = self._client(retry_config=_NO_RETRIES)
+
+    def _opened(self, settings: Mapping[str, Any]) -> Any:
         try:
-            return self._obstore.store.from_url(url, **settings)
+            return self._obstore.store.from_url(self._url, **settings)
         except (self._obstore.exceptions.BaseError, ValueError) as error:
-            raise ConfigError(f"{url} cannot be opened: {_first_line(error)}") from None
+            raise ConfigError(f"{self._url} cannot be opened: {self._first_line(error)}") from None
         except BaseException as error:
             # So the library answers to some settings that it does not know.
             if type(error).__name__ != "PanicException":
                 raise
-            raise ConfigError(f"{url} cannot be opened: a setting is wrong: {error}") from None
+            raise ConfigError(
+                f"{self._url} cannot be opened: a setting is wrong: {self._first_line(error)}"
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"RealObjects({self._url!r})"
 
     def __reduce__(self) -> str:
         raise TypeError("objects of a bucket do not go to another process; open the URL there")
@@ -220,11 +249,23 @@ class RealObjects:
         try:
             yield
         except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
-            raise ObjectAccessDeniedError(request, name, _first_line(error)) from None
+            if self._credentials is not None:
+                self._open()  # so that the next request asks for new ones
+            raise ObjectAccessDeniedError(request, name, self._first_line(error)) from None
         except (kinds.BaseError, OSError) as error:
             if isinstance(error, FileNotFoundError):
                 raise
-            raise ObjectStoreError(request, name, _first_line(error)) from None
+            raise ObjectStoreError(request, name, self._first_line(error)) from None
+
+    def _first_line(self, error: BaseException) -> str:
+        # The rest is the library's own view of the error, which may name headers.
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        named = [Secret(os.environ.get(variable, "")) for variable in _SECRET_VARIABLES]
+        returned = self._credentials.secrets if self._credentials is not None else ()
+        for secret in (*self._secrets, *returned, *named):
+            if len(secret.text) >= _SECRET_LENGTH_MIN:
+                text = text.replace(secret.text, HIDDEN)
+        return text
 
 
 class _RealUpload:
@@ -254,11 +295,6 @@ def _asked_again(ask: Callable[[], _Answer]) -> _Answer:
                 raise
             sleep_ms(_PAUSE_MS << attempt)
     return ask()
-
-
-def _first_line(error: BaseException) -> str:
-    # The rest is the library's own view of the error, which may name headers.
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _library() -> Any:

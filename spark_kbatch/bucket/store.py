@@ -42,6 +42,7 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import WriteOptions
@@ -65,11 +66,14 @@ class BucketStore(OwnSource):
     is_remote = False
     why_not = "it is in a bucket, which has no consumer groups, disks, server or history yet"
 
-    def __init__(self, url: str, *, create: bool = False) -> None:
+    def __init__(
+        self, url: str, options: StoreOptions = NO_STORE_OPTIONS, *, create: bool = False
+    ) -> None:
         """Open the cluster at a URL, and read its ledger.
 
         Args:
             url: see `urls`.
+            options: of the store that the bucket is in.
             create: whether to create a cluster if there is none.
 
         Raises:
@@ -78,7 +82,7 @@ class BucketStore(OwnSource):
             CorruptLedgerError, UnsupportedLedgerError: its ledger cannot be read.
         """
         self.address = checked(url)
-        place = objects_at(self.address, create=create)
+        place = objects_at(self.address, options, create=create)
         found = read_cluster(place)
         if found is None and create:
             found = _created(self.address, place)

@@ -6,8 +6,8 @@
     file+bucket:///FOLDER           a folder of this machine, for tests: it is used as a store of objects
     memory+bucket://NAME            the memory of this process, for tests
 
-What else a store needs, such as credentials, region and endpoint, is in the environment, by the names that
-the library of the store has for it.
+What else a store needs, such as credentials, region and endpoint, is in options `store.*`, or else in the
+environment, by the names that the library of the store has for it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import os
 from pathlib import Path
 from urllib.parse import unquote
 
+from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.objects import MemoryObjects, Objects
 from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.paths import FILE_BUCKET, MEMORY_BUCKET, bucket_scheme
 
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
@@ -27,10 +29,14 @@ _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
 _in_memory: dict[str, Objects] = {}  # by URL
 
 
-def objects_at(url: str, *, create: bool = False) -> Objects:
+def objects_at(
+    url: str, store: StoreOptions = NO_STORE_OPTIONS, *, create: bool = False
+) -> Objects:
     """Return the objects at a URL, as `checked` returned it, without a request.
 
     Args:
+        url: see above.
+        store: options of the store.
         create: whether to create the folder, or the place in memory, if there is none.
 
     Raises:
@@ -44,7 +50,9 @@ def objects_at(url: str, *, create: bool = False) -> Objects:
             raise nothing_at(url)
         return _in_memory[url]
     if scheme != FILE_BUCKET:
-        return RealObjects(url, client_options=_client_options())
+        credentials = FunctionCredentials(url, store.credentials) if store.credentials else None
+        settings, secrets = store.library_settings(url), store.secrets()
+        return RealObjects(url, settings, _client_options(store), credentials, secrets)
     folder, files = Path(unquote(rest)), Files()
     if create:
         files.make_dir(folder)
@@ -53,10 +61,10 @@ def objects_at(url: str, *, create: bool = False) -> Objects:
     return RealObjects(folder.as_uri())
 
 
-def _client_options() -> dict[str, bool]:
+def _client_options(store: StoreOptions) -> dict[str, bool]:
     """Return the settings of connections that the library does not take from the environment by itself."""
     is_allowed = any(os.environ.get(name, "").lower() == "true" for name in _ALLOW_HTTP)
-    return {"allow_http": True} if is_allowed else {}
+    return {"allow_http": True} if is_allowed or store.endpoint.startswith("http://") else {}
 
 
 def place_in_memory(url: str, objects: Objects) -> None:

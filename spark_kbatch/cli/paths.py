@@ -1,7 +1,8 @@
 """The argument PATH of commands: a cluster's folder, a broker's logs, a real cluster's address, a bucket's URL.
 
 PATH may be HOST:PORT of a real cluster, or several of these with commas between them, for commands that go with one.
-The options of its client come from `--command-config` and `-X`, and stay out of everything that is printed.
+The options of its client, and those of a bucket's store, come from `--command-config` and `-X`, and stay out of
+everything that is printed.
 
 PATH may be left out if KBATCH_PATH is set. No topic's name has a "/" or a ":", so an argument that has one tells by
 itself that it is PATH. A bare name does not: while KBATCH_PATH is set it never counts as PATH, and is refused if a folder has that name.
@@ -87,7 +88,7 @@ def _is_path(word: str) -> bool:
 def client_options(command: _Command) -> Callable[..., Any]:
     """Add the options `--command-config` and `-X` to a command, which gets both as its argument `client`."""
 
-    @click.option("--command-config", "from_file", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
+    @click.option("--command-config", "from_file", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it; or of a bucket's store, such as store.endpoint.")  # fmt: skip
     @click.option("-X", "single", metavar="KEY=VALUE", multiple=True, callback=client_properties_given, help="Set one of these properties, over those in the file; may be repeated.")  # fmt: skip
     @functools.wraps(command)
     def with_client(
@@ -161,7 +162,7 @@ def open_readable(path: str, client: Mapping[str, str], foreign_end: str) -> Clu
     ensure_goes_with(path, client)
     if is_address(path):
         return spark_kbatch.connect(path, client)
-    return open_for_reading(path, foreign_end=foreign_end)
+    return open_for_reading(path, foreign_end=foreign_end, client=client)
 
 
 def open_cluster(path: str, client: Mapping[str, str], *, create: bool = False) -> Cluster:
@@ -170,8 +171,8 @@ def open_cluster(path: str, client: Mapping[str, str], *, create: bool = False) 
     if is_address(path):
         return spark_kbatch.connect(path, client)
     if create:
-        return cluster_to_write(path)
-    return open_for_reading(path) if bucket_scheme(path) else Cluster(path)
+        return cluster_to_write(path, client)
+    return open_for_reading(path, client=client) if bucket_scheme(path) else Cluster(path)
 
 
 def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) -> Any:
@@ -202,8 +203,7 @@ def ensure_goes_with(path: str, client: Mapping[str, str]) -> None:
             raise click.UsageError(
                 "--foreign-end is for a broker's log dir, not for a real cluster"
             )
-    elif client:
+    elif client and not bucket_scheme(path):
         raise click.UsageError(
-            f"--command-config and -X are for a real cluster, HOST:PORT; {path!r} is a "
-            + ("bucket" if bucket_scheme(path) else "folder")
+            f"--command-config and -X are for a real cluster, HOST:PORT, or a bucket; {path!r} is a folder"
         )

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 
 def open_for_reading(
-    address: StrPath, *, foreign_end: str = "log", files: Files | None = None
+    address: StrPath,
+    *,
+    foreign_end: str = "log",
+    client: Mapping[str, Any] | None = None,
+    files: Files | None = None,
 ) -> Cluster:
     """Open what lies at an address as the object that users get; arguments and errors are those of `open_store`."""
-    return Cluster.over(open_store(address, foreign_end=foreign_end, files=files))
+    return Cluster.over(open_store(address, foreign_end=foreign_end, client=client, files=files))
 
 
 def connect(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> Cluster:
@@ -53,6 +57,7 @@ def _store_of(options: ReadOptions) -> Store:
     return open_store(
         options.cluster or options.path,
         foreign_end=options.foreign_end,
+        store=options.store,
         patience=options.patience,
     )
 

@@ -19,6 +19,7 @@ from spark_kbatch.cluster.os_errors import translating
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
+from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 from spark_kbatch.options.paths import StrPath, absolute_path, bucket_scheme
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
@@ -45,6 +46,7 @@ def open_store(
     log_dirs: str | Sequence[StrPath] = (),
     foreign_end: str = "log",
     client: Mapping[str, Any] | None = None,
+    store: StoreOptions | None = None,
     patience: Patience = DEFAULT_PATIENCE,
     files: Files | None = None,
 ) -> Store:
@@ -56,7 +58,9 @@ def open_store(
             whoever writes to it, as no one asked for it.
         log_dirs: of a cluster that is created in a folder.
         foreign_end: where a broker's logs end: "log" or "checkpoint".
-        client: of a real cluster, options of the client by Kafka's keys, without its servers.
+        client: of a real cluster, options of the client by Kafka's keys, without its servers; of a bucket, options
+            of its store by key.
+        store: of a bucket, options of its store, parsed.
         patience: of reads, with a real cluster.
         files: the disk; for tests.
 
@@ -70,9 +74,8 @@ def open_store(
         from spark_kbatch.remote.store import RemoteStore  # noqa: PLC0415
 
         return RemoteStore(address, patience)
-    if client:
-        what = "in a bucket" if bucket_scheme(address) else "a folder"
-        raise ConfigError(f"{address!r} is {what}, for which no options of a client can be given")
+    if client and not bucket_scheme(address):
+        raise ConfigError(f"{address!r} is a folder, for which no options of a client can be given")
     if is_in_memory(address):
         from spark_kbatch.memory.store import MemoryStore  # noqa: PLC0415  loads the producer
 
@@ -80,7 +83,9 @@ def open_store(
     if bucket_scheme(address):
         from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  as for the network
 
-        return BucketStore(str(address), create=create)
+        if store is None:
+            store = parse_store_options(client or {}, address, alone=True)
+        return BucketStore(str(address), store, create=create)
     files = files or Files()
     if create:
         return FolderStore(address, create=True, log_dirs=log_dirs, files=files, implied=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from spark_kbatch.cluster import parts
 from spark_kbatch.errors import ConfigError
@@ -14,9 +15,14 @@ from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.store.job import WriteJob
 
 
-def cluster_to_write(path: StrPath) -> Cluster:
-    """Open the cluster at `path` for a command that writes; if there is none, create it and log that."""
-    return Cluster.over(open_store(path, create=True))
+def cluster_to_write(path: StrPath, client: Mapping[str, Any] | None = None) -> Cluster:
+    """Open the cluster at `path` for a command that writes; if there is none, create it and log that.
+
+    Args:
+        path: of a folder or a bucket.
+        client: options of the bucket's store.
+    """
+    return Cluster.over(open_store(path, create=True, client=client))
 
 
 def given_up_by_restore(
@@ -57,5 +63,6 @@ def begin_job(
         options.cluster or options.path,
         create=options.auto_create_topics_enable,
         log_dirs=options.log_dirs,
+        store=options.store,
     )
     return store.begin_job(options, overwrite=overwrite, is_micro_batch=is_micro_batch)

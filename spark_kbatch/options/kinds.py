@@ -12,6 +12,7 @@ from spark_kbatch.model import INT_MAX, LONG_MAX
 
 _T_co = TypeVar("_T_co", covariant=True)
 _Word = TypeVar("_Word", bound=str)
+_DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,14 @@ def any_text(accepts: str) -> OptionKind[str]:
 def stripped(accepts: str) -> OptionKind[str]:
     """Return the kind of any text, from which blanks around it are removed."""
     return OptionKind(lambda _key, value: value.strip(), accepts)
+
+
+def parse_dotted_path(key: str, value: str) -> str:
+    """Parse a function's dotted path; whether it exists is checked where it is imported."""
+    text = value.strip()
+    if not _DOTTED_PATH.fullmatch(text):
+        refuse(key, value, "package.module.function")
+    return text
 
 
 def _boolean(key: str, value: str) -> bool:

@@ -31,6 +31,7 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import arguments, kinds
 
 MiB, GiB = 1 << 20, 1 << 30
+STORE_PREFIX = "store."  # of options of a bucket's store
 _ROWS = "options"  # of a field's metadata
 _T = TypeVar("_T")
 
@@ -220,6 +221,8 @@ class Given:
         self._forbidden: list[str] = []
         for given_key, text in options.items():
             key = given_key.lower()
+            if key.startswith(STORE_PREFIX):
+                continue  # which are checked on their own
             bare = key.removeprefix("kafka.")
             is_kafkas = bare != key and ("." in bare or bare == "acks")
             option = by_key.get(key) or (by_key.get(bare) if is_kafkas else None)

@@ -26,7 +26,6 @@ from spark_kbatch.options.write import (
     CODEC,
     COMPRESSION_LEVELS,
     compression_level,
-    parse_dotted_path,
 )
 
 logger = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class ProducerConfig:
     retry_backoff_max_ms: int = option("retry.backoff.max.ms", kinds.number(0, LONG_MAX), 1000, "Longest pause before a retry.")
     max_in_flight_requests_per_connection: int = option("max.in.flight.requests.per.connection", kinds.number(1), 5, "Maximum number of requests that are sent before an answer arrives.")
     enable_idempotence: bool = option("enable.idempotence", kinds.BOOLEAN, True, "Whether retries leave exactly one copy of each record in the log, in order. Requires acks=all, retries of at least 1, and at most 5 requests in flight.")
-    partitioner_class: str | Callable[..., Any] | None = option("partitioner.class", kinds.OptionKind(parse_dotted_path, "a function, or its path `package.module.function`"), None, "Function that chooses the partition of records without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each record.", "Kafka's partitioner")
+    partitioner_class: str | Callable[..., Any] | None = option("partitioner.class", kinds.OptionKind(kinds.parse_dotted_path, "a function, or its path `package.module.function`"), None, "Function that chooses the partition of records without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each record.", "Kafka's partitioner")
     partitioner_ignore_keys: bool = option("partitioner.ignore.keys", kinds.BOOLEAN, False, "Whether to choose partitions without looking at keys, as for records that have none.")
     partitioner_adaptive_partitioning_enable: bool = option("partitioner.adaptive.partitioning.enable", kinds.BOOLEAN, True, "Whether records without a key prefer partitions with fewer waiting batches.")
     auto_create_topics_enable: bool = option("auto.create.topics.enable", kinds.BOOLEAN, True, "Whether a topic that does not exist is created, with one partition, when a record is sent to it; for clusters in a folder. A topic that is deleted while the producer runs is not created again.")

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import EARLIEST, INT_MAX, LATEST, LONG_MAX, IsolationLevel, TopicPartition
 from spark_kbatch.options import kinds
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions, parse_store_options
 from spark_kbatch.options.option import (
     BOOTSTRAP,
     PATH,
@@ -301,6 +302,7 @@ class ReadOptions:
     )  # with the real cluster
     # fmt: on
     cluster: ClusterOptions | None = None  # a real one, which is read in place of `path`
+    store: StoreOptions = NO_STORE_OPTIONS  # of the bucket
 
 
 READ_OPTIONS = table_of(ReadOptions, "a read")
@@ -413,6 +415,7 @@ def _general(
     return ReadOptions(
         path=path,
         cluster=cluster,
+        store=parse_store_options(options, cluster or path),
         selection=selection,
         starting=starting,
         ending=ending,

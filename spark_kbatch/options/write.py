@@ -7,7 +7,6 @@ connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import CODECS, LONG_MAX, IsolationLevel
 from spark_kbatch.options import arguments, kinds
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions, parse_store_options
 from spark_kbatch.options.option import (
     BOOTSTRAP,
     PATH,
@@ -50,15 +50,6 @@ STAGING_RETENTION_MS = 7 * 24 * 3600 * 1000
 COMMITS_RETENTION_BYTES = 256 * MiB
 _BUFFER_MEMORY_MIN = 1 * MiB
 _TXN_APP_ID_LENGTH_MAX = 1000  # the length of its UTF-8 is a 16-bit number in the log
-_DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
-
-
-def parse_dotted_path(key: str, value: str) -> str:
-    """Parse a function's dotted path; whether it exists is checked where it is imported."""
-    text = value.strip()
-    if not _DOTTED_PATH.fullmatch(text):
-        kinds.refuse(key, value, "package.module.function")
-    return text
 
 
 def parse_folders(key: str, value: str) -> tuple[str, ...]:
@@ -162,7 +153,7 @@ class WriteOptions:
     batch_size: int = option("batch.size", kinds.number(0, 1 * GiB), 1 * MiB, "Size in bytes at which a partition's batch is full; with a codec, the expected size after compression. 0, like 1, makes each record a batch. Kafka's 16384 suits single sends; a job that writes whole columns gets fewer and better compressed batches. Limited to a quarter of buffer.memory and, with the option `topic`, to what lets every partition of the topic have two open batches.")
     buffer_memory: int = option("buffer.memory", kinds.number(0, 2**40, "0 to 2^40"), 32 * MiB, "Bytes of memory that a task may use for open batches; when they are used up, the fullest batch is sent first. Less than 1 MiB is raised to that.")
     linger_ms: int | None = option("linger.ms", kinds.number(0), None, "How long a batch that is not full waits for more rows. Not set, a batch is sent when it is full, when memory is short, or at the end of the task: no one can read a job's data before its commit, so sending earlier (Kafka's 0) gains nothing. On a real cluster, whose readers see each batch, 0 shows rows of a long task earlier, in smaller batches.")
-    partitioner_class: str | None = option("partitioner.class", kinds.OptionKind(parse_dotted_path, "`package.module.function`"), None, "Function that chooses the partition of rows without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each row. Executors must be able to import it.", "Kafka's partitioner")
+    partitioner_class: str | None = option("partitioner.class", kinds.OptionKind(kinds.parse_dotted_path, "`package.module.function`"), None, "Function that chooses the partition of rows without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each row. Executors must be able to import it.", "Kafka's partitioner")
     partitioner_ignore_keys: bool = option("partitioner.ignore.keys", kinds.BOOLEAN, False, "Whether to choose partitions without looking at keys, as for rows that have none.")
     auto_create_topics_enable: bool = option("auto.create.topics.enable", kinds.BOOLEAN, True, "Whether a write creates what it names and does not exist: the topic, and the cluster in a folder. With false it fails then.")
     num_partitions: int | None = option("num.partitions", kinds.number(1, PARTITIONS_MAX), None, "Number of partitions of a topic that this write creates. An existing topic must have as many.", "1; not set, nothing is created on a real cluster")
@@ -181,6 +172,7 @@ class WriteOptions:
     txn_version: int | None = option("txnVersion", kinds.number(0, LONG_MAX), None, "Version of this write; must increase. A write whose version is not above the last one committed for its `txnAppId` is skipped as a duplicate, with a warning. Batch writes only.")
     # fmt: on
     cluster: ClusterOptions | None = None  # a real one, which is written to in place of `path`
+    store: StoreOptions = NO_STORE_OPTIONS  # of the bucket
     producer: Mapping[str, str] = field(default_factory=dict)  # of Kafka's, with the real cluster
 
     def ensure_are_of(self, topic: Topic) -> None:
@@ -280,6 +272,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         path=path,
         cluster=cluster,
+        store=parse_store_options(options, cluster or path),
         producer={} if cluster is None else _of_the_clusters_producer(options),
         compression_level=compression_level(given.get),
         topic_config=topic_fields(given),

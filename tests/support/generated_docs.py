@@ -15,6 +15,7 @@ import click
 
 import pytest_kbatch
 from spark_kbatch.cli.main import cli
+from spark_kbatch.options.object_store import STORE_OPTIONS
 from spark_kbatch.options.option import (
     IGNORED_KAFKA_KEYS_BY_REASON,
     IGNORED_KAFKA_PREFIXES,
@@ -97,6 +98,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
         tuple(option for option in CONFIG_OPTIONS if option not in TOPIC_OPTIONS)
     ),
     ("options.md", "producer options"): lambda: options_markdown(PRODUCER_OPTIONS),
+    ("options.md", "store options"): lambda: options_markdown(STORE_OPTIONS),
     ("options.md", "cluster options"): lambda: options_markdown(
         tuple(option for option in CLUSTER_OPTIONS if option not in SECURITY_OPTIONS)
     ),

@@ -23,7 +23,7 @@ from tests.support.kafka import free_ports
 from tests.support.waiting import until
 
 BUCKET = "events"
-KEY, SECRET = "someone", "a-secret-of-tests"
+KEY, SECRET = "someone-in-tests", "a-secret-of-tests"
 CLIENT = {"allow_http": True}
 _START_S = 60
 
@@ -43,6 +43,13 @@ class ObjectServer(NamedTuple):
         return {
             "aws_endpoint": f"http://{address or self.address}", "aws_region": "us-east-1",
             "aws_access_key_id": KEY, "aws_secret_access_key": SECRET,
+        }  # fmt: skip
+
+    def options(self, address: str = "") -> dict[str, str]:
+        """Return our options for it, or for a proxy before it."""
+        return {
+            "store.endpoint": f"http://{address or self.address}", "store.region": "us-east-1",
+            "store.access.key.id": KEY, "store.secret.access.key": SECRET,
         }  # fmt: skip
 
     def environment(self, address: str = "") -> dict[str, str]:

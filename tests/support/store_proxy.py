@@ -8,6 +8,7 @@
     lost        the request is done, and there is no answer
     failed      the request is done, and the answer is 500
     refused     500, 503 or 429, and nothing is done
+    denied      403, with all that tells who asked, and nothing is done
     conflict    409 to a create, and nothing is done
     late        there is no answer to a put, which is done a moment later
     cut         half of the body that was asked for
@@ -185,6 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
         match fault:
             case "refused":
                 answer = _Answered(proxy.chosen(500, 503, 429), [], b"")
+            case "denied":
+                answer = _Answered(403, [], repr(self.headers.items()).encode())
             case "conflict":
                 answer = _Answered(409, [], b"")
             case "late":

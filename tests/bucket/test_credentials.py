@@ -1,0 +1,172 @@
+"""Credentials that a function returns: asked for in each process, and again before they expire."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import spark_kbatch
+from spark_kbatch.bucket.credentials import FunctionCredentials
+from spark_kbatch.bucket.urls import objects_at
+from spark_kbatch.cli.main import cli
+from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
+from spark_kbatch.options.object_store import parse_store_options
+
+URL = "s3://bucket/prefix"
+HERE = "tests.bucket.test_credentials"
+LIFE_S = {"short": 2, "long": 3600}
+
+calls: list[str] = []  # of the functions below
+
+
+def short(url: str) -> dict[str, Any]:
+    return returned(url, "short")
+
+
+def long(url: str) -> dict[str, Any]:
+    return returned(url, "long")
+
+
+def returned(url: str, life: str) -> dict[str, Any]:
+    calls.append(url)
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=LIFE_S[life])
+    return {
+        "access_key_id": f"id-{len(calls)}", "secret_access_key": "the-secret-key", "token": "the-token",
+        "expires_at": until,
+    }  # fmt: skip
+
+
+def failing(url: str) -> dict[str, Any]:
+    raise RuntimeError("the vault is closed")
+
+
+def odd(url: str) -> Any:
+    return {"access_key_id": "a", "password": "the-secret-key"}
+
+
+class _Store(BaseHTTPRequestHandler):
+    """A store that has nothing, and denies those whose key's id is denied, repeating what they sent."""
+
+    asked: list[str]
+    denied: set[str]
+
+    def do_GET(self) -> None:
+        key_id = self.headers["Authorization"].partition("Credential=")[2].partition("/")[0]
+        self.asked.append(key_id)
+        body = f"<Error><AWSAccessKeyId>{key_id}</AWSAccessKeyId><Token>the-token</Token></Error>"
+        self.send_response(403 if key_id in self.denied else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *words: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """The address of a store."""
+    _Store.asked, _Store.denied = [], set()
+    calls.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Store)
+    thread = Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def opened(store: str, function: str) -> Any:
+    given = {"store.endpoint": store, "store.credentials": f"{HERE}:{function}"}
+    return objects_at(URL, parse_store_options(given, URL))
+
+
+def test_credentials_that_last_are_asked_for_once_for_each_client(store: str) -> None:
+    objects = opened(store, "long")
+    assert not calls
+
+    for _ in range(3):
+        assert objects.get("cluster") is None
+
+    assert calls == [URL]
+    assert _Store.asked == ["id-1"] * 3
+
+
+def test_credentials_are_asked_for_again_before_they_expire(store: str) -> None:
+    objects = opened(store, "short")
+    objects.get("cluster")
+    asked = len(calls)
+
+    time.sleep(0.9 * LIFE_S["short"])
+    objects.get("cluster")
+
+    assert _Store.asked == [f"id-{asked}", f"id-{asked + 1}"]
+
+
+def test_credentials_are_asked_for_again_after_they_were_denied(store: str) -> None:
+    objects = opened(store, "long")
+    _Store.denied = {"id-1"}
+
+    with pytest.raises(ObjectAccessDeniedError) as raised:
+        objects.get("cluster")
+    assert objects.get("cluster") is None
+
+    assert _Store.asked == ["id-1", "id-2"]
+    assert not any(secret in str(raised.value) for secret in ("id-1", "the-token", "the-secret"))
+
+
+def test_a_function_that_fails_or_returns_something_else_is_named(store: str) -> None:
+    for function, found in (("failing", "the vault is closed"), ("odd", "the key 'password'")):
+        with pytest.raises(ObjectAccessDeniedError, match=found) as raised:
+            opened(store, function).get("cluster")
+        assert f"{HERE}:{function}" in str(raised.value)
+        assert "the-secret-key" not in str(raised.value)
+    for path in (f"{HERE}:missing", "no_such_module:f", f"{HERE}:URL"):
+        with pytest.raises(ConfigError, match=r"'store.credentials' is"):
+            FunctionCredentials(URL, path)
+
+
+def test_python_takes_options_of_the_store(store: str) -> None:
+    options = {"store.endpoint": store, "store.credentials": f"{HERE}:long"}
+    with pytest.raises(ConfigError, match="no cluster is at s3"):
+        spark_kbatch.open(URL, store=options)
+    assert _Store.asked == ["id-1"]
+    with pytest.raises(ConfigError, match="is no bucket's URL"):
+        spark_kbatch.open("a-folder", store=options)
+
+
+def test_the_command_line_takes_options_of_the_store_from_a_file(
+    store: str, tmp_path: Path
+) -> None:
+    settings = tmp_path / "store.properties"
+    settings.write_text(f"store.endpoint={store}\nstore.credentials={HERE}:long\n")
+
+    done = CliRunner().invoke(cli, ["topics", URL, "--command-config", str(settings)])
+
+    assert "no cluster is at s3://bucket/prefix" in str(done.exception) + done.output
+    assert _Store.asked == ["id-1"]
+
+
+def test_errors_show_no_secret_of_options_or_of_the_environment(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _Store.denied = {"an-id-of-options", "an-id-of-variables"}
+    keys = {"store.access.key.id": "an-id-of-options", "store.secret.access.key": "a-key"}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id-of-variables")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-key-of-variables")
+    for given in (keys, {}):
+        options = parse_store_options({"store.endpoint": store, **given}, URL)
+        objects = objects_at(URL, options)
+        with pytest.raises(ObjectAccessDeniedError) as raised:
+            objects.get("cluster")
+        assert "an-id" not in str(raised.value)
+        assert "a-key" not in repr(objects) + repr(vars(objects))
