@@ -108,6 +108,7 @@ from spark_kbatch.opening.stores import (
 )
 from spark_kbatch.options import arguments
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
+from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.options.paths import StrPath, bucket_scheme
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.topic import Topic, TopicConfig
@@ -252,7 +253,7 @@ def open(
     parse_foreign_end("foreign_end", foreign_end)
     arguments.boolean("create", create)
     if store is not None:
-        arguments.options("store", store, "store.endpoint")
+        store = arguments.options("store", store, "store.endpoint")
     if is_in_memory(path) or bucket_scheme(path):
         if log_dirs != () or without_nodes is not None or foreign_end != "log":
             raise ConfigError(
@@ -389,7 +390,13 @@ def register(spark: SparkSession) -> None:
     register_source(spark)
 
 
-def maintain(spark: SparkSession, url: str, *, dry_run: bool = False) -> Maintained:
+def maintain(
+    spark: SparkSession,
+    url: str,
+    *,
+    dry_run: bool = False,
+    store: Mapping[str, str] | None = None,
+) -> Maintained:
     """Keep retention, merge small objects and delete garbage of a cluster in a bucket, as a Spark job.
 
     It does what `kbatch maintain` does, with a task for each partition that has something to merge, and can run
@@ -399,6 +406,7 @@ def maintain(spark: SparkSession, url: str, *, dry_run: bool = False) -> Maintai
         spark: the session whose executors merge.
         url: of the bucket, such as s3://BUCKET/PREFIX.
         dry_run: whether to change nothing, and to return what would be done.
+        store: options of the bucket's store, as for `open`.
 
     Raises:
         ConfigError: no cluster is at the URL, or the store cannot be used.
@@ -407,4 +415,5 @@ def maintain(spark: SparkSession, url: str, *, dry_run: bool = False) -> Maintai
     """
     from spark_kbatch.spark.maintaining import maintain as run  # noqa: PLC0415  only for a bucket
 
-    return run(spark, url, dry_run=dry_run)
+    given = arguments.options("store", store, "store.endpoint")
+    return run(spark, url, parse_store_options(given, url, alone=True), dry_run=dry_run)

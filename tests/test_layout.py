@@ -46,7 +46,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
     "options": {
-        "arguments", "columns", "group", "kinds", "mirror", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "write",
+        "arguments", "columns", "group", "kinds", "mirror", "object_store", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "write",
     },
     "kernels": {"avro", "avro_encoding", "legacy", "lines", "records", "routing"},
     "record": {
@@ -54,7 +54,7 @@ DOORS = {
         "times",
     },
     "store": {"job", "source", "store", "transport"},
-    "bucket": {"store"},
+    "bucket": {"happenings", "maintenance", "rights", "store"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
@@ -93,6 +93,7 @@ FACES = {
         ROOT, "errors", "model", "opening.readers", "opening.listing", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
+        "bucket.happenings", "bucket.maintenance", "bucket.rights",
         "spark.demo",
     },
     "testing": {

@@ -30,6 +30,7 @@ from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
 from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import RefusedEntryError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 logger = logging.getLogger(__name__)
 
@@ -61,15 +62,22 @@ class Maintained(NamedTuple):
 class Maintenance:
     """Maintenance of the cluster at one URL. Not thread-safe."""
 
-    def __init__(self, url: str, timing: Timing | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: StoreOptions = NO_STORE_OPTIONS,
+        *,
+        timing: Timing | None = None,
+    ) -> None:
         """Open the cluster; raises as `BucketStore`.
 
         Args:
             url: of the bucket.
+            options: of the store that it is in.
             timing: clocks and chance; for tests.
         """
         self.address = checked(url)
-        place = objects_at(self.address)
+        place = objects_at(self.address, options)
         found = read_cluster(place)
         if found is None:
             raise nothing_at(self.address)

@@ -21,6 +21,7 @@ import click
 
 from spark_kbatch import __version__
 from spark_kbatch.cli import (
+    buckets,
     consuming,
     deleting,
     dumping,
@@ -142,6 +143,8 @@ for _command in (
     maintaining.maintain,
     maintaining.describe,
     maintaining.upgrade,
+    buckets.check,
+    buckets.ledger,
     upkeep.verify,
     upkeep.repair,
     upkeep.log_dirs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,14 +11,16 @@ import click
 from spark_kbatch.cli.confirming import confirm, dry_run_option, yes_option
 from spark_kbatch.cli.output import counted, iso_time, print_json, print_line
 from spark_kbatch.cli.parameters import examples, json_option
-from spark_kbatch.cli.paths import bucket_argument
+from spark_kbatch.cli.paths import bucket_argument, client_options
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.terminal import visible
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.inspection import BucketDescription, Stored
     from spark_kbatch.bucket.maintenance import Maintained, Merged
+    from spark_kbatch.bucket.store import BucketStore
 
 
 @click.command(
@@ -32,9 +34,16 @@ if TYPE_CHECKING:
 @click.option("--erase", metavar="TOPIC", help="Delete TOPIC, and rewrite what other topics have in the same objects, so that all of its bytes are deleted in time.")  # fmt: skip
 @dry_run_option
 @yes_option
+@client_options
 @json_option
 def maintain(
-    path: str, every: float | None, erase: str | None, dry_run: bool, yes: bool, as_json: bool
+    path: str,
+    every: float | None,
+    erase: str | None,
+    dry_run: bool,
+    yes: bool,
+    client: Mapping[str, str],
+    as_json: bool,
 ) -> None:
     """Keep retention, merge small objects and delete garbage of the bucket at PATH.
 
@@ -47,7 +56,7 @@ def maintain(
         raise click.UsageError("--every and --dry-run do not go together")
     if erase is not None and (dry_run or every is not None):
         raise click.UsageError("--erase goes with neither --dry-run nor --every")
-    maintenance = Maintenance(path)
+    maintenance = Maintenance(path, parse_store_options(client, path, alone=True))
     if erase is not None:
         if not yes:
             confirm([f"{path}: topic {erase} with all its records"], "erase", "erased")
@@ -70,13 +79,13 @@ def maintain(
 
 @click.command(epilog=examples("kbatch describe s3://my-bucket/events"))
 @bucket_argument
+@client_options
 @json_option
-def describe(path: str, as_json: bool) -> None:
+def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
     """Show what there is in the bucket at PATH: its ledger, its data, and what waits to be merged or deleted."""
     from spark_kbatch.bucket.inspection import describe as found_in  # noqa: PLC0415  only for a bucket
-    from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415
 
-    with contextlib.closing(BucketStore(path)) as store:
+    with contextlib.closing(_opened(path, client)) as store:
         found = found_in(store.ledger)
     if as_json:
         print_json(_description_as_json(found))
@@ -99,16 +108,16 @@ def describe(path: str, as_json: bool) -> None:
 
 @click.command(epilog=examples("kbatch upgrade s3://my-bucket/events"))
 @bucket_argument
-def upgrade(path: str) -> None:
+@client_options
+def upgrade(path: str, client: Mapping[str, str]) -> None:
     """Let writers use all that this version can write in the bucket at PATH.
 
     Processes of versions that do not know the new format still read what they know, and write no more: upgrade
     these first. There is no way back.
     """
     from spark_kbatch.bucket.entries import FORMAT, NewFormat  # noqa: PLC0415  only for a bucket
-    from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415
 
-    with contextlib.closing(BucketStore(path)) as store:
+    with contextlib.closing(_opened(path, client)) as store:
         entry = store.ledger.commit(
             lambda state: NewFormat(FORMAT) if state.format < FORMAT else None, by="upgrade"
         )
@@ -116,6 +125,12 @@ def upgrade(path: str) -> None:
         print_line(f"Nothing to do: the format is {FORMAT}, the newest that this version knows.")
     else:
         print_line(f"The format is {FORMAT} from entry {entry.number} on.")
+
+
+def _opened(path: str, client: Mapping[str, str]) -> BucketStore:
+    from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415  as above
+
+    return BucketStore(path, parse_store_options(client, path, alone=True))
 
 
 def _stored(found: Stored) -> str:

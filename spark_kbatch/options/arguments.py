@@ -82,11 +82,11 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def options(name: str, value: Any, example: str) -> Mapping[str, Any]:
-    """Return a mapping of options by Kafka's keys; None is an empty one."""
+    """Return a mapping of options by key; None is an empty one."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or any(not isinstance(key, str) for key in value):
-        refuse(name, value, f"a dict of Kafka's keys, such as {example}")
+        refuse(name, value, f"a dict of text keys, such as {example}")
     return value
 
 

@@ -104,7 +104,7 @@ class StoreOptions:
 
     def library_settings(self, url: str) -> dict[str, str]:
         """Return the settings that the library of stores has for these options."""
-        settings = _SETTINGS[_provider_of(url)]
+        settings = _SETTINGS[store_kind(url)]
         given = {row.key: getattr(self, _FIELDS[row.key]) for row in STORE_OPTIONS}
         return {
             setting: value.text if isinstance(value, Secret) else value
@@ -124,7 +124,8 @@ _ROWS = {row.key: row for row in STORE_OPTIONS}
 _FIELDS = dict(zip(_ROWS, StoreOptions.__dataclass_fields__, strict=True))
 
 
-def _provider_of(url: str) -> str:
+def store_kind(url: str) -> str:
+    """Return "s3", "azure" or "google", the kind of store that a bucket's URL names; empty for any other place."""
     return _PROVIDERS.get(bucket_scheme(url), "")
 
 
@@ -160,7 +161,7 @@ def parse_store_options(
 
 
 def _ensure_of_place(values: Mapping[str, Any], address: object) -> None:
-    provider = _provider_of(str(address))
+    provider = store_kind(str(address))
     known = [*_SETTINGS.get(provider, ()), *([CREDENTIALS] if provider else ())]
     for key in values:
         if not provider:

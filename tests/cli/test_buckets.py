@@ -6,13 +6,19 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 import spark_kbatch
+from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects, ObjectInfo
+from spark_kbatch.bucket.rights import tried
+from spark_kbatch.bucket.urls import place_in_memory
 from spark_kbatch.cli.main import cli
+from spark_kbatch.errors import ObjectAccessDeniedError
+from tests.support.bucket_jobs import commit_micro_batch
 
 _numbers = itertools.count()
 
@@ -193,3 +199,140 @@ def test_upgrade_lets_new_writers_write_and_old_ones_read(
     assert result.exit_code == 1
     assert "writers need format 2, and this one knows 1" in str(result.exception) + result.output
     assert done("consume", url, "events", "--raw") == "a\nb\n"
+
+
+class Denying(MemoryObjects):
+    """A store that lets this process do only some things."""
+
+    def __init__(self, *allowed: str) -> None:
+        super().__init__()
+        self.allowed = {"list", "get", "put", "delete"}
+        if allowed:
+            self.allowed = {*allowed}
+
+    def _ensure(self, what: str, name: str) -> None:
+        if what not in self.allowed:
+            raise ObjectAccessDeniedError(what, name, "AccessDenied")
+
+    def get(self, name: str) -> bytes | None:
+        self._ensure("get", name)
+        return super().get(name)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        self._ensure("list", prefix)
+        return super().list(prefix, start_after)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._ensure("put", name)
+        super().put(name, data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._ensure("delete", name)
+            super().delete([name])
+
+
+def test_check_tells_rights_store_and_cluster(url: str) -> None:
+    objects = Denying()
+    place_in_memory(url, objects)
+    found = json.loads(done("check", url, "--json"))
+    assert [one["is_allowed"] for one in found["rights"]] == [True] * 4
+    assert (found["faults"], found["cluster_id"], found["left"]) == ([], None, None)
+    assert [*objects.list("")] == []
+
+    done("create-topic", url, "events")
+    shown = done("check", url)
+    assert "list\tyes\treading" in shown
+    assert "The store passed." in shown
+    assert "is there, with 2 entries." in shown
+
+
+@pytest.mark.parametrize(
+    ("allowed", "exit_code", "missing", "said"),
+    [
+        ({"list", "get", "put"}, 0, ["delete"], "stays there"),
+        ({"list", "get"}, 0, ["put", "delete"], "was not tried"),
+        ({"list", "put"}, 1, ["get", "delete"], "was not tried"),
+        ({"put", "get"}, 1, ["list", "delete"], "was not tried"),
+        (set(), 1, ["list", "get", "put", "delete"], "was not tried"),
+    ],
+    ids=lambda one: "-".join(sorted(one)) if isinstance(one, set) else None,
+)
+def test_check_names_the_rights_that_are_missing(
+    url: str, allowed: set[str], exit_code: int, missing: list[str], said: str
+) -> None:
+    objects = Denying()
+    place_in_memory(url, objects)
+    done("create-topic", url, "events")
+    objects.allowed = allowed
+    result = kbatch("check", url)
+    assert result.exit_code == exit_code
+    for right in ("list", "get", "put", "delete"):
+        assert (f"{right} is missing: " in result.stderr) == (right in missing)
+    assert said in result.stdout
+    assert ("is there, with 2 entries." in result.stdout) == ({"list", "get"} <= allowed)
+
+
+def test_rights_have_the_names_of_the_stores_policies() -> None:
+    for address, named in (
+        ("s3://b", "s3:ListBucket s3:GetObject s3:PutObject s3:DeleteObject"),
+        ("gs://b", "objects.list objects.get objects.create objects.delete"),
+        ("az://b", "blobs/read blobs/read blobs/write blobs/delete"),
+    ):
+        rights = tried(Denying(), address).rights
+        assert all(
+            right.name.endswith(name) for right, name in zip(rights, named.split(), strict=True)
+        )
+
+
+def test_check_finds_a_store_that_loses_commits(url: str) -> None:
+    class Careless(MemoryObjects):
+        def create(self, name: str, data: bytes) -> CreateAnswer:
+            self.put(name, data)
+            return CreateAnswer.CREATED
+
+    place_in_memory(url, Careless())
+    result = kbatch("check", url)
+    assert result.exit_code == 1
+    assert "The store loses commits: " in result.stdout
+
+
+def test_the_ledger_tells_what_happened_by_whom_and_when(url: str) -> None:
+    done("create-topic", url, "events", "--partitions", "2", "--config", "retention.ms=7")
+    done("produce", url, "events", "--partition", "1", stdin="a\nb\n")
+    commit_micro_batch(url, 3, ["c"])
+    done("delete-records", url, "events", "1:1", "--yes")
+    done("alter-topic", url, "events", "--reset", "retention.ms")
+    done("create-partitions", url, "events", "3")
+    done("delete-topic", url, "events", "--yes")
+
+    rows = [json.loads(line) for line in done("ledger", url, "--json").splitlines()]
+    assert [row["entry"] for row in rows] == [*range(7, -1, -1)]
+    assert [row["what"] for row in reversed(rows)] == [
+        "the cluster begins",
+        "topic events is created with 2 partitions",
+        "2 records to events",
+        "1 records to events; micro-batch 3 of a-query",
+        "starts: events-1 at 1",
+        "settings of events: retention.ms=default",
+        "topic events gets 1 more partitions",
+        "topic events is deleted",
+    ]
+    assert [row["by"] for row in rows if row["kind"] == "commit"] == ["job app a-query", "producer"]
+    assert rows[5]["records"] == {"events": 2}
+    lines = done("ledger", url, "-n", "2").splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("7\t20")
+
+
+def test_the_ledger_tells_the_outcome_of_an_entry(url: str) -> None:
+    done("create-topic", url, "events")
+    (row,) = (json.loads(line) for line in done("ledger", url, "1", "--json").splitlines())
+    assert row["what"] == "topic events is created with 1 partitions"
+    assert done("ledger", url, row["id"], "--json") == done("ledger", url, "1", "--json")
+    for entry in ("2", "f" * 32):
+        result = kbatch("ledger", url, entry)
+        assert "the ledger ends with entry 1." in str(result.exception)
+        assert "is not committed" in str(result.exception)
+    assert kbatch("ledger", url, "no-id").exit_code == 2
+    assert kbatch("ledger", url, "1", "-n", "3").exit_code == 2

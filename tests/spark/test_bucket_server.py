@@ -71,7 +71,7 @@ def test_no_secret_is_in_anything_that_jobs_leave(server: ObjectServer, tmp_path
     with StoreProxy(server.address) as proxy, StoreProxy(server.address) as denying:
         denying.faults = {"denied": 1.0}
         options = options_of(server, proxy) | {"path": f"{server.url}-of-jobs"}
-        with spark_kbatch.open(options["path"], create=True, store=server.options()):
+        with spark_kbatch.open(options["path"], create=True, store=options):
             pass
         refused = options | {"store.endpoint": f"http://{denying.address}"}
         jobs = [Job("good", "events", options)._asdict(), Job("refused", "no", refused)._asdict()]

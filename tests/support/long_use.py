@@ -129,7 +129,7 @@ class LongUse:
         self._maintain(dies_after=-1)
 
     def _maintain(self, dies_after: int) -> None:
-        maintenance = Maintenance(self.url, self.timing)
+        maintenance = Maintenance(self.url, timing=self.timing)
         self.objects.left = dies_after
 
         def on_progress(_done: Merged, _total: int) -> None:

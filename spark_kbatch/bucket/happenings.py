@@ -1,0 +1,171 @@
+"""What has happened in a cluster in a bucket: the entries of its ledger, newest first, in words."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.entries import (
+    CommittedGroupOffset,
+    Content,
+    Entry,
+    Fence,
+    Horizon,
+    LaterContent,
+    LedgerCommit,
+    LedgerStart,
+    NewFormat,
+    NewLimits,
+    Replacement,
+    StartOffsets,
+    Tombstone,
+    TopicAlteration,
+    TopicCreation,
+    TopicDeletion,
+    TopicGrowth,
+    decode,
+)
+from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.place import read_cluster
+from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
+from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
+from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
+
+_WINDOW = 16  # entries asked for at once
+
+
+class Happening(NamedTuple):
+    """An entry, in words."""
+
+    entry: Entry
+    what: str
+    records: Mapping[str, int]  # that it added, by topic
+
+
+class Happenings:
+    """The entries of the cluster at one URL, as they are when it is opened."""
+
+    def __init__(self, url: str, options: StoreOptions = NO_STORE_OPTIONS) -> None:
+        """Read the ledger; raises as `BucketStore`."""
+        self.address = checked(url)
+        place = objects_at(self.address, options)
+        found = read_cluster(place)
+        if found is None:
+            raise nothing_at(self.address)
+        timing = Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
+        self._ledger = Ledger(place, found.cluster_id, timing)
+        self.last = self._ledger.state.number  # of the newest entry; -1 if there is none
+        self._names = {topic.topic_id: topic.name for topic in self._ledger.state.topics.values()}
+
+    def newest_first(self) -> Iterator[Happening]:
+        """Yield all entries; raises CorruptLedgerError for one that is missing or damaged."""
+        for end in range(self.last + 1, 0, -_WINDOW):
+            wanted = range(max(end - _WINDOW, 0), end)
+            found = self._ledger.objects.get_many([names.entry_name(number) for number in wanted])
+            entries = [_decoded(number, data) for number, data in zip(wanted, found, strict=True)]
+            for entry in entries:  # so that most topics that are gone have names
+                if isinstance(entry.content, TopicCreation):
+                    self._names.setdefault(entry.content.topic_id, entry.content.name)
+            yield from map(self._happening, reversed(entries))
+
+    def at(self, number: int) -> Happening | None:
+        """Return the entry with a number; None if the ledger ends before it."""
+        if number > self.last:
+            return None
+        data = self._ledger.objects.get(names.entry_name(number))
+        return self._happening(_decoded(number, data))
+
+    def of_id(self, entry_id: str) -> Happening | None:
+        """Return the entry with an id, for which all are looked at; None if none has it."""
+        return next((one for one in self.newest_first() if one.entry.entry_id == entry_id), None)
+
+    def _happening(self, entry: Entry) -> Happening:
+        return Happening(entry, self._words(entry.content), self._records(entry.content))
+
+    def _records(self, content: Content) -> dict[str, int]:
+        if not isinstance(content, LedgerCommit):
+            return {}
+        return {
+            self._name(topic_id): sum(one.records_count for one in stretches)
+            for topic_id, stretches in content.stretches.items()
+        }
+
+    def _name(self, topic_id: str) -> str:
+        """Return a topic's name, or its id if it is gone."""
+        return self._names.get(topic_id, topic_id)
+
+    def _words(self, content: Content) -> str:
+        match content:
+            case LedgerStart():
+                return "the cluster begins"
+            case NewLimits():
+                return "limits: " + _settings(content.limits)
+            case TopicCreation():
+                return (
+                    f"topic {content.name} is created with {len(content.first_offsets)} partitions"
+                )
+            case TopicAlteration():
+                return f"settings of {self._name(content.topic_id)}: {_settings(content.changes)}"
+            case TopicGrowth():
+                more = len(content.first_offsets)
+                return f"topic {self._name(content.topic_id)} gets {more} more partitions"
+            case TopicDeletion():
+                return f"topic {self._name(content.topic_id)} is deleted"
+            case LedgerCommit():
+                return self._commit(content)
+            case StartOffsets():
+                return f"starts: {self._starts(content.starts)}"
+            case Replacement():
+                topics = ", ".join(map(self._name, content.ranges))
+                return f"other objects have the records of {topics}"
+            case Fence():
+                return f"fence {content.name} is at epoch {content.epoch}"
+            case Horizon():
+                return f"what began before entry {content.number} commits no more"
+            case NewFormat():
+                return f"writers need format {content.format}"
+            case Tombstone():
+                return "only checkpoints know what it was"
+            case LaterContent():
+                return f"a later version's {content.kind!r}"
+        return content.kind
+
+    def _commit(self, content: LedgerCommit) -> str:
+        found = [f"{count} records to {topic}" for topic, count in self._records(content).items()]
+        if content.starts:
+            found.append(f"starts: {self._starts(content.starts)}")
+        if content.micro_batch is not None:
+            found.append(
+                f"micro-batch {content.micro_batch.number} of {content.micro_batch.query_id}"
+            )
+        if content.mirror is not None:
+            found.append(f"progress of mirror {content.mirror.name}")
+        found += [_group(group, offsets) for group, offsets in content.groups.items()]
+        return "; ".join(found)
+
+    def _starts(self, starts: Mapping[str, Mapping[int, int]]) -> str:
+        return ", ".join(
+            f"{self._name(topic_id)}-{partition} at {offset}"
+            for topic_id, of_topic in starts.items()
+            for partition, offset in of_topic.items()
+        )
+
+
+def _decoded(number: int, data: bytes | None) -> Entry:
+    name = names.entry_name(number)
+    if data is None:
+        raise CorruptLedgerError(name, "it is missing")
+    return decode(data, name)
+
+
+def _group(group: str, offsets: tuple[CommittedGroupOffset, ...]) -> str:
+    return f"{len(offsets)} offsets of group {group}"
+
+
+def _settings(values: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{key}={'default' if value is None else value}" for key, value in values.items()
+    )
