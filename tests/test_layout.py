@@ -54,7 +54,7 @@ DOORS = {
         "times",
     },
     "store": {"job", "source", "store", "transport"},
-    "bucket": {"happenings", "maintenance", "rights", "store"},
+    "bucket": {"entries", "extents", "happenings", "maintenance", "rights", "staging", "state", "store"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
@@ -82,13 +82,16 @@ DOORS = {
         "ownership", "parts", "transports",
     },
     "opening": {"cluster", "listing", "readers", "stores", "upkeep", "writes"},
-    "spark": {"demo", "source"},
+    "spark": {"demo", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
 
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.
 FACES = {
-    "spark": {"errors", "model", "opening.readers", "opening.writes", "options", "store.job", "terminal"},
+    "spark": {
+        "errors", "model", "opening.readers", "opening.writes", "options", "store.job", "terminal",
+        "bucket.maintenance",
+    },
     "cli": {
         ROOT, "errors", "model", "opening.readers", "opening.listing", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
