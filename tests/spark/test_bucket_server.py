@@ -70,9 +70,10 @@ def test_no_secret_is_in_anything_that_jobs_leave(server: ObjectServer, tmp_path
     """The log and the output of Spark and Python, plans, exceptions, the event log, checkpoints."""
     with StoreProxy(server.address) as proxy, StoreProxy(server.address) as denying:
         denying.faults = {"denied": 1.0}
-        options = options_of(server, proxy) | {"path": f"{server.url}-of-jobs"}
-        with spark_kbatch.open(options["path"], create=True, store=options):
+        options, url = options_of(server, proxy), f"{server.url}-of-jobs"
+        with spark_kbatch.open(url, create=True, store=options):
             pass
+        options["path"] = url
         refused = options | {"store.endpoint": f"http://{denying.address}"}
         jobs = [Job("good", "events", options)._asdict(), Job("refused", "no", refused)._asdict()]
         done = subprocess.run(
