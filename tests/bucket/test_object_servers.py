@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 import spark_kbatch
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
+from spark_kbatch.bucket.probe import probe
 from spark_kbatch.bucket.real_objects import RealObjects
+from spark_kbatch.errors import ConfigError
 from tests.bucket.test_objects import (
     test_a_list_shows_a_folder_in_the_order_of_names,
     test_an_abandoned_upload_is_not_seen,
@@ -25,7 +30,8 @@ from tests.bucket.test_objects import (
 )
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import values
-from tests.support.object_servers import CLIENT, ObjectServer, moto
+from tests.support.kafka import MissingToolError
+from tests.support.object_servers import CLIENT, ObjectServer, azurite, moto, s3mock, versitygw
 from tests.support.store_proxy import ALL_FAULTS, LATE_S_MAX, StoreProxy
 
 __all__ = [  # what every store gives, here with the fixture `objects` of this file
@@ -38,17 +44,27 @@ __all__ = [  # what every store gives, here with the fixture `objects` of this f
     "test_several_objects_are_returned_in_the_order_asked_for",
 ]
 
-SERVERS = {"moto": moto}
+SERVERS = {"moto": moto, "versitygw": versitygw, "azurite": azurite}
 WRITERS_S = 120
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[] if name == "moto" else [pytest.mark.interop])
+        for name in SERVERS
+    ],
+)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ObjectServer]:
-    with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as server:
-        yield server
+    with contextlib.ExitStack() as running:
+        try:
+            start = SERVERS[request.param](tmp_path_factory.mktemp(request.param))
+            yield running.enter_context(start)
+        except MissingToolError as missing:
+            pytest.fail(str(missing), pytrace=False)
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +172,45 @@ def test_a_long_object_is_put_in_parts_whatever_happens_to_requests(
 
     proxy.faults = {}
     assert objects.get("data/1") == piece * 17
+
+
+ATOMIC = ["versitygw", "azurite"]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("server", ATOMIC, indirect=True)
+def test_the_probe_passes_a_server_that_is_atomic_by_itself(server: ObjectServer) -> None:
+    objects = RealObjects(f"{server.url}-probed", server.config(), CLIENT)
+    assert probe(objects, random.Random(1)) == []
+
+
+@pytest.mark.interop
+def test_the_probe_refuses_a_server_that_is_not_atomic(tmp_path: Path) -> None:
+    with s3mock(tmp_path) as server, pytest.raises(ConfigError) as raised:
+        spark_kbatch.open(server.url, create=True, store=server.options())
+    assert "were told that they did" in str(raised.value)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("server", ATOMIC, indirect=True)
+def test_sixteen_processes_commit_for_a_minute_all_of_them_and_nothing_twice(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    url = f"{server.url}-of-many"
+    with spark_kbatch.open(url, create=True) as cluster:
+        cluster.create_topic("events")
+        program = [sys.executable, "-m", "tests.support.bucket_writer", url]
+        writers = [
+            subprocess.Popen([*program, name, "60s"], cwd=REPOSITORY, stdout=subprocess.PIPE)
+            for name in "abcdefghijklmnop"
+        ]
+        committed = {}
+        for name, writer in zip("abcdefghijklmnop", writers, strict=True):
+            told, _ = writer.communicate(timeout=600)
+            assert writer.returncode == 0
+            committed[name] = int(told)
+        sent = [f"{name}-{at}" for name, count in committed.items() for at in range(count)]
+        assert min(committed.values()) > 0
+        assert sorted(values(cluster)) == sorted(sent)
