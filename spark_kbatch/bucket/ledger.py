@@ -75,8 +75,10 @@ NOT_COMMITTED = "nothing is visible"
 OUTCOME_UNKNOWN = "whether the data is committed is unknown"
 
 COMMIT_TIMEOUT_MS = 120_000
-CHECKPOINT_EVERY = 64  # entries: made by who commits such a number
-CHECKPOINT_OVERDUE = 256  # made by anyone who commits
+# Entries from one checkpoint to the next, which is made by who commits such a number. Each process that opens the
+# ledger asks for the entries after the last one, and a job opens it several times.
+CHECKPOINT_EVERY = 16
+CHECKPOINT_OVERDUE = 24  # made by anyone who commits
 HINT_EVERY_MS = 5000
 QUIET_MS = 60_000  # without news, after which the cluster's own object is read again
 
@@ -145,16 +147,22 @@ class Ledger:
 
     # Reading.
 
-    def follow(self) -> LedgerState:
-        """Read all entries that there are, and return the state after the last one; raises as `__init__`."""
+    def follow(self, listed: int = NO_ENTRY) -> LedgerState:
+        """Read all entries that there are, and return the state after the last one; raises as `__init__`.
+
+        Args:
+            listed: an entry up to which, as a list has told, so many can be asked for at once.
+        """
         window, last = 1, self.state.number
         while True:
+            known = listed - self.state.number
             try:
-                if not self._read(window):
+                if not self._read(min(known, _WINDOW_MAX) if known > 0 else window):
                     break
             except _TombstoneAheadError:
                 self._open_above(self.state.number + 1)
-            window = min(2 * window, _WINDOW_MAX)
+            if known <= 0:
+                window = min(2 * window, _WINDOW_MAX)
         now_ms = self._timing.monotonic_ms()
         if self.state.number > last:
             self._news_ms = now_ms
@@ -230,14 +238,16 @@ class Ledger:
     def _follow_listed(self) -> None:
         """Read all entries; raise if a list shows entries after one that is missing."""
         while True:
-            number = self.follow().number
+            number = self.state.number
             after = names.entry_name(number) if number > NO_ENTRY else ""
-            listed = self._objects.list(names.LEDGER, after)
-            if not any(names.number_of(one.name) > number for one in listed):
+            found = self._objects.list(names.LEDGER, after)
+            listed = max((names.number_of(one.name) for one in found), default=NO_ENTRY)
+            stopped = self.follow(listed).number
+            if stopped >= listed:
                 return
-            if self.follow().number == number:
+            if self.follow().number == stopped:
                 raise CorruptLedgerError(
-                    names.entry_name(number + 1), "it is missing, and a list shows later entries"
+                    names.entry_name(stopped + 1), "it is missing, and a list shows later entries"
                 )
 
     # Hints.

@@ -87,7 +87,7 @@ def test_no_secret_is_in_anything_that_jobs_leave(server: ObjectServer, tmp_path
 
     texts = {path: path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()}  # fmt: skip
     # What was to be seen is there, so what is searched is what was written.
-    assert done.stdout.count(EXCEPTION) == 3, done.stdout[-5000:]
+    assert done.stdout.count(f"{EXCEPTION} refused") == 3, done.stdout[-5000:]
     assert "refuses to get cluster" in done.stdout
     assert done.stdout.count("== Physical Plan ==") >= 1
     events = [text for path, text in texts.items() if "events" in path.parts]

@@ -1,0 +1,136 @@
+"""How many requests of a store things cost; docs/bucket.md makes dollars of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kbatch.bucket.entries import TopicCreation
+from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
+from spark_kbatch.bucket.objects import MemoryObjects, ObjectInfo
+from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.opening.readers import open_stream
+from spark_kbatch.options.read import parse_stream_read_options
+from tests.support.bucket_jobs import begun, rows, staged
+from tests.support.bucket_ledgers import SetTime, a_ledger, a_place, grow
+from tests.support.bucket_objects import CountingObjects, a_bucket, a_url
+
+COLD_OPEN_MAX = 24
+_PAGE = 1000  # names in the answer to one request for a list
+
+
+class AllCounted(CountingObjects):
+    """Objects in memory that count lists too."""
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        found = [*super().list(prefix, start_after)]
+        for _ in range(len(found) // _PAGE + 1):
+            self._count("list", prefix)
+        return iter(found)
+
+
+def copied(objects: MemoryObjects) -> AllCounted:
+    """Return the same objects, whose requests are counted."""
+    found = AllCounted()
+    for one in MemoryObjects.list(objects, ""):
+        data = MemoryObjects.get(objects, one.name)
+        assert data is not None
+        found.put(one.name, data)
+    return found
+
+
+def cold_open(objects: AllCounted) -> dict[str, int]:
+    """Open a cluster as a new process does, and return what it asked for."""
+    url = a_url(objects)
+    objects.taken()
+    BucketStore(url)
+    return objects.taken()
+
+
+@pytest.mark.parametrize("tasks", [1, 4, 20])
+def test_a_micro_batch_costs_an_object_for_each_task_and_one_entry(tasks: int) -> None:
+    objects = AllCounted()
+    url = a_bucket(objects, "events")._store.address
+    objects.taken()
+
+    job = begun(url, is_micro_batch=True)
+    messages = staged(job, *([f"{task}"] for task in range(tasks)), query_id="q")
+    begun(url, is_micro_batch=True).commit_micro_batch(messages, 0)
+
+    asked = objects.taken()
+    assert asked["put data"] <= tasks + 1
+    assert asked["create ledger"] == 1
+    assert {name for name in asked if name.startswith(("put", "create"))} <= {
+        "put data", "create ledger", "put hint",
+    }  # fmt: skip
+
+
+def test_a_micro_batch_of_many_partitions_costs_one_index_more() -> None:
+    objects = AllCounted()
+    url = a_bucket(objects, "events", partitions=600)._store.address
+    objects.taken()
+
+    job = begun(url, is_micro_batch=True)
+    tasks = [[f"{number}" for number in range(600)]] * 3
+    messages = [
+        job.stage(rows(values, partition=[*range(len(values))]), query_id="q") for values in tasks
+    ]
+    begun(url, is_micro_batch=True).commit_micro_batch(messages, 0)
+
+    asked = objects.taken()
+    assert asked["put data"] == 3 + 1
+    assert asked["create ledger"] == 1
+
+
+def test_a_poll_of_an_idle_stream_costs_one_request() -> None:
+    objects = AllCounted()
+    cluster = a_bucket(objects, "events")
+    with cluster.producer() as producer:
+        producer.send("events", "a").result()
+    given = {"path": cluster._store.address, "subscribe": "events", "startingOffsets": "earliest"}
+    planner = open_stream(parse_stream_read_options(given))
+    end = planner.latest(planner.initial())
+    objects.taken()
+
+    for _ in range(10):
+        end = planner.latest(end)
+
+    assert sum(objects.taken().values()) == 10
+
+
+@pytest.mark.parametrize("since", [0, 1, CHECKPOINT_EVERY - 1])
+def test_a_cold_open_costs_few_requests_wherever_the_last_checkpoint_is(since: int) -> None:
+    objects = a_place()
+    grow(a_ledger(objects, every=CHECKPOINT_EVERY), 5 * CHECKPOINT_EVERY + since - 1)
+    asked = cold_open(copied(objects))
+    assert asked["get ledger"] == since + 2  # that of the checkpoint, and the one that is not there
+    assert sum(asked.values()) <= COLD_OPEN_MAX
+
+
+@pytest.mark.parametrize("count", [10, 10_000])
+def test_a_cold_open_costs_few_requests_however_long_no_checkpoint_was_made(count: int) -> None:
+    """Processes that make none, as all of them ended too early, leave it to the next that commits."""
+    objects = a_place()
+    grow(a_ledger(objects, every=10**9), count)
+    grow(a_ledger(objects, every=CHECKPOINT_EVERY), 1)
+
+    assert sum(cold_open(copied(objects)).values()) <= COLD_OPEN_MAX
+
+
+def test_a_cold_open_costs_few_requests_with_many_topics_and_partitions() -> None:
+    objects = a_place(SetTime())
+    ledger = a_ledger(objects, every=10**9)
+    for number in range(1000):
+        topic = TopicCreation(f"{number:022d}", f"topic-{number}", (0,) * 100)
+        ledger.commit(lambda _, new=topic: new)
+    grow(a_ledger(objects, every=CHECKPOINT_EVERY), 11)
+
+    counted = copied(objects)
+    assert sum(cold_open(counted).values()) <= COLD_OPEN_MAX
+    assert sum(len(cluster_topic.partitions) for cluster_topic in _topics(counted)) == 100_002
+
+
+def _topics(objects: AllCounted) -> list[object]:
+    with BucketStore(a_url(objects))._ledger.state() as state:
+        return [*state.topics.values()]
