@@ -54,7 +54,7 @@ DOORS = {
         "times",
     },
     "store": {"job", "source", "store", "transport"},
-    "bucket": {"entries", "extents", "happenings", "maintenance", "rights", "staging", "state", "store"},
+    "bucket": {"entries", "extents", "happenings", "maintenance", "polling", "rights", "staging", "state", "store"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",

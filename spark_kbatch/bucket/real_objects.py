@@ -104,15 +104,18 @@ class RealObjects:
                 "client_options": dict(client_options or {}),
                 **({} if credentials is None else {"credential_provider": credentials}),
             }
-        # No attribute holds what is in the settings.
-        self._client = lambda **retrying: self._opened({**settings, **retrying})
+
+        def client(retrying: Mapping[str, Any]) -> Any:
+            return self._opened({**settings, **retrying})
+
+        self._client = client  # no attribute holds what is in the settings
         self._open()
 
     def _open(self) -> None:
         """Make the clients, which keep what they know of credentials."""
-        self._store = self._creating = self._client()
+        self._store = self._creating = self._client({})
         if self._is_ordered:
-            self._creating = self._client(retry_config=_NO_RETRIES)
+            self._creating = self._client({"retry_config": _NO_RETRIES})
 
     def _opened(self, settings: Mapping[str, Any]) -> Any:
         try:

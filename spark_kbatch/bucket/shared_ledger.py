@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import random
 import threading
@@ -40,7 +41,7 @@ class SharedLedger:
             place: the objects at it.
             cluster_id: of the cluster there.
         """
-        self.address, self._is_closed = address, False
+        self.address, self._is_closed, self._asks = address, False, True
         self.rng = random.Random()
         timing = Timing(now_ms, monotonic_ms, sleep_ms, self.rng)
         self._lock = threading.RLock()  # guards all that follows; none is taken while it is held
@@ -60,10 +61,17 @@ class SharedLedger:
         """
         with self._lock:
             self.ensure_open()
-            if max_age_ms <= 0 or monotonic_ms() - self._followed_ms >= max_age_ms:
+            is_old = max_age_ms <= 0 or monotonic_ms() - self._followed_ms >= max_age_ms
+            if self._asks and is_old:
                 self._ledger.follow()
                 self._followed_ms = monotonic_ms()
             yield self._ledger.state
+
+    def followed(self) -> SharedLedger:
+        """Return the same ledger, but with the state as it was followed last, for which no store is asked."""
+        found = copy.copy(self)
+        found._asks = False  # noqa: SLF001  of the same class
+        return found
 
     def changes(self, topic_id: str) -> dict[int, list[Change]]:
         """Return what is at each offset of a topic, by partition, which the caller does not change.

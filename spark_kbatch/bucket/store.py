@@ -9,6 +9,7 @@ Nothing is kept on this machine.
 
 from __future__ import annotations
 
+import copy
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
@@ -89,8 +90,7 @@ class BucketStore(OwnSource):
         if found is None:
             raise nothing_at(self.address)
         self.cluster_id = found.cluster_id
-        self._ledger = SharedLedger(self.address, place, found.cluster_id)
-        self._topics, self._reads = BucketTopics(self._ledger), BucketReads(self._ledger)
+        self._use(SharedLedger(self.address, place, found.cluster_id))
 
     @property
     def catalog(self) -> BucketCatalog:
@@ -105,6 +105,21 @@ class BucketStore(OwnSource):
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
         self._ledger.close()
+
+    def follow(self) -> int:
+        """Read what is new, by one request if nothing is, and return the number of the last entry."""
+        with self._ledger.state() as state:
+            return state.number
+
+    def followed(self) -> BucketStore:
+        """Return the same store, with topics and ends of partitions as they were followed last."""
+        found = copy.copy(self)
+        found._use(self._ledger.followed())  # noqa: SLF001  of the same class
+        return found
+
+    def _use(self, ledger: SharedLedger) -> None:
+        self._ledger = ledger
+        self._topics, self._reads = BucketTopics(ledger), BucketReads(ledger)
 
     # The source.
 

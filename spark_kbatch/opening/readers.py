@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Store
 
 if TYPE_CHECKING:
+    from spark_kbatch.bucket.polling import StreamPoll
     from spark_kbatch.consumer.stream_planner import StreamPlanner
 
 
@@ -93,8 +94,21 @@ def open_stream(options: ReadOptions) -> StreamPlanner:
         return open_topics(options).source
 
     if bucket_scheme(options.path):  # whose ledger need not be read from the start each time
-        open_source = functools.cache(open_source)
+        open_source = _polled(options)
     return StreamPlanner(options, open_source, monotonic_ms)
+
+
+def _polled(options: ReadOptions) -> Callable[[], Source]:
+    @functools.cache
+    def poll() -> StreamPoll:
+        from spark_kbatch.bucket.polling import StreamPoll  # noqa: PLC0415  only for a bucket
+        from spark_kbatch.bucket.store import BucketStore  # noqa: PLC0415
+
+        store = _store_of(options)
+        assert isinstance(store, BucketStore)
+        return StreamPoll(store, options.poll_ms, monotonic_ms)
+
+    return lambda: poll().source()
 
 
 def with_absolute_path(options: ReadOptions) -> ReadOptions:

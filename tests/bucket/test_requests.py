@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+import spark_kbatch
 from spark_kbatch.bucket.entries import TopicCreation
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.objects import MemoryObjects, ObjectInfo
+from spark_kbatch.bucket.polling import StreamPoll
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.opening.readers import open_stream
 from spark_kbatch.options.read import parse_stream_read_options
@@ -89,14 +91,45 @@ def test_a_poll_of_an_idle_stream_costs_one_request() -> None:
     with cluster.producer() as producer:
         producer.send("events", "a").result()
     given = {"path": cluster._store.address, "subscribe": "events", "startingOffsets": "earliest"}
-    planner = open_stream(parse_stream_read_options(given))
+    planner = open_stream(parse_stream_read_options({**given, "poll.ms": "0"}))
     end = planner.latest(planner.initial())
     objects.taken()
 
     for _ in range(10):
         end = planner.latest(end)
+    assert objects.taken() == {"get ledger": 10}
 
-    assert sum(objects.taken().values()) == 10
+    with cluster.producer() as producer:
+        producer.send("events", "b").result()
+    objects.taken()
+    assert planner.latest(end) != end
+    assert objects.taken() == {"get ledger": 1 + 2}  # the entry, and those after it
+
+
+def test_a_stream_without_news_asks_seldom() -> None:
+    objects, time = AllCounted(), SetTime()
+    store = a_bucket(objects, "events")._store
+    assert isinstance(store, BucketStore)
+    poll = StreamPoll(store, 500, lambda: int(time.now_ms))
+    objects.taken()
+
+    def asked_in(seconds: int) -> int:
+        """Ask for the source a hundred times a second, and return how often the store was asked."""
+        objects.taken()
+        for _ in range(100 * seconds):
+            poll.source()
+            time.now_ms += 10
+        return sum(objects.taken().values())
+
+    assert asked_in(2) <= 8
+    assert asked_in(60) <= 60
+    assert asked_in(60) <= 13
+
+    with spark_kbatch.open(store.address) as other:
+        other.create_topic("more")
+    time.now_ms += 5000
+    assert poll.source().topic_names() == ["events", "more"]
+    assert asked_in(1) <= 5
 
 
 @pytest.mark.parametrize("since", [0, 1, CHECKPOINT_EVERY - 1])
