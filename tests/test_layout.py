@@ -54,7 +54,7 @@ DOORS = {
         "times",
     },
     "store": {"job", "source", "store", "transport"},
-    "bucket": {"entries", "extents", "happenings", "maintenance", "polling", "rights", "staging", "state", "store"},
+    "bucket": {"entries", "extents", "happenings", "inspection", "maintenance", "polling", "rights", "staging", "state", "store"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
@@ -96,7 +96,7 @@ FACES = {
         ROOT, "errors", "model", "opening.readers", "opening.listing", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
-        "bucket.happenings", "bucket.maintenance", "bucket.rights",
+        "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.rights", "bucket.store",
         "spark.demo",
     },
     "testing": {

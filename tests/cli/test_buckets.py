@@ -159,7 +159,7 @@ def test_describe_shows_what_is_read_and_what_waits(url: str) -> None:
     shown = dict(line.split(maxsplit=1) for line in done("describe", url).splitlines()[:6])
     assert shown["topics"] == "1, with 2 partitions"
     assert shown["ledger"].startswith("122 entries, the last one of 20")
-    assert shown["checkpoint"] == "entry 64"
+    assert shown["checkpoint"] == "entry 112"
     assert shown["read"].startswith("120 objects, ")
     assert "120 in events-0, which has the most" in done("describe", url)
 
