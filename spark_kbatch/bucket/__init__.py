@@ -29,11 +29,15 @@ append, and no object that is changed by comparing it first.
     merging       small extents become segments
     garbage       what nothing refers to is deleted
     retention     where partitions start by their settings
+    credentials   from a function of the user's
     urls          the objects at a URL
     checking      whether every batch of a partition is whole
     inspection    what there is in the bucket
+    happenings    what has happened there, entry by entry
+    rights        what the store lets a process do
     maintenance   retention, merging and garbage, in a round
     store         the cluster as a store of the port
+    polling       how often a stream asks for news
 
 What a job writes before it commits lies under names that say which entry was the last when it began. An entry
 `horizon` ends the time in which such a job may commit: what is named below it, and no entry refers to, can be
