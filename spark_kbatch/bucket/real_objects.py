@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -44,6 +45,8 @@ _SECRET_VARIABLES = (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CLIENT_SECRET",
 )  # fmt: skip
+# Lists, deletes of several objects and parts of uploads are refused by other errors than single objects are.
+_DENIED = re.compile(r"status code: 40[13]\b|\bAccessDenied\b")
 _NO_RETRIES = {"max_retries": 0}
 _SCHEMES_WITHOUT_CLIENT = ("memory", "file")
 
@@ -251,14 +254,16 @@ class RealObjects:
         kinds = self._obstore.exceptions
         try:
             yield
-        except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
-            if self._credentials is not None:
-                self._open()  # so that the next request asks for new ones
-            raise ObjectAccessDeniedError(request, name, self._first_line(error)) from None
         except (kinds.BaseError, OSError) as error:
             if isinstance(error, FileNotFoundError):
                 raise
-            raise ObjectStoreError(request, name, self._first_line(error)) from None
+            said = self._first_line(error)
+            is_denied = isinstance(error, (kinds.PermissionDeniedError, kinds.UnauthenticatedError))
+            if not (is_denied or _DENIED.search(said)):
+                raise ObjectStoreError(request, name, said) from None
+            if self._credentials is not None:
+                self._open()  # so that the next request asks for new ones
+            raise ObjectAccessDeniedError(request, name, said) from None
 
     def _first_line(self, error: BaseException) -> str:
         # The rest is the library's own view of the error, which may name headers.

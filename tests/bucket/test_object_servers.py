@@ -8,17 +8,19 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import spark_kbatch
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
 from spark_kbatch.bucket.probe import probe
-from spark_kbatch.bucket.real_objects import RealObjects
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.bucket.real_objects import UPLOAD_PART_BYTES, RealObjects
+from spark_kbatch.cli.main import cli
+from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
 from tests.bucket.test_objects import (
     test_a_list_shows_a_folder_in_the_order_of_names,
     test_an_abandoned_upload_is_not_seen,
@@ -31,7 +33,17 @@ from tests.bucket.test_objects import (
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import values
 from tests.support.kafka import MissingToolError
-from tests.support.object_servers import CLIENT, ObjectServer, azurite, moto, s3mock, versitygw
+from tests.support.object_servers import (
+    AZURE_KEY,
+    CLIENT,
+    KEY,
+    SECRET,
+    ObjectServer,
+    azurite,
+    moto,
+    s3mock,
+    versitygw,
+)
 from tests.support.store_proxy import ALL_FAULTS, LATE_S_MAX, StoreProxy
 
 __all__ = [  # what every store gives, here with the fixture `objects` of this file
@@ -172,6 +184,57 @@ def test_a_long_object_is_put_in_parts_whatever_happens_to_requests(
 
     proxy.faults = {}
     assert objects.get("data/1") == piece * 17
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda objects: objects.get("a"),
+        lambda objects: objects.get_range("a", 0, 1),
+        lambda objects: [*objects.list("a/")],
+        lambda objects: objects.put("a", b""),
+        lambda objects: objects.create("a", b""),
+        lambda objects: objects.delete(["a"]),
+        lambda objects: objects.delete(["a", "b"]),
+        lambda objects: upload_two_parts(objects),
+    ],
+    ids=["get", "get_range", "list", "put", "create", "delete", "delete-two", "upload"],
+)
+def test_what_a_store_denies_is_told_as_that(
+    objects: Objects, proxy: StoreProxy, ask: Callable[[Objects], object]
+) -> None:
+    proxy.faults = {"denied": 1.0}
+    with pytest.raises(ObjectAccessDeniedError):
+        ask(objects)
+
+
+def upload_two_parts(objects: Objects) -> None:
+    upload = objects.upload("a")
+    upload.write(bytes(UPLOAD_PART_BYTES + 1))
+    upload.finish()
+
+
+def test_check_names_rights_as_the_store_does(
+    server: ObjectServer, proxy: StoreProxy, tmp_path: Path
+) -> None:
+    settings = tmp_path / "store.properties"
+    options = server.options(proxy.address)
+    settings.write_text("".join(f"{key}={value}\n" for key, value in options.items()))
+    command = ["check", f"{server.url}-checked", "--command-config", str(settings)]
+
+    allowed = CliRunner().invoke(cli, command)
+    proxy.faults = {"denied": 1.0}
+    denied = CliRunner().invoke(cli, command)
+
+    names = ["blobs/read", "blobs/write"] if server.is_azure else ["s3:ListBucket", "s3:PutObject"]
+    assert allowed.exit_code == 0
+    assert "The store passed.\nNo cluster is there." in allowed.stdout
+    assert denied.exit_code == 1
+    for name in names:
+        assert f"{name}\tyes" in allowed.stdout
+        assert f"{name}\tno" in denied.stdout
+        assert f"{name} is missing: the object store refuses to " in denied.stderr
+    assert not [secret for secret in (KEY, SECRET, AZURE_KEY) if secret in denied.stderr]
 
 
 ATOMIC = ["versitygw", "azurite"]
