@@ -1,0 +1,353 @@
+"""Keys and values as columns: what a read decides about them once, and what its tasks decode with.
+
+A read is loaded once: then the schema that its values are read as is looked up, and pinned. The plan carries it to the
+tasks, together with all versions of the subject, so that a task asks the registry for nothing but ids that were
+registered since; a stream looks for these itself, at most once a minute.
+
+    pinned(options)              asks the registry; the columns of the read's rows, with their types
+    PinnedColumns.projected      of these, what a user's schema names
+    PinnedColumns.typed          the decoders, in a task
+    NewSchemas                   what a stream's subjects have got since
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from spark_kbatch import clock
+from spark_kbatch.consumer.rows import BYTES, ROW_SCHEMA, TypedColumn, TypedColumns, row_schema
+from spark_kbatch.errors import (
+    ConfigError,
+    SchemaError,
+    SchemaNotFoundError,
+    SchemaRegistryError,
+)
+from spark_kbatch.options import arguments
+from spark_kbatch.options.values import (
+    NO_VALUE_OPTIONS,
+    PERMISSIVE,
+    ColumnOptions,
+    SchemaChoice,
+    ValueOptions,
+    parse_value_keywords,
+)
+
+if TYPE_CHECKING:
+    from spark_kbatch.registry.schemas import RegisteredSchema, SchemaRegistry
+    from spark_kbatch.values.avro_schema import Schema
+    from spark_kbatch.values.projection import Wanted
+
+logger = logging.getLogger(__name__)
+
+# What a column is read as, with the name of the column.
+NewSchema: TypeAlias = tuple[str, "RegisteredSchema"]
+
+_NO_ID = -1  # of a schema that is no registry's
+_KNOWN_MAX = 1 << 20  # characters of schemas that a plan carries for a column
+_VERSIONS_MAX = 200  # each of which is a request
+_MINUTE_MS = 60_000
+
+IN_OPTIONS = "with the option mode=PERMISSIVE such a {column} is null, and {column}_error says why"
+AS_TEXT = 'read it as bytes, without text=True, or with text="replace"'
+IN_ARGUMENTS = 'with mode="PERMISSIVE" such a {column} is null, and {column}_error says why'
+
+
+@dataclass(frozen=True)
+class PinnedColumn:
+    """What the keys or the values of one read are read as."""
+
+    options: ColumnOptions
+    reader: RegisteredSchema | None = None  # of Avro
+    wanted: Wanted = field(default_factory=dict)  # part of it; all if empty
+    renames: bool = (
+        False  # whether fields get the names that are wanted, where these differ in case
+    )
+    known: tuple[RegisteredSchema, ...] = ()  # that may have written values
+
+    @property
+    def name(self) -> str:
+        """The column's name."""
+        return self.options.column
+
+    def reader_schema(self) -> Schema:
+        """Return the schema that values are read as; raises SchemaError."""
+        from spark_kbatch.values.projection import project  # noqa: PLC0415  planning without a format
+
+        assert self.reader is not None
+        return project(parsed(self.reader), self.wanted, renames=self.renames)
+
+    def type(self) -> pa.DataType:
+        """Return the type of the column; raises SchemaError."""
+        if self.reader is None:
+            return pa.string()
+        from spark_kbatch.values.layout import arrow_type  # noqa: PLC0415
+
+        return arrow_type(self.reader_schema())
+
+
+@dataclass(frozen=True)
+class PinnedColumns:
+    """What one read decided about keys and values; a plan carries it to the tasks."""
+
+    options: ValueOptions = NO_VALUE_OPTIONS
+    columns: tuple[PinnedColumn, ...] = ()
+    schema: pa.Schema = ROW_SCHEMA  # of all columns of rows
+
+    def projected(self, wanted: Mapping[str, Wanted]) -> PinnedColumns:
+        """Return the same with those fields alone that are wanted, which get the names that they have there.
+
+        Raises:
+            SchemaError: a schema lacks a field; names the nearest.
+        """
+        columns = tuple(
+            replace(one, wanted=wanted[one.name], renames=True)
+            if one.reader is not None and wanted.get(one.name)
+            else one
+            for one in self.columns
+        )
+        return _pinned(self.options, columns)
+
+    def typed(self, new: Iterable[NewSchema] = (), *, remedy: str = IN_OPTIONS) -> TypedColumns:
+        """Return what keys and values become.
+
+        Args:
+            new: schemas that are known since.
+            remedy: what an error says to do.
+        """
+        if not self.columns:
+            return BYTES
+        from spark_kbatch.opening.avro_columns import AvroColumn  # noqa: PLC0415  loads the kernels
+        from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415
+
+        by_name: dict[str, TypedColumn] = {}
+        for column in self.columns:
+            if column.reader is None:
+                by_name[column.name] = TextDecoder()
+            else:
+                known = [*column.known, *(schema for name, schema in new if name == column.name)]
+                by_name[column.name] = AvroColumn(column, known, self.options.registry)
+        is_permissive = self.options.mode == PERMISSIVE
+        return TypedColumns(self.schema, by_name, is_permissive, remedy)
+
+
+def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) -> TypedColumns:
+    """Return what the arguments of a read in Python make of keys and values.
+
+    Args:
+        text: whether keys and values without a format are text: True, False or "replace".
+        registry, keywords: as for `parse_value_keywords`.
+        topics: that are read, from which a subject follows; a pattern names none.
+
+    Raises:
+        ConfigError: an argument is not accepted.
+        SchemaRegistryError: as `pinned`.
+    """
+    if not isinstance(text, bool) and (not isinstance(text, str) or text != "replace"):
+        arguments.refuse("text", text, "True, False, 'replace'")
+    columns = PinnedColumns()
+    if keywords or registry is not None:
+        names = [] if isinstance(topics, re.Pattern) else arguments.topic_names("topics", topics)
+        columns = pinned(parse_value_keywords(registry, keywords, names))
+    typed = columns.typed(remedy=IN_ARGUMENTS)
+    return _with_text(typed, text) if text else typed
+
+
+def _with_text(typed: TypedColumns, text: Literal[True, "replace"]) -> TypedColumns:
+    """Return the same with the columns that are bytes as text."""
+    from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415
+
+    decoder = TextDecoder("strict" if text is True else "replace")
+    names = [name for name in ("key", "value") if name not in typed.by_name]
+    schema = pa.schema(
+        [pa.field(one.name, pa.string()) if one.name in names else one for one in typed.schema]
+    )
+    remedy = typed.remedy if typed.by_name else AS_TEXT
+    return replace(
+        typed,
+        schema=schema,
+        by_name={**dict.fromkeys(names, decoder), **typed.by_name},
+        remedy=remedy,
+    )
+
+
+def pinned(options: ValueOptions) -> PinnedColumns:
+    """Decide what keys and values are read as.
+
+    Raises:
+        ConfigError: a schema is none, or one that cannot be read as columns.
+        SchemaRegistryError: the registry does not have it, or cannot be asked.
+    """
+    if not options.typed:
+        return PinnedColumns()
+    return _pinned(options, tuple(_pinned_column(one, options) for one in options.typed))
+
+
+def _pinned(options: ValueOptions, columns: tuple[PinnedColumn, ...]) -> PinnedColumns:
+    types = {}
+    for column in columns:
+        try:
+            types[column.name] = column.type()
+        except SchemaError as error:
+            raise replace(error, reason=f"{error.reason} ({_said(column)})") from None
+    avro = [one.name for one in columns if one.reader is not None]
+    schema = row_schema(
+        types,
+        with_schema_id=avro if options.include_schema_id else [],
+        with_bytes=options.include_bytes,
+        with_errors=options.mode == PERMISSIVE,
+    )
+    return PinnedColumns(options, columns, schema)
+
+
+def _said(column: PinnedColumn) -> str:
+    """Return which schema a column is read as, for errors."""
+    choice = column.options.schema
+    if choice.kind == "file":
+        return f"{column.name}.schema=file:{choice.text}"
+    if choice.kind == "text":
+        return f"the schema in {column.name}.schema"
+    assert column.reader is not None
+    version = f", version {column.reader.version} of {column.reader.subject!r}"
+    return f"schema id {column.reader.id}{version if column.reader.version else ''}"
+
+
+def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn:
+    if column.format == "string":
+        return PinnedColumn(column)
+    from spark_kbatch.values.projection import wanted_fields  # noqa: PLC0415
+
+    registry = None
+    if options.registry is not None:
+        from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
+
+        registry = registry_of(options.registry)
+    reader = _reader(column, registry)
+    unreadable = why_unreadable(reader)
+    if unreadable:
+        raise ConfigError(f"option '{column.column}.schema': schema id {reader.id}: {unreadable}")
+    known: tuple[RegisteredSchema, ...] = ()
+    if registry is not None and column.framing == "confluent":
+        known = _versions(registry, column.subject, but=[reader]) if column.subject else ()
+        known += (reader,) if reader.id != _NO_ID else ()
+    fields = wanted_fields(options.fields) if column.column == "value" else {}
+    return PinnedColumn(column, reader, fields, known=known)
+
+
+def _reader(column: ColumnOptions, registry: SchemaRegistry | None) -> RegisteredSchema:
+    """Return the schema that a column is read as."""
+    from spark_kbatch.registry import schemas  # noqa: PLC0415
+
+    choice = column.schema
+    match choice:
+        case SchemaChoice("text", text=text):
+            return schemas.RegisteredSchema(_NO_ID, schemas.Schema(text))
+        case SchemaChoice("file", text=path):
+            return schemas.RegisteredSchema(_NO_ID, schemas.Schema(_content(column, path)))
+    assert registry is not None  # the options were checked
+    if choice.kind == "id":
+        return registry.by_id(choice.number, column.subject)
+    return registry.version(
+        column.subject, choice.number if choice.kind == "version" else schemas.LATEST_VERSION
+    )
+
+
+def _content(column: ColumnOptions, path: str) -> str:
+    from spark_kbatch.files import Files  # noqa: PLC0415
+
+    try:
+        return Files().read(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"option '{column.column}.schema' is 'file:{path}', which cannot be read: {reason}"
+        ) from None
+
+
+def _versions(
+    registry: SchemaRegistry, subject: str, *, but: Iterable[RegisteredSchema]
+) -> tuple[RegisteredSchema, ...]:
+    """Return the versions of a subject, deleted ones too, the newest of them where they are many.
+
+    Args:
+        but: schemas that are known already.
+    """
+    versions = {one.version for one in but}
+    size = sum(map(_size, but))
+    found: list[RegisteredSchema] = []
+    try:
+        numbers = registry.versions(subject, deleted=True)
+    except SchemaNotFoundError:
+        return ()
+    for number in sorted(set(numbers) - versions, reverse=True)[:_VERSIONS_MAX]:
+        try:
+            schema = registry.version(subject, number)
+        except SchemaNotFoundError:  # deleted for good since
+            continue
+        size += _size(schema)
+        if size > _KNOWN_MAX:
+            break
+        found.append(schema)
+    return tuple(found)
+
+
+def _size(schema: RegisteredSchema) -> int:
+    return len(schema.schema.text) + sum(len(one.text) for one in schema.referenced)
+
+
+def parsed(schema: RegisteredSchema) -> Schema:
+    """Return a schema of a registry as a graph of types; raises SchemaError."""
+    from spark_kbatch.values.avro_schema import parse  # noqa: PLC0415
+
+    return parse(schema.schema.text, [one.text for one in schema.referenced])
+
+
+def why_unreadable(schema: RegisteredSchema) -> str:
+    """Return why no value of a schema can be read; empty if that is not known."""
+    if schema.schema.type != "AVRO":
+        return f"it is a schema of type {schema.schema.type}, and not of Avro"
+    if schema.encrypts:
+        return "a rule of the schema has clients encrypt its values, which cannot be read here"
+    return ""
+
+
+class NewSchemas:
+    """The schemas that the subjects of a stream have got since it was started."""
+
+    def __init__(
+        self, columns: PinnedColumns, *, monotonic_ms: Callable[[], int] = clock.monotonic_ms
+    ) -> None:
+        self._columns, self._monotonic_ms = columns, monotonic_ms
+        self._known = {one.name: list(one.known) for one in columns.columns}
+        self._new: list[NewSchema] = []
+        self._asked_at_ms = monotonic_ms()
+
+    def found(self) -> tuple[NewSchema, ...]:
+        """Return all new schemas so far; the registry is asked at most once a minute.
+
+        A registry that does not answer stops no query: tasks ask for ids that they do not know.
+        """
+        registry_options = self._columns.options.registry
+        now_ms = self._monotonic_ms()
+        if registry_options is not None and now_ms - self._asked_at_ms >= _MINUTE_MS:
+            from spark_kbatch.registry.known import registry_of  # noqa: PLC0415
+
+            self._asked_at_ms = now_ms
+            registry = registry_of(registry_options)
+            for column in self._columns.columns:
+                known = self._known[column.name]
+                if column.options.framing != "confluent" or not column.options.subject:
+                    continue
+                try:
+                    found = _versions(registry, column.options.subject, but=known)
+                except SchemaRegistryError as error:
+                    logger.warning("%s; going on without its new schemas", error)
+                    continue
+                known += found
+                self._new += [(column.name, one) for one in found]
+        return tuple(self._new)
