@@ -13,6 +13,7 @@ KBatchError
   DataLossError                     what was asked, what is left, why
   CorruptRecordError                path, position, expected, found
   RecordDeserializationError        topic, partition, offset, column, schema id; not what it is read as
+  InvalidValueError (also ValueError) row, path; a row of an array that does not fit its schema
   RecordTooLargeError               size_in_bytes, limit
   InvalidTimestampError
     InvalidTimestampTypeError       a producer set the time of the append, which only a log sets
@@ -256,6 +257,21 @@ class RecordDeserializationError(KBatchError):
             f"the {self.column} of {self.topic}-{self.partition} at offset {self.offset} cannot be decoded: "
             f"{at}{self.reason}{beside}{remedy}"
         )
+
+
+@dataclass(eq=False, repr=False)
+class InvalidValueError(KBatchError, ValueError):
+    """A row of an array that cannot be decoded, or encoded, as its schema asks."""
+
+    row: int
+    reason: str
+    path: str = ""  # of the field; empty for the whole value
+    schema_id: int = -1  # of the schema that wrote it; -1 where none is named
+
+    def __str__(self) -> str:
+        at = f"{self.path}: " if self.path else ""
+        by = f" (schema id {self.schema_id})" if self.schema_id >= 0 else ""
+        return f"row {self.row}: {at}{self.reason}{by}"
 
 
 def _created_with(topic: str, option: str) -> str:

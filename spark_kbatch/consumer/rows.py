@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from spark_kbatch.errors import ConfigError, InvalidTimestampError, RecordDeserializationError
+from spark_kbatch.errors import ConfigError, InvalidTimestampError
 from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.record.codec import RECORD_SCHEMA
@@ -72,6 +72,26 @@ class TypedColumn(Protocol):
 
     def decode(self, array: pa.Array) -> Decoded:
         """Decode byte strings; raises OverflowError if the values do not fit into one array."""
+
+
+class DecodedColumn:
+    """A key or value column that was decoded, and its parts."""
+
+    def __init__(self, found: Decoded, texts: Mapping[int, str]) -> None:
+        """Take what was decoded, and the errors of rows that are null for that."""
+        self._found, self._texts = found, texts
+
+    def part(self, part: str = "") -> pa.Array:
+        """Return the values; the schema ids for "schema_id", or the texts of errors for "error"."""
+        count = len(self._found.values)
+        if part == _SCHEMA_ID:
+            ids = self._found.schema_ids
+            return pa.array(ids, pa.int32(), mask=ids < 0)
+        if part == _ERROR:
+            if not self._texts:
+                return pa.nulls(count, pa.string())
+            return pa.array([self._texts.get(row) for row in range(count)], pa.string())
+        return self._found.values
 
 
 @dataclass(frozen=True)
@@ -203,7 +223,7 @@ class Rows:
         yield rows
 
     def _arrays(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> list[pa.Array]:
-        decoded: dict[str, _DecodedColumn] = {}
+        decoded: dict[str, DecodedColumn] = {}
         arrays = []
         for name, source, part in self._columns:
             if name == "topic":
@@ -217,73 +237,11 @@ class Rows:
                 arrays.append(batch.column(source))
             else:
                 if source not in decoded:
-                    decoded[source] = self._decoded(batch, source, topic_partition)
+                    decoded[source] = self._typed.decoded(
+                        batch, source, topic_partition, self._headers_of
+                    )
                 arrays.append(decoded[source].part(part))
         return arrays
-
-    def _decoded(
-        self, batch: pa.RecordBatch, name: str, topic_partition: TopicPartition
-    ) -> _DecodedColumn:
-        found = self._typed.by_name[name].decode(batch.column(name))
-        texts: dict[int, str] = {}
-        if found.errors:
-            offsets = batch.column("offset")
-            errors = found.errors if self._typed.is_permissive else found.errors[:1]
-            reasons = self._reasons_in_headers(errors, offsets, name, topic_partition)
-            for error in errors:
-                offset = offsets[error.row].as_py()
-                told = RecordDeserializationError(
-                    *topic_partition, offset, name, reasons.get(offset, error.reason), error.path,
-                    -1 if error.position is None else error.position,
-                    -1 if error.schema_id is None else error.schema_id,
-                    "" if self._typed.is_permissive else self._typed.remedy.format(column=name),
-                )  # fmt: skip
-                if not self._typed.is_permissive:
-                    raise told
-                texts[error.row] = str(told)
-        return _DecodedColumn(found, texts)
-
-    def _reasons_in_headers(
-        self,
-        errors: Sequence[RowError],
-        offsets: pa.Array,
-        name: str,
-        topic_partition: TopicPartition,
-    ) -> dict[int, str]:
-        """Return, by offset, why records cannot be decoded whose schema is named in a header."""
-        if self._headers_of is None:
-            return {}
-        from spark_kbatch.values.framing import named_in_header  # noqa: PLC0415  needed for bad records only
-
-        bad = {offsets[error.row].as_py() for error in errors}
-        reasons = {}
-        wanted = OffsetRange(topic_partition, min(bad), max(bad) + 1)
-        for records in self._headers_of(wanted):
-            numbers, headers = records.column("offset").to_pylist(), records.column("headers")
-            for row, offset in enumerate(numbers):
-                reason = named_in_header(name, headers[row].as_py()) if offset in bad else ""
-                if reason:
-                    reasons[offset] = reason
-        return reasons
-
-
-class _DecodedColumn:
-    """A key or value column that was decoded, and its parts."""
-
-    def __init__(self, found: Decoded, texts: Mapping[int, str]) -> None:
-        self._found, self._texts = found, texts
-
-    def part(self, part: str) -> pa.Array:
-        """Return the values, the schema ids or the errors."""
-        count = len(self._found.values)
-        if part == _SCHEMA_ID:
-            ids = self._found.schema_ids
-            return pa.array(ids, pa.int32(), mask=ids < 0)
-        if part == _ERROR:
-            if not self._texts:
-                return pa.nulls(count, pa.string())
-            return pa.array([self._texts.get(row) for row in range(count)], pa.string())
-        return self._found.values
 
 
 def _column(name: str, typed: TypedColumns) -> _Column:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -214,19 +214,36 @@ class TopicReader:
         *,
         topic_id: str = "",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+        typed: TypedColumns = BYTES,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of an offset range of one topic, as `reading.read_range` does.
 
         Args:
             topic_id: of the topic to read; by default of the one that has the name when the first rows
                 are taken.
+            typed: what keys and values become; the columns then have the offset too.
         """
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
+
+        def headers_of(some: OffsetRange) -> Iterator[pa.RecordBatch]:
+            return self.read_range(
+                some,
+                ["offset", "headers"],
+                isolation,
+                topic_id=topic_id,
+                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            )
+
         with self.source.fetcher(wanted, topic_id) as fetcher:
-            yield from reading.read_range(
+            for batch in reading.read_range(
                 fetcher, wanted, columns, isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            )  # fmt: skip
+            ):  # fmt: skip
+                for name in typed.by_name.keys() & set(columns):
+                    found = typed.decoded(batch, name, wanted.topic_partition, headers_of)
+                    place = batch.schema.get_field_index(name)
+                    batch = batch.set_column(place, name, found.part())
+                yield batch
 
     def offset_ranges(
         self,

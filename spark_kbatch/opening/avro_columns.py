@@ -1,17 +1,68 @@
-"""A column of Avro: its decoder, and the registry that knows what the decoder does not."""
+"""A column of Avro: its decoder, and the registry that knows what the decoder does not.
+
+AvroColumn      values as one type, that of the reader's schema
+WrittenAsJson   values as JSON, each as the schema has it that wrote it: what people look at
+ReadAsJson      values as JSON, all of one type
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 
+from spark_kbatch.consumer.rows import TypedColumn
 from spark_kbatch.errors import SchemaError, SchemaNotFoundError
 from spark_kbatch.opening.values import PinnedColumn, parsed, why_unreadable
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.registry.known import registry_of
 from spark_kbatch.registry.schemas import RegisteredSchema
+from spark_kbatch.terminal import to_json
 from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues
+from spark_kbatch.values.avro_schema import PrimitiveSchema, Schema
+from spark_kbatch.values.flat import strings_of
+from spark_kbatch.values.framing import NO_SCHEMA_ID, split
+from spark_kbatch.values.plain import plain
+
+_ANY = PrimitiveSchema("null")  # stands in for the schema of values that cannot be read
+
+
+class WritersSchemas:
+    """The schemas that wrote values, by their ids."""
+
+    def __init__(
+        self,
+        registry: RegistryOptions | None,
+        subject: str,
+        known: Iterable[RegisteredSchema] = (),
+    ) -> None:
+        """Ask a registry for ids in the context of a subject, but for schemas that are known."""
+        self._registry, self._subject = registry, subject
+        self._known = {one.id: one for one in known}
+
+    def of(self, schema_id: int) -> Schema | str:
+        """Return the schema of an id, or why its values cannot be read.
+
+        Raises:
+            SchemaRegistryError: the registry does not answer, or refuses to.
+        """
+        try:
+            schema = self._known.get(schema_id) or self._asked(schema_id)
+            return why_unreadable(schema) or parsed(schema)
+        except SchemaNotFoundError as error:
+            if schema_id == 0:
+                return f"{error}; an id of 0 looks like Apicurio's framing, with ids of 8 bytes"
+            return str(error)
+        except SchemaError as error:
+            return f"its schema is none that can be used: {error}"
+
+    def _asked(self, schema_id: int) -> RegisteredSchema:
+        assert self._registry is not None  # which Confluent's framing needs
+        registry = registry_of(self._registry)
+        if schema_id < 0:
+            raise SchemaNotFoundError(registry.name, f"schema id {schema_id}", "no id is negative")
+        return registry.by_id(schema_id, self._subject)
 
 
 class AvroColumn:
@@ -35,8 +86,7 @@ class AvroColumn:
         """
         assert column.reader is not None
         self._decoder = AvroDecoder(column.reader_schema())
-        self._known = {one.id: one for one in known}
-        self._registry, self._subject = registry, column.options.subject
+        self._schemas = WritersSchemas(registry, column.options.subject, known)
         self._only_writer: int | None = None
         if column.options.framing == "none":
             self._only_writer = column.reader.id
@@ -51,28 +101,64 @@ class AvroColumn:
         """
         if self._only_writer is None:
             for schema_id in self._decoder.missing(array):
-                self._add(schema_id)
+                found = self._schemas.of(schema_id)
+                if isinstance(found, str):
+                    self._decoder.add_unreadable(schema_id, found)
+                else:
+                    self._decoder.add_writer(schema_id, found)
         return self._decoder.decode(array, schema_id=self._only_writer)
 
-    def _add(self, schema_id: int) -> None:
-        """Make the values of a schema readable, or have the decoder say why they are not."""
-        try:
-            schema = self._known.get(schema_id) or self._asked(schema_id)
-            unreadable = why_unreadable(schema)
-            if not unreadable:
-                self._decoder.add_writer(schema_id, parsed(schema))
-                return
-        except SchemaNotFoundError as error:
-            unreadable = str(error)
-            if schema_id == 0:
-                unreadable += "; an id of 0 looks like Apicurio's framing, with ids of 8 bytes"
-        except SchemaError as error:
-            unreadable = f"its schema is none that can be used: {error}"
-        self._decoder.add_unreadable(schema_id, unreadable)
 
-    def _asked(self, schema_id: int) -> RegisteredSchema:
-        assert self._registry is not None  # which Confluent's framing needs
-        registry = registry_of(self._registry)
-        if schema_id < 0:
-            raise SchemaNotFoundError(registry.name, f"schema id {schema_id}", "no id is negative")
-        return registry.by_id(schema_id, self._subject)
+class ReadAsJson:
+    """Decodes keys or values into JSON text, all of the type of one reader's schema."""
+
+    def __init__(self, column: TypedColumn) -> None:
+        self._column = column
+
+    def decode(self, array: pa.Array) -> DecodedValues:
+        """Decode values; raises as `AvroColumn.decode`."""
+        found = self._column.decode(array)
+        texts = [None if one is None else to_json(one) for one in plain(found.values)]
+        return DecodedValues(pa.array(texts, pa.string()), found.schema_ids, tuple(found.errors))
+
+
+class WrittenAsJson:
+    """Decodes keys or values into JSON text, each as its own writer's schema has it."""
+
+    def __init__(self, registry: RegistryOptions) -> None:
+        self._schemas = WritersSchemas(registry, "")
+        self._decoders: dict[int, AvroDecoder] = {}
+
+    def decode(self, array: pa.Array) -> DecodedValues:
+        """Decode values; raises as `AvroColumn.decode`."""
+        framed = split(strings_of(array))
+        texts: list[str | None] = [None] * len(array)
+        errors = []
+        for schema_id in np.unique(framed.schema_ids).tolist():
+            rows = np.flatnonzero(framed.schema_ids == schema_id)
+            decoder = self._decoder(schema_id)
+            decoded = decoder.decode(array.take(pa.array(rows)))
+            errors += [one._replace(row=int(rows[one.row])) for one in decoded.errors]
+            for row, value in zip(rows.tolist(), plain(decoded.values), strict=True):
+                texts[row] = None if array[row].as_py() is None else to_json(value)
+        return DecodedValues(pa.array(texts, pa.string()), framed.schema_ids, tuple(sorted(errors)))
+
+    def _decoder(self, schema_id: int) -> AvroDecoder:
+        if schema_id not in self._decoders:
+            self._decoders[schema_id] = self._made(schema_id)
+        return self._decoders[schema_id]
+
+    def _made(self, schema_id: int) -> AvroDecoder:
+        """Return the decoder of values that a schema wrote; of all others, one whose rows are errors."""
+        found = _ANY if schema_id == NO_SCHEMA_ID else self._schemas.of(schema_id)
+        if not isinstance(found, str):
+            try:
+                decoder = AvroDecoder(found)
+            except SchemaError as error:
+                found = f"its schema is none that can be shown: {error}"
+            else:
+                decoder.add_writer(schema_id, found)
+                return decoder
+        decoder = AvroDecoder(_ANY)
+        decoder.add_unreadable(schema_id, found)
+        return decoder

@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ from spark_kbatch.errors import (
     SchemaRegistryError,
 )
 from spark_kbatch.options import arguments
+from spark_kbatch.options.registry import parse_registry_options
 from spark_kbatch.options.values import (
     NO_VALUE_OPTIONS,
     PERMISSIVE,
@@ -36,6 +37,7 @@ from spark_kbatch.options.values import (
     SchemaChoice,
     ValueOptions,
     parse_value_keywords,
+    registry_keys,
 )
 
 if TYPE_CHECKING:
@@ -158,6 +160,87 @@ def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) 
     return _with_text(typed, text) if text else typed
 
 
+def shown_as_json(
+    registry: Any, keywords: Mapping[str, Any], topic: str, *, remedy: str
+) -> TypedColumns:
+    """Return what makes JSON of keys and values: of Avro that names its schemas, each value as that one has it.
+
+    Args:
+        registry, keywords: as for `parse_value_keywords`, with the registry's own options.
+        topic: from which a subject follows.
+        remedy: what an error says to do.
+
+    Raises:
+        ConfigError: an argument is not accepted.
+        SchemaRegistryError: as `pinned`.
+    """
+    options = parse_value_keywords(registry, keywords, [topic])
+    if not options.typed:
+        return BYTES
+    from spark_kbatch.opening.avro_columns import ReadAsJson, WrittenAsJson  # noqa: PLC0415
+
+    by_name: dict[str, TypedColumn] = {}
+    for column in options.typed:
+        is_chosen = f"{column.column}_schema" in keywords
+        if options.registry is not None and column.framing == "confluent" and not is_chosen:
+            by_name[column.column] = WrittenAsJson(options.registry)
+        else:
+            one = PinnedColumns(options, (_pinned_column(column, options),)).typed()
+            by_name[column.column] = ReadAsJson(one.by_name[column.column])
+    return TypedColumns(by_name=by_name, remedy=remedy)
+
+
+class SubjectVersion(NamedTuple):
+    """A version of a subject, for people."""
+
+    subject: str
+    version: int
+    schema_id: int
+    type: str
+    text: str
+    references: tuple[tuple[str, str, int], ...]
+    is_deleted: bool
+
+
+def subject_versions(registry: Any, subject: str) -> list[SubjectVersion]:
+    """Return the versions of a subject, deleted ones too.
+
+    Args:
+        registry: as for `parse_value_keywords`.
+
+    Raises:
+        SchemaNotFoundError: there is no such subject.
+        SchemaRegistryError: the registry does not answer, or refuses to.
+    """
+    options = parse_registry_options(registry_keys(registry))
+    if options is None:
+        raise ConfigError("no registry is given")
+    from spark_kbatch.registry.known import registry_of  # noqa: PLC0415
+
+    there = registry_of(options)
+    numbers = there.versions(subject, deleted=True)
+    try:
+        kept = set(there.versions(subject))
+    except SchemaNotFoundError:  # all are deleted
+        kept = set()
+    found = []
+    for number in numbers:
+        one = there.version(subject, number)
+        references = tuple((name, of, version) for name, of, version in one.schema.references)
+        found.append(
+            SubjectVersion(
+                subject,
+                number,
+                one.id,
+                one.schema.type,
+                one.schema.text,
+                references,
+                number not in kept,
+            )
+        )
+    return found
+
+
 def _with_text(typed: TypedColumns, text: Literal[True, "replace"]) -> TypedColumns:
     """Return the same with the columns that are bytes as text."""
     from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415
@@ -217,16 +300,30 @@ def _said(column: PinnedColumn) -> str:
     return f"schema id {column.reader.id}{version if column.reader.version else ''}"
 
 
+def _registry(options: ValueOptions) -> SchemaRegistry | None:
+    if options.registry is None:
+        return None
+    from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
+
+    return registry_of(options.registry)
+
+
+def schema_of(column: ColumnOptions, options: ValueOptions) -> RegisteredSchema:
+    """Return the schema that the options of a column choose; its id is below 0 if it is no registry's.
+
+    Raises:
+        ConfigError: a file cannot be read.
+        SchemaRegistryError: the registry does not have it, or cannot be asked.
+    """
+    return _reader(column, _registry(options))
+
+
 def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn:
     if column.format == "string":
         return PinnedColumn(column)
     from spark_kbatch.values.projection import wanted_fields  # noqa: PLC0415
 
-    registry = None
-    if options.registry is not None:
-        from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
-
-        registry = registry_of(options.registry)
+    registry = _registry(options)
     reader = _reader(column, registry)
     unreadable = why_unreadable(reader)
     if unreadable:

@@ -17,6 +17,7 @@ import pytest
 import spark_kbatch
 from spark_kbatch import Cluster, ConfigError, RecordDeserializationError
 from spark_kbatch.errors import (
+    InvalidValueError,
     SchemaError,
     SchemaNotFoundError,
     SchemaRegistryError,
@@ -340,3 +341,65 @@ def test_what_the_registry_lacks_is_an_error_at_once(cluster: Cluster, fake: Fak
         read(cluster, topic, fake, value_schema=f"id:{NO_SCHEMA}")
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read(cluster, topic, fake, value_schema="file:/nowhere.avsc")
+
+
+# Arrays without a topic.
+
+
+def test_an_array_of_any_origin_is_decoded(fake: FakeRegistry) -> None:
+    array = pa.chunked_array([[GOOD, None], [b"{}", GOOD]], pa.large_binary())
+    given: dict[str, Any] = {"registry": fake.url, "value_subject": SUBJECT}
+
+    found = spark_kbatch.decode_values(array, mode="PERMISSIVE", **given)
+    assert found.values.to_pylist() == [COLUMN, None, None, COLUMN]
+    assert found.schema_ids.tolist() == [7, -1, -1, 7]
+    assert [(one.row, "looks like JSON" in str(one)) for one in found.errors] == [(2, True)]
+    with pytest.raises(
+        InvalidValueError, match="row 2: the value is not in Confluent's framing"
+    ) as told:
+        spark_kbatch.decode_values(array, **given)
+    assert told.value.row == 2
+    with pytest.raises(ConfigError, match="array is int64"):
+        spark_kbatch.decode_values(pa.array([1]), **given)
+
+
+def test_a_table_is_encoded_and_comes_back(cluster: Cluster, fake: FakeRegistry) -> None:
+    rows = [
+        {"id": n, "name": f"n{n}", "customer": {"id": n, "city": "Rome"}, "note": None}
+        for n in range(5)
+    ]
+    table = pa.Table.from_pylist(rows)
+    values = spark_kbatch.encode_values(table, registry=fake.url, value_subject=SUBJECT)
+    topic = f"orders-{next(_topics)}"
+    cluster.create_topic(topic)
+    with cluster.producer() as producer:
+        producer.send_arrow(topic, {"value": values})
+
+    assert read(cluster, topic, fake, include_schema_id=True)["value"].to_pylist() == rows
+    assert values[0].as_py()[:5] == framed(9, b"")
+    with pytest.raises(SchemaError, match="note"):
+        spark_kbatch.encode_values(
+            table, registry=fake.url, value_subject=SUBJECT, value_schema="version:1"
+        )
+    with pytest.raises(InvalidValueError, match="row 1: name: the value is null"):
+        spark_kbatch.encode_values(
+            pa.table({"name": ["a", None]}),
+            value_schema=a_record(("name", "string")), value_framing="none",
+        )  # fmt: skip
+
+
+def test_a_schema_is_registered_only_if_that_is_asked_for(fake: FakeRegistry) -> None:
+    schema = a_record(("name", "string"), name="Person")
+    given: dict[str, Any] = {
+        "registry": fake.url, "value_subject": "people", "value_schema": schema,
+    }  # fmt: skip
+    table = pa.table({"name": ["a"]})
+    with pytest.raises(SchemaNotFoundError, match="the version of subject 'people' with a schema"):
+        spark_kbatch.encode_values(table, **given)
+
+    (value,) = spark_kbatch.encode_values(table, auto_register=True, **given).to_pylist()
+    assert spark_kbatch.encode_values(table, **given).to_pylist() == [value]
+    found = spark_kbatch.decode_values(pa.array([value]), registry=fake.url, value_subject="people")
+    assert found.values.to_pylist() == [{"name": "a"}]
+    bare = spark_kbatch.encode_values(table, value_schema=schema)
+    assert bare.to_pylist() == [b"\x02a"]
