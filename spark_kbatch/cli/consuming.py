@@ -35,7 +35,7 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
 )
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
-from spark_kbatch.opening.values import BYTES, shown_as_json
+from spark_kbatch.opening.values import shown_as_json
 from spark_kbatch.options.values import parse_value_keywords
 from spark_kbatch.record.lines import Kind, Layout, Lines, Style
 from spark_kbatch.terminal import visible
@@ -267,8 +267,6 @@ class _AsJson:
 
     def of(self, topic_partition: TopicPartition, *, names_it: bool) -> Any:
         """Return what makes JSON of the keys and values of a partition."""
-        if not self._columns:
-            return BYTES
         where = f"{topic_partition.topic}:{topic_partition.partition}:" if names_it else ""
         remedy = f"go on after it with --start {where}{{after}}, or leave out --{{column}}-format"
         return shown_as_json(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from spark_kbatch.errors import ConfigError, InvalidTimestampError
+from spark_kbatch.errors import ConfigError, InvalidTimestampError, RecordDeserializationError
 from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.record.codec import RECORD_SCHEMA
@@ -101,9 +101,68 @@ class TypedColumns:
     schema: pa.Schema = ROW_SCHEMA
     by_name: Mapping[str, TypedColumn] = field(default_factory=dict)  # of key, value
     is_permissive: bool = False
-    remedy: str = (
-        ""  # what to do about a key or a value that cannot be decoded; {column} is its name
-    )
+    remedy: str = ""  # about a bad key or value; {column} is its name, {after} the next offset
+
+    def decoded(
+        self,
+        batch: pa.RecordBatch,
+        name: str,
+        topic_partition: TopicPartition,
+        headers_of: HeadersOf | None = None,
+    ) -> DecodedColumn:
+        """Decode a column of records, which have their offsets too.
+
+        Args:
+            batch: the records.
+            name: the column, of `by_name`.
+            topic_partition: where they are.
+            headers_of: asked for the headers of records that cannot be decoded: they may say why.
+
+        Raises:
+            RecordDeserializationError: a key or a value that cannot be decoded, unless such are null.
+            OverflowError: as `TypedColumn.decode`.
+        """
+        found = self.by_name[name].decode(batch.column(name))
+        texts: dict[int, str] = {}
+        if found.errors:
+            offsets = batch.column("offset")
+            errors = found.errors if self.is_permissive else found.errors[:1]
+            reasons = _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
+            for error in errors:
+                offset = offsets[error.row].as_py()
+                told = RecordDeserializationError(
+                    *topic_partition, offset, name, reasons.get(offset, error.reason), error.path,
+                    -1 if error.position is None else error.position,
+                    -1 if error.schema_id is None else error.schema_id,
+                    "" if self.is_permissive else self.remedy.format(column=name, after=offset + 1),
+                )  # fmt: skip
+                if not self.is_permissive:
+                    raise told
+                texts[error.row] = str(told)
+        return DecodedColumn(found, texts)
+
+
+def _reasons_in_headers(
+    errors: Sequence[RowError],
+    offsets: pa.Array,
+    name: str,
+    topic_partition: TopicPartition,
+    headers_of: HeadersOf | None,
+) -> dict[int, str]:
+    """Return, by offset, why records cannot be decoded whose schema is named in a header."""
+    if headers_of is None:
+        return {}
+    from spark_kbatch.values.framing import named_in_header  # noqa: PLC0415  needed for bad records only
+
+    bad = {offsets[error.row].as_py() for error in errors}
+    reasons = {}
+    for records in headers_of(OffsetRange(topic_partition, min(bad), max(bad) + 1)):
+        numbers, headers = records.column("offset").to_pylist(), records.column("headers")
+        for row, offset in enumerate(numbers):
+            reason = named_in_header(name, headers[row].as_py()) if offset in bad else ""
+            if reason:
+                reasons[offset] = reason
+    return reasons
 
 
 BYTES = TypedColumns()
@@ -154,7 +213,7 @@ def ensure_columns(columns: Any, known: Sequence[str] = tuple(ROW_SCHEMA.names))
     return names
 
 
-class _Column(NamedTuple):
+class _RowColumn(NamedTuple):
     """A column of rows, and what it is made of."""
 
     name: str
@@ -244,11 +303,11 @@ class Rows:
         return arrays
 
 
-def _column(name: str, typed: TypedColumns) -> _Column:
+def _column(name: str, typed: TypedColumns) -> _RowColumn:
     source, _, part = name.partition("_")
     if part and source in typed.by_name:
-        return _Column(name, source, part)
-    return _Column(name, _RECORD_COLUMNS.get(name, ""))
+        return _RowColumn(name, source, part)
+    return _RowColumn(name, _RECORD_COLUMNS.get(name, ""))
 
 
 def _to_timestamp(times_ms: pa.Array, topic: str) -> pa.Array:

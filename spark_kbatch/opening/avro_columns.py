@@ -7,17 +7,15 @@ ReadAsJson      values as JSON, all of one type
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from spark_kbatch.consumer.rows import TypedColumn
-from spark_kbatch.errors import SchemaError, SchemaNotFoundError
-from spark_kbatch.opening.values import PinnedColumn, parsed, why_unreadable
+from spark_kbatch.errors import SchemaError
+from spark_kbatch.opening.writers_schemas import WritersSchemas
 from spark_kbatch.options.registry import RegistryOptions
-from spark_kbatch.registry.known import registry_of
-from spark_kbatch.registry.schemas import RegisteredSchema
 from spark_kbatch.terminal import to_json
 from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues
 from spark_kbatch.values.avro_schema import PrimitiveSchema, Schema
@@ -28,69 +26,29 @@ from spark_kbatch.values.plain import plain
 _ANY = PrimitiveSchema("null")  # stands in for the schema of values that cannot be read
 
 
-class WritersSchemas:
-    """The schemas that wrote values, by their ids."""
+class OnlyWriter(NamedTuple):
+    """The schema that wrote all values, which then have no framing."""
 
-    def __init__(
-        self,
-        registry: RegistryOptions | None,
-        subject: str,
-        known: Iterable[RegisteredSchema] = (),
-    ) -> None:
-        """Ask a registry for ids in the context of a subject, but for schemas that are known."""
-        self._registry, self._subject = registry, subject
-        self._known = {one.id: one for one in known}
-
-    def of(self, schema_id: int) -> Schema | str:
-        """Return the schema of an id, or why its values cannot be read.
-
-        Raises:
-            SchemaRegistryError: the registry does not answer, or refuses to.
-        """
-        try:
-            schema = self._known.get(schema_id) or self._asked(schema_id)
-            return why_unreadable(schema) or parsed(schema)
-        except SchemaNotFoundError as error:
-            if schema_id == 0:
-                return f"{error}; an id of 0 looks like Apicurio's framing, with ids of 8 bytes"
-            return str(error)
-        except SchemaError as error:
-            return f"its schema is none that can be used: {error}"
-
-    def _asked(self, schema_id: int) -> RegisteredSchema:
-        assert self._registry is not None  # which Confluent's framing needs
-        registry = registry_of(self._registry)
-        if schema_id < 0:
-            raise SchemaNotFoundError(registry.name, f"schema id {schema_id}", "no id is negative")
-        return registry.by_id(schema_id, self._subject)
+    id: int  # below 0 if it is no registry's
+    schema: Schema
 
 
 class AvroColumn:
     """Decodes keys or values of Avro, each with the schema that wrote it. Not thread-safe."""
 
-    def __init__(
-        self,
-        column: PinnedColumn,
-        known: Iterable[RegisteredSchema],
-        registry: RegistryOptions | None,
-    ) -> None:
+    def __init__(self, reader: Schema, writers: WritersSchemas | OnlyWriter) -> None:
         """Prepare the columns; the schemas that wrote values are prepared when a value names them.
 
         Args:
-            column: what values are read as.
-            known: schemas that the registry need not be asked for.
-            registry: the registry.
+            reader: what values are read as.
+            writers: which schemas wrote them.
 
         Raises:
             SchemaError: a type of the reader's schema has no form in columns.
         """
-        assert column.reader is not None
-        self._decoder = AvroDecoder(column.reader_schema())
-        self._schemas = WritersSchemas(registry, column.options.subject, known)
-        self._only_writer: int | None = None
-        if column.options.framing == "none":
-            self._only_writer = column.reader.id
-            self._decoder.add_writer(column.reader.id, parsed(column.reader))
+        self._decoder, self._writers = AvroDecoder(reader), writers
+        if isinstance(writers, OnlyWriter):
+            self._decoder.add_writer(writers.id, writers.schema)
 
     def decode(self, array: pa.Array) -> DecodedValues:
         """Decode values.
@@ -99,14 +57,15 @@ class AvroColumn:
             SchemaRegistryError: the registry does not answer, or refuses to.
             OverflowError: the values do not fit into one array.
         """
-        if self._only_writer is None:
-            for schema_id in self._decoder.missing(array):
-                found = self._schemas.of(schema_id)
-                if isinstance(found, str):
-                    self._decoder.add_unreadable(schema_id, found)
-                else:
-                    self._decoder.add_writer(schema_id, found)
-        return self._decoder.decode(array, schema_id=self._only_writer)
+        if isinstance(self._writers, OnlyWriter):
+            return self._decoder.decode(array, schema_id=self._writers.id)
+        for schema_id in self._decoder.missing(array):
+            found = self._writers.of(schema_id)
+            if isinstance(found, str):
+                self._decoder.add_unreadable(schema_id, found)
+            else:
+                self._decoder.add_writer(schema_id, found)
+        return self._decoder.decode(array)
 
 
 class ReadAsJson:

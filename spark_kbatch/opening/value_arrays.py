@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kbatch.errors import ConfigError, InvalidValueError
-from spark_kbatch.opening.values import PERMISSIVE, parsed, pinned, schema_of, why_unreadable
+from spark_kbatch.opening.values import pinned, schema_of
+from spark_kbatch.opening.writers_schemas import parsed, why_unreadable
 from spark_kbatch.options import arguments
-from spark_kbatch.options.values import parse_value_keywords
+from spark_kbatch.options.values import PERMISSIVE, parse_value_keywords
 from spark_kbatch.registry.known import registry_of
 from spark_kbatch.registry.schemas import Schema as RegisteredText
 from spark_kbatch.values.avro_decoder import DecodedValues

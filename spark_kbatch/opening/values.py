@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from spark_kbatch.errors import (
     SchemaRegistryError,
 )
 from spark_kbatch.options import arguments
-from spark_kbatch.options.registry import parse_registry_options
+from spark_kbatch.options.registry import RegistryOptions, parse_registry_options
 from spark_kbatch.options.values import (
     NO_VALUE_OPTIONS,
     PERMISSIVE,
@@ -79,7 +80,8 @@ class PinnedColumn:
 
     def reader_schema(self) -> Schema:
         """Return the schema that values are read as; raises SchemaError."""
-        from spark_kbatch.values.projection import project  # noqa: PLC0415  planning without a format
+        from spark_kbatch.opening.writers_schemas import parsed  # noqa: PLC0415  planning without a format
+        from spark_kbatch.values.projection import project  # noqa: PLC0415
 
         assert self.reader is not None
         return project(parsed(self.reader), self.wanted, renames=self.renames)
@@ -124,8 +126,7 @@ class PinnedColumns:
         """
         if not self.columns:
             return BYTES
-        from spark_kbatch.opening.avro_columns import AvroColumn  # noqa: PLC0415  loads the kernels
-        from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415
+        from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415  loads the kernels
 
         by_name: dict[str, TypedColumn] = {}
         for column in self.columns:
@@ -133,9 +134,23 @@ class PinnedColumns:
                 by_name[column.name] = TextDecoder()
             else:
                 known = [*column.known, *(schema for name, schema in new if name == column.name)]
-                by_name[column.name] = AvroColumn(column, known, self.options.registry)
+                by_name[column.name] = _avro_column(column, known, self.options.registry)
         is_permissive = self.options.mode == PERMISSIVE
         return TypedColumns(self.schema, by_name, is_permissive, remedy)
+
+
+def _avro_column(
+    column: PinnedColumn, known: Iterable[RegisteredSchema], registry: RegistryOptions | None
+) -> TypedColumn:
+    from spark_kbatch.opening.avro_columns import AvroColumn, OnlyWriter  # noqa: PLC0415
+    from spark_kbatch.opening.writers_schemas import WritersSchemas, parsed  # noqa: PLC0415
+
+    assert column.reader is not None
+    if column.options.framing == "none":
+        only = OnlyWriter(column.reader.id, parsed(column.reader))
+        return AvroColumn(column.reader_schema(), only)
+    writers = WritersSchemas(registry, column.options.subject, known)
+    return AvroColumn(column.reader_schema(), writers)
 
 
 def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) -> TypedColumns:
@@ -157,7 +172,9 @@ def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) 
         names = [] if isinstance(topics, re.Pattern) else arguments.topic_names("topics", topics)
         columns = pinned(parse_value_keywords(registry, keywords, names))
     typed = columns.typed(remedy=IN_ARGUMENTS)
-    return _with_text(typed, text) if text else typed
+    if not text:
+        return typed
+    return _with_text(typed, "strict" if text is True else "replace")
 
 
 def shown_as_json(
@@ -241,11 +258,11 @@ def subject_versions(registry: Any, subject: str) -> list[SubjectVersion]:
     return found
 
 
-def _with_text(typed: TypedColumns, text: Literal[True, "replace"]) -> TypedColumns:
+def _with_text(typed: TypedColumns, on_bad_text: Literal["strict", "replace"]) -> TypedColumns:
     """Return the same with the columns that are bytes as text."""
     from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415
 
-    decoder = TextDecoder("strict" if text is True else "replace")
+    decoder = TextDecoder(on_bad_text)
     names = [name for name in ("key", "value") if name not in typed.by_name]
     schema = pa.schema(
         [pa.field(one.name, pa.string()) if one.name in names else one for one in typed.schema]
@@ -321,6 +338,7 @@ def schema_of(column: ColumnOptions, options: ValueOptions) -> RegisteredSchema:
 def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn:
     if column.format == "string":
         return PinnedColumn(column)
+    from spark_kbatch.opening.writers_schemas import why_unreadable  # noqa: PLC0415
     from spark_kbatch.values.projection import wanted_fields  # noqa: PLC0415
 
     registry = _registry(options)
@@ -358,7 +376,7 @@ def _content(column: ColumnOptions, path: str) -> str:
     from spark_kbatch.files import Files  # noqa: PLC0415
 
     try:
-        return Files().read(path).decode()
+        return Files().read(Path(path)).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
@@ -395,22 +413,6 @@ def _versions(
 
 def _size(schema: RegisteredSchema) -> int:
     return len(schema.schema.text) + sum(len(one.text) for one in schema.referenced)
-
-
-def parsed(schema: RegisteredSchema) -> Schema:
-    """Return a schema of a registry as a graph of types; raises SchemaError."""
-    from spark_kbatch.values.avro_schema import parse  # noqa: PLC0415
-
-    return parse(schema.schema.text, [one.text for one in schema.referenced])
-
-
-def why_unreadable(schema: RegisteredSchema) -> str:
-    """Return why no value of a schema can be read; empty if that is not known."""
-    if schema.schema.type != "AVRO":
-        return f"it is a schema of type {schema.schema.type}, and not of Avro"
-    if schema.encrypts:
-        return "a rule of the schema has clients encrypt its values, which cannot be read here"
-    return ""
 
 
 class NewSchemas:

@@ -359,7 +359,9 @@ def test_an_array_of_any_origin_is_decoded(fake: FakeRegistry) -> None:
     ) as told:
         spark_kbatch.decode_values(array, **given)
     assert told.value.row == 2
-    with pytest.raises(ConfigError, match="array is int64"):
+    with pytest.raises(
+        ConfigError, match="array is 'int64'; accepted: an Arrow array of binary or string"
+    ):
         spark_kbatch.decode_values(pa.array([1]), **given)
 
 

@@ -91,7 +91,7 @@ def test_a_subject_follows_from_the_one_topic_that_is_named() -> None:
         ({"value.format": "avro", "value.framing": "confluent", "value.schema": TEXT}, "the registry that knows it"),
         ({"value.format": "string", "value.framing": "confluent"}, "goes with value.format=avro alone"),
         ({"value.schema": TEXT}, "goes with value.format=avro"),
-        ({"key.format": "avro", "value.subject": "a"}, "goes with value.format=avro"),
+        ({"key.format": "string", "value.subject": "a"}, "goes with value.format=avro"),
         ({"mode": "PERMISSIVE"}, "goes with a column with a format"),
         ({"value.format": "string", "mode": "DROPMALFORMED"}, "accepted: FAILFAST, PERMISSIVE"),
         ({"includeBytes": "true"}, "goes with a column with a format"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 import spark_kbatch
 from spark_kbatch import Cluster, ConfigError, RecordDeserializationError
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.spark.source import ROW_SCHEMA, KBatchDataSource
+from spark_kbatch.values.avro_schema import parse
+from spark_kbatch.values.layout import arrow_type
+from tests.conftest import REPOSITORY
 from tests.support import avro
 from tests.support.avro import a_record, framed, parsed
 from tests.support.frames import load
@@ -243,6 +247,17 @@ def test_a_bad_value_in_a_task_names_its_record(folder: Path, registry: Path) ->
         RecordDeserializationError, match="it looks like JSON; with the option mode=PERMISSIVE"
     ):
         Source(folder, registry).read()
+
+
+def test_the_page_names_the_type_of_each_schema() -> None:
+    page = (REPOSITORY / "docs/values.md").read_text(encoding="utf-8")
+    table = page.partition("| Avro | Spark |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `([^`]+)`.* \| `([^`]+)` \|$", table, re.MULTILINE)
+    assert len(rows) == len(table.splitlines()) - 1  # all but the line below the headings
+
+    for schema, shown in rows:
+        kind = from_arrow_type(arrow_type(parse(schema)), prefer_timestamp_ntz=True)
+        assert kind.simpleString() == shown
 
 
 # With a session.
