@@ -24,9 +24,8 @@ _BINARY = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 def decode_values(array: Any, registry: Any, keywords: Mapping[str, Any]) -> DecodedValues:
     """Decode an array; arguments and errors are those of `spark_kbatch.decode_values`."""
     if not isinstance(array, pa.Array | pa.ChunkedArray) or array.type not in (*_BINARY, pa.null()):
-        arguments.refuse(
-            "array", getattr(array, "type", array), "an Arrow array of binary or string"
-        )
+        kind = str(getattr(array, "type", type(array).__name__))
+        arguments.refuse("array", kind, "an Arrow array of binary or string")
     options = parse_value_keywords(registry, {"value_format": "avro", **keywords}, [])
     columns = pinned(options)
     if not columns.columns:
