@@ -32,6 +32,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.options import arguments
 from spark_kbatch.options.registry import RegistryOptions, parse_registry_options
 from spark_kbatch.options.values import (
+    COLUMNS,
     NO_VALUE_OPTIONS,
     PERMISSIVE,
     ColumnOptions,
@@ -117,19 +118,28 @@ class PinnedColumns:
         )
         return _pinned(self.options, columns)
 
-    def typed(self, new: Iterable[NewSchema] = (), *, remedy: str = IN_OPTIONS) -> TypedColumns:
+    def typed(
+        self,
+        new: Iterable[NewSchema] = (),
+        *,
+        names: Iterable[str] = COLUMNS,
+        remedy: str = IN_OPTIONS,
+    ) -> TypedColumns:
         """Return what keys and values become.
 
         Args:
             new: schemas that are known since.
+            names: of columns that are wanted, which may be made of keys and values.
             remedy: what an error says to do.
         """
-        if not self.columns:
+        sources = {name.partition("_")[0] for name in names}
+        wanted = [one for one in self.columns if one.name in sources]
+        if not wanted:
             return BYTES
         from spark_kbatch.values.text_decoder import TextDecoder  # noqa: PLC0415  loads the kernels
 
         by_name: dict[str, TypedColumn] = {}
-        for column in self.columns:
+        for column in wanted:
             if column.reader is None:
                 by_name[column.name] = TextDecoder()
             else:

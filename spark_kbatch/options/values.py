@@ -18,8 +18,8 @@ from spark_kbatch.options.option import (
     Given,
     Option,
     made_of,
+    nearest,
     option,
-    refuse_unknown,
     table_of,
 )
 from spark_kbatch.options.paths import absolute_path
@@ -264,13 +264,16 @@ def parse_value_keywords(
         topics: as for `parse_value_options`.
 
     Raises:
-        ConfigError: as `parse_value_options`; also an argument that is unknown.
+        ConfigError: as `parse_value_options`.
+        TypeError: an argument is unknown.
     """
     options: dict[str, str] = {}
     for name, value in keywords.items():
         key = _KEYWORDS.get(name)
         if key is None:
-            refuse_unknown(name, [*_KEYWORDS])
+            near = nearest(name, _KEYWORDS)
+            hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(_KEYWORDS)}"
+            raise TypeError(f"unexpected keyword argument {name!r}; {hint}")
         row = next(one for one in VALUE_OPTIONS if one.key == key)
         if key == "value.fields" and not isinstance(value, str):
             value = ",".join(arguments.names(name, value, "names of fields"))

@@ -55,9 +55,8 @@ class KBatchReader(DataSourceReader):
         process.freeze_modules()
         action = f"{partition.load}-{_action()}"
         reader = open_topics(self._options)
-        yield from reader.read_piece(
-            partition.piece, self._columns, self._options, action, self._pinned.typed()
-        )
+        typed = self._pinned.typed(names=self._columns)
+        yield from reader.read_piece(partition.piece, self._columns, self._options, action, typed)
 
 
 def _action() -> str:

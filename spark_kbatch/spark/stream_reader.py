@@ -118,7 +118,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         process.freeze_modules()
         reader = open_topics(self._options)
-        typed = self._pinned.typed(partition.new_schemas)
+        typed = self._pinned.typed(partition.new_schemas, names=self._columns)
         yield from reader.read_stream_piece(partition.piece, self._columns, self._options, typed)
 
 

@@ -343,6 +343,23 @@ def test_what_the_registry_lacks_is_an_error_at_once(cluster: Cluster, fake: Fak
         read(cluster, topic, fake, value_schema="file:/nowhere.avsc")
 
 
+def test_no_error_repeats_who_asks(cluster: Cluster, fake: FakeRegistry) -> None:
+    topic, secret = sent(cluster, GOOD), "secret-of-the-test"
+    with FakeRegistry(user_info=f"user:{secret}") as locked:
+        locked.add_at(9, SUBJECT, json.dumps(SECOND))
+        locked.add_at(7, "others", json.dumps(FIRST))
+        given = {"value_format": "avro", "value_subject": SUBJECT}
+        who = {"url": locked.url, "basic.auth.user.info": f"user:{secret}"}
+        assert cluster.read(topic, registry=who, **given).read_all()["value"].to_pylist() == [
+            COLUMN
+        ]
+
+        for url in (locked.url, locked.url.replace("//", f"//user:not-{secret}@")):
+            with pytest.raises(SchemaRegistryError, match="401") as told:
+                cluster.read(topic, registry=url, **given)
+            assert secret not in f"{told.value!r} {told.value} {vars(told.value)}"
+
+
 # Arrays without a topic.
 
 

@@ -112,8 +112,9 @@ def test_what_does_not_fit_together_is_refused(options: dict[str, str], said: st
 
 
 def test_a_write_says_that_these_are_options_of_a_read() -> None:
-    with pytest.raises(ConfigError, match=r"'value\.format'; it is an option of a read"):
-        parse_write_options({"path": "/data", "topic": "orders", "value.format": "avro"})
+    for key in ("value.format", "schema.registry.url"):
+        with pytest.raises(ConfigError, match=rf"'{key}'; it is an option of a read"):
+            parse_write_options({"path": "/data", "topic": "orders", key: "avro"})
 
 
 # In Python.
@@ -143,7 +144,6 @@ def test_keywords_are_the_options_with_underscores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("registry", "keywords", "said"),
     [
-        (None, {"value_fromat": "avro"}, "the nearest known one is 'value_format'"),
         (None, {"value_format": 7}, "accepted: binary, string, avro"),
         (None, {"value_format": None}, "accepted: binary, string, avro"),
         (None, {"value_format": "avro", "value_fields": [1]}, "names of fields"),
@@ -156,3 +156,10 @@ def test_an_argument_that_is_not_accepted_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_value_keywords(registry, keywords, ["orders"])
+
+
+def test_an_unknown_argument_is_a_type_error_as_everywhere_in_python() -> None:
+    with pytest.raises(TypeError, match="'value_fromat'; did you mean 'value_format'"):
+        parse_value_keywords(None, {"value_fromat": "avro"}, ["orders"])
+    with pytest.raises(TypeError, match="options are: value_format, "):
+        parse_value_keywords(None, {"zzz": 1}, ["orders"])
