@@ -87,14 +87,14 @@ DOORS = {
         "catalog", "export", "folder_store", "foreign_store", "group_records", "job", "metrics", "offsets_store", "os_errors",
         "ownership", "parts", "transports",
     },
-    "opening": {"cluster", "listing", "readers", "stores", "upkeep", "value_arrays", "values", "writes"},
+    "opening": {"cluster", "encoded_columns", "listing", "readers", "stores", "upkeep", "value_arrays", "values", "writes"},
     "spark": {"demo", "source"},
     "cli": {"main"},
 }  # fmt: skip
 
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.
 FACES = {
-    "spark": {"errors", "model", "opening.readers", "opening.values", "opening.writes", "options", "store.job", "terminal"},
+    "spark": {"errors", "model", "opening.encoded_columns", "opening.readers", "opening.values", "opening.writes", "options", "store.job", "terminal"},
     "cli": {
         ROOT, "errors", "model", "opening.readers", "opening.listing", "opening.values", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files

@@ -8,12 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kbatch.errors import ConfigError, InvalidValueError
-from spark_kbatch.opening.values import pinned, schema_of
-from spark_kbatch.opening.writers_schemas import parsed, why_unreadable
+from spark_kbatch.opening.encoded_columns import schema_to_write
+from spark_kbatch.opening.values import pinned
+from spark_kbatch.opening.writers_schemas import parsed
 from spark_kbatch.options import arguments
 from spark_kbatch.options.values import PERMISSIVE, parse_value_keywords
-from spark_kbatch.registry.known import registry_of
-from spark_kbatch.registry.schemas import Schema as RegisteredText
 from spark_kbatch.values.avro_decoder import DecodedValues
 from spark_kbatch.values.avro_encoder import AvroEncoder
 from spark_kbatch.values.row_errors import RowError
@@ -51,17 +50,7 @@ def encode_values(
     options = parse_value_keywords(registry, {"value_format": "avro", **keywords}, [])
     if options.value.format != "avro":
         raise ConfigError(f"value_format is {options.value.format!r}; accepted: avro")
-    schema = schema_of(options.value, options)
-    unwritable = why_unreadable(schema)
-    if unwritable:
-        raise ConfigError(f"schema id {schema.id}: {unwritable}")
-    if options.value.framing == "confluent" and schema.id < 0:
-        assert options.registry is not None  # which Confluent's framing needs
-        if not options.value.subject:
-            raise ConfigError("value_subject is not given: under it the registry has the schema")
-        there = registry_of(options.registry)
-        ask = there.register if auto_register else there.look_up
-        schema = ask(options.value.subject, RegisteredText(schema.schema.text))
+    schema = schema_to_write(options.value, options.registry, auto_register=auto_register)
     encoder = AvroEncoder(parsed(schema), array.type)
     framed_with = schema.id if options.value.framing == "confluent" else None
     found = encoder.encode(array, schema_id=framed_with)

@@ -327,22 +327,22 @@ def _said(column: PinnedColumn) -> str:
     return f"schema id {column.reader.id}{version if column.reader.version else ''}"
 
 
-def _registry(options: ValueOptions) -> SchemaRegistry | None:
-    if options.registry is None:
+def _registry(options: RegistryOptions | None) -> SchemaRegistry | None:
+    if options is None:
         return None
     from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
 
-    return registry_of(options.registry)
+    return registry_of(options)
 
 
-def schema_of(column: ColumnOptions, options: ValueOptions) -> RegisteredSchema:
+def schema_of(column: ColumnOptions, registry: RegistryOptions | None) -> RegisteredSchema:
     """Return the schema that the options of a column choose; its id is below 0 if it is no registry's.
 
     Raises:
         ConfigError: a file cannot be read.
         SchemaRegistryError: the registry does not have it, or cannot be asked.
     """
-    return _reader(column, _registry(options))
+    return _reader(column, _registry(registry))
 
 
 def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn:
@@ -351,7 +351,7 @@ def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn
     from spark_kbatch.opening.writers_schemas import why_unreadable  # noqa: PLC0415
     from spark_kbatch.values.projection import wanted_fields  # noqa: PLC0415
 
-    registry = _registry(options)
+    registry = _registry(options.registry)
     reader = _reader(column, registry)
     unreadable = why_unreadable(reader)
     if unreadable:

@@ -117,6 +117,17 @@ class ColumnOptions:
     framing: Framing = "none"
 
 
+def _written_rows(column: Column, *, called: str) -> tuple[Option, ...]:
+    # fmt: off
+    return (
+        Option(f"{column}.format", _FORMAT, "binary", f"What {called} become: bytes or text as they are, or Avro, of columns of any type that fits the schema. See [Values as columns](values.md#write)."),
+        Option(f"{column}.schema", _SCHEMA, None, f"The schema that {called} are written with: " + ("the latest of the subject, which only a batch may name, " if column == "value" else "") + "an id, a version, a file on the driver, or the schema itself.", "latest" if column == "value" else "required for avro"),
+        Option(f"{column}.subject", _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, with the option `topic`"),
+        Option(f"{column}.framing", _FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", _FRAMING_DEFAULT),
+    )
+    # fmt: on
+
+
 def _rows(column: Column, *, called: str) -> tuple[Option, ...]:
     # fmt: off
     return (
@@ -148,6 +159,25 @@ class ValueOptions:
         return tuple(one for one in (self.key, self.value) if one.format != "binary")
 
 
+@dataclass(frozen=True, kw_only=True)
+class WrittenValueOptions:
+    """The parsed options of columns that a write encodes as keys and values."""
+
+    # fmt: off
+    value: ColumnOptions = made_of(*_written_rows("value", called="values"), default=ColumnOptions("value"))
+    key: ColumnOptions = made_of(*_written_rows("key", called="keys"), default=ColumnOptions("key"))
+    auto_register: bool = option("auto.register.schemas", kinds.BOOLEAN, False, "Whether to register a schema that is a file or JSON, where the subject does not have it; otherwise that is an error.")
+    # fmt: on
+    registry: RegistryOptions | None = None
+
+    @property
+    def encoded(self) -> tuple[ColumnOptions, ...]:
+        """The columns that a write encodes."""
+        return tuple(one for one in (self.key, self.value) if one.format == "avro")
+
+
+NO_WRITTEN_OPTIONS = WrittenValueOptions()
+WRITTEN_VALUE_OPTIONS = table_of(WrittenValueOptions)
 NO_VALUE_OPTIONS = ValueOptions()
 VALUE_OPTIONS = table_of(ValueOptions)
 _KEYWORDS = {row.key.lower().replace(".", "_"): row.key for row in VALUE_OPTIONS} | {
@@ -197,6 +227,49 @@ def parse_value_options(
     return found
 
 
+def parse_written_value_options(
+    given: Given, options: Mapping[str, Any], topics: Sequence[str]
+) -> WrittenValueOptions:
+    """Parse and check the options of columns that a write encodes; arguments and errors as of `parse_value_options`."""
+    registry = parse_registry_options(options)
+    columns = {column: _column(column, given, registry, topics) for column in COLUMNS}
+    found = WrittenValueOptions(
+        **columns, auto_register=given.get("auto.register.schemas"), registry=registry
+    )
+    if registry is not None and not found.encoded:
+        raise _lonely(URL, "value.format=avro or key.format=avro")
+    if found.auto_register and registry is None:
+        raise _lonely("auto.register.schemas", f"a registry in {URL!r}")
+    if found.key in found.encoded and found.key.schema.kind == "latest":
+        raise ConfigError(
+            "option 'key.schema' is 'latest', or not given: a key's bytes name its schema and decide its partition, so "
+            "that a new version would move every key to another one; accepted: id:7, version:3, file:key.avsc, or JSON"
+        )
+    for column in found.encoded:
+        is_ours = column.schema.kind in ("file", "text")
+        if is_ours and column.framing == "confluent" and not column.subject:
+            raise ConfigError(
+                f"option '{column.column}.subject' is not given: the registry has the schema's id under it; or give "
+                f"'{column.column}.schema' as id:7"
+            )
+    return found
+
+
+def ensure_goes_with_streams(options: WrittenValueOptions) -> None:
+    """Check the options of a stream's write, which looks a schema up for each micro-batch.
+
+    Raises:
+        ConfigError: the latest version is to be taken.
+    """
+    for column in options.encoded:
+        if column.schema.kind == "latest":
+            raise ConfigError(
+                f"option '{column.column}.schema' is 'latest', or not given, which a stream looks up for each micro-batch: "
+                "a schema that is registered meanwhile would change what it writes; accepted: id:7, version:3, "
+                "file:order.avsc, or JSON"
+            )
+
+
 def _lonely(key: str, needs: str) -> ConfigError:
     return ConfigError(f"option {key!r} goes with {needs}, which is not given")
 
@@ -225,10 +298,10 @@ def _column(
     elif not subject and len(topics) == 1:
         subject = f"{topics[0]}-{column}"
     if schema.needs_subject and not subject:
-        why = "several topics are read" if topics else "topics are chosen by a pattern"
+        why = "several topics are named" if topics else "no topic is named by an option"
         raise ConfigError(
-            f"option {subject_key!r} is not given, and {why}: give it, or say in {schema_key!r} which "
-            "schema values are read as: id:7, file:order.avsc, or JSON"
+            f"option {subject_key!r} is not given, and {why}: give it, or name the schema in {schema_key!r}: "
+            "id:7, file:order.avsc, or JSON"
         )
     return ColumnOptions(column, kind, schema, subject, framing)
 

@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kbatch.errors import ConfigError, KBatchError
+from spark_kbatch.opening.encoded_columns import written_columns
 from spark_kbatch.opening.readers import ensure_selection_exists, with_absolute_path
 from spark_kbatch.opening.values import PinnedColumns, pinned
 from spark_kbatch.opening.writes import begin_job
@@ -137,20 +138,22 @@ class KBatchDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
         """Return a batch job's writer; create the embedded cluster and its topic if they do not exist."""
         options = parse_write_options(self.options)
-        ensure_writable(schema, options)
-        return KBatchWriter(begin_job(options, overwrite=overwrite))
+        columns = written_columns(options.values)
+        ensure_writable(schema, options, columns)
+        return KBatchWriter(begin_job(options, overwrite=overwrite), columns)
 
     @briefly
     def streamWriter(self, schema: StructType, overwrite: bool) -> KBatchStreamWriter:
         """Return a micro-batch's writer. Output mode complete appends, as with Spark's Kafka sink."""
         options = parse_write_options(_without_query(self.options))
-        ensure_writable(schema, options)
+        columns = written_columns(options.values, is_micro_batch=True)
+        ensure_writable(schema, options, columns)
         if options.txn_app_id is not None:
             raise ConfigError(
                 "option 'txnAppId' is for batch writes; leave it out: a streaming query has an id of its "
                 "own, under which each micro-batch is written exactly once"
             )
-        return KBatchStreamWriter(begin_job(options, is_micro_batch=True))
+        return KBatchStreamWriter(begin_job(options, is_micro_batch=True), columns)
 
 
 def _without_query(options: Mapping[str, str]) -> dict[str, str]:

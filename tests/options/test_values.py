@@ -13,6 +13,7 @@ from spark_kbatch.options.values import (
     ColumnOptions,
     SchemaChoice,
     ValueOptions,
+    ensure_goes_with_streams,
     parse_value_keywords,
 )
 from spark_kbatch.options.write import parse_write_options
@@ -111,10 +112,52 @@ def test_what_does_not_fit_together_is_refused(options: dict[str, str], said: st
     assert "secret-of-the-test" not in str(told.value)
 
 
-def test_a_write_says_that_these_are_options_of_a_read() -> None:
-    for key in ("value.format", "schema.registry.url"):
+# Of a write.
+
+WRITE = {"path": "/data", "topic": "orders"}
+
+
+def test_a_write_has_the_same_options_but_for_those_of_what_cannot_be_decoded() -> None:
+    found = parse_write_options(
+        WRITE | AVRO | {"auto.register.schemas": "true", "value.schema": TEXT}
+    ).values
+
+    assert found.value == ColumnOptions(
+        "value", "avro", SchemaChoice("text", text=TEXT), "orders-value", "confluent"
+    )
+    assert (found.auto_register, found.encoded) == (True, (found.value,))
+    for key in ("mode", "value.fields", "includeBytes"):
         with pytest.raises(ConfigError, match=rf"'{key}'; it is an option of a read"):
-            parse_write_options({"path": "/data", "topic": "orders", key: "avro"})
+            parse_write_options(WRITE | AVRO | {key: "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (AVRO | {"key.format": "avro"}, "a new version would move every key to another one"),
+        ({"auto.register.schemas": "true"}, "goes with a registry in 'schema.registry.url'"),
+        ({"schema.registry.url": "http://localhost:8081"}, "goes with value.format=avro"),
+        ({"value.format": "avro"}, "no schema is known"),
+    ],
+)
+def test_what_does_not_fit_a_write_is_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_write_options(WRITE | options)
+
+
+def test_a_write_to_several_topics_names_a_subject_or_an_id() -> None:
+    for schema in ("latest", "version:3", TEXT):
+        with pytest.raises(ConfigError, match=r"'value\.subject' is not given"):
+            parse_write_options({"path": "/data", "value.schema": schema, **AVRO})
+    parse_write_options({"path": "/data", "value.schema": "id:7", **AVRO})
+
+
+def test_a_stream_does_not_write_with_the_latest_schema() -> None:
+    ensure_goes_with_streams(
+        parse_write_options(WRITE | AVRO | {"value.schema": "version:3"}).values
+    )
+    with pytest.raises(ConfigError, match="a stream looks up for each micro-batch"):
+        ensure_goes_with_streams(parse_write_options(WRITE | AVRO).values)
 
 
 # In Python.
