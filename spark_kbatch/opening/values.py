@@ -5,7 +5,6 @@ tasks, together with all versions of the subject, so that a task asks the regist
 registered since; a stream looks for these itself, at most once a minute.
 
     pinned(options)              asks the registry; the columns of the read's rows, with their types
-    PinnedColumns.projected      of these, what a user's schema names
     PinnedColumns.typed          the decoders, in a task
     NewSchemas                   what a stream's subjects have got since
 """
@@ -69,9 +68,7 @@ class PinnedColumn:
     options: ColumnOptions
     reader: RegisteredSchema | None = None  # of Avro
     wanted: Wanted = field(default_factory=dict)  # part of it; all if empty
-    renames: bool = (
-        False  # whether fields get the names that are wanted, where these differ in case
-    )
+    renames: bool = False  # whether fields take on the case of the names that are wanted
     known: tuple[RegisteredSchema, ...] = ()  # that may have written values
 
     @property
@@ -103,20 +100,6 @@ class PinnedColumns:
     options: ValueOptions = NO_VALUE_OPTIONS
     columns: tuple[PinnedColumn, ...] = ()
     schema: pa.Schema = ROW_SCHEMA  # of all columns of rows
-
-    def projected(self, wanted: Mapping[str, Wanted]) -> PinnedColumns:
-        """Return the same with those fields alone that are wanted, which get the names that they have there.
-
-        Raises:
-            SchemaError: a schema lacks a field; names the nearest.
-        """
-        columns = tuple(
-            replace(one, wanted=wanted[one.name], renames=True)
-            if one.reader is not None and wanted.get(one.name)
-            else one
-            for one in self.columns
-        )
-        return _pinned(self.options, columns)
 
     def typed(
         self,
@@ -286,16 +269,29 @@ def _with_text(typed: TypedColumns, on_bad_text: Literal["strict", "replace"]) -
     )
 
 
-def pinned(options: ValueOptions) -> PinnedColumns:
+def pinned(options: ValueOptions, wanted: Mapping[str, Wanted] | None = None) -> PinnedColumns:
     """Decide what keys and values are read as.
 
+    Args:
+        options: of the read.
+        wanted: for a column, the fields that a user's schema names, which get the names that they have there.
+
     Raises:
-        ConfigError: a schema is none, or one that cannot be read as columns.
+        ConfigError: a schema is none, lacks a field, or cannot be read as columns; names the field.
         SchemaRegistryError: the registry does not have it, or cannot be asked.
     """
     if not options.typed:
         return PinnedColumns()
-    return _pinned(options, tuple(_pinned_column(one, options) for one in options.typed))
+    columns = [_pinned_column(one, options) for one in options.typed]
+    return _pinned(
+        options,
+        tuple(
+            replace(one, wanted=wanted[one.name], renames=True)
+            if wanted and one.reader is not None and wanted.get(one.name)
+            else one
+            for one in columns
+        ),
+    )
 
 
 def _pinned(options: ValueOptions, columns: tuple[PinnedColumn, ...]) -> PinnedColumns:

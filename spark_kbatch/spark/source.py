@@ -128,9 +128,7 @@ class KBatchDataSource(DataSource):
         """Return what keys and values are read as, with those fields alone that a user's schema names."""
         columns = self._pinned
         if columns is None:
-            columns = pinned(options.values).projected(
-                {one.name: _wanted(one.dataType) for one in schema}
-            )
+            columns = pinned(options.values, {one.name: _wanted(one.dataType) for one in schema})
         _ensure_readable(schema, columns)
         return columns
 

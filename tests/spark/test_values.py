@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import StructType, _parse_datatype_string
+from pyspark.sql.types import LongType, StructField, StructType, _parse_datatype_string
 
 import spark_kbatch
 from spark_kbatch import Cluster, ConfigError, RecordDeserializationError
@@ -188,6 +188,23 @@ def test_a_users_schema_chooses_fields_and_their_case(folder: Path, registry: Pa
 
     (row,) = Source(folder, registry).read(schema)
     assert row["value"] == {"Customer": {"City": "Rome"}, "id": 1, "counts": [], "either": None}
+
+
+def test_a_users_schema_cuts_off_what_contains_itself(folder: Path, tmp_path: Path) -> None:
+    node = a_record(("id", "long"), ("next", ["null", "Order"]), name="Order")
+    registered(tmp_path / "nodes", id_7=node)
+    with spark_kbatch.open(folder) as cluster:
+        cluster.delete_records({("orders", 0): 1})
+        row = {"id": 5, "next": (1, {"id": 6, "next": (0, None)})}
+        fill(cluster, framed(7, avro.encode(parsed(node), row)))
+    source = Source(folder, tmp_path / "nodes")
+    with pytest.raises(
+        SchemaError, match=r"Order\.next: record Order contains itself.*version 1 of 'orders-value'"
+    ):
+        source.schema()
+
+    schema = StructType([StructField("value", StructType([StructField("ID", LongType())]))])
+    assert source.read(schema) == [{"value": {"ID": 5}}]
 
 
 @pytest.mark.usefixtures("spark")
