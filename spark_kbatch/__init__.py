@@ -30,6 +30,8 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     options     each option once, with its default; checks of arguments
 #     kernels     compiled code: records, routing (row -> batch), messages of V0 and V1
 #     record      bytes <-> Arrow: the record batch
+#     values      bytes <-> Arrow: what keys and values hold
+#     registry    schemas by id, and the versions of subjects
 #     store       the port to places of topics: protocols and values
 #     log         one replica of one partition on disk; a real broker's logs, read only
 #     producer    rows -> batches
@@ -76,6 +78,7 @@ from spark_kbatch.errors import (
     GroupNotEmptyError,
     InvalidTimestampError,
     InvalidTopicError,
+    InvalidValueError,
     KafkaStorageError,
     KBatchError,
     LogDirLockedError,
@@ -92,6 +95,10 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     RetriableError,
     SaslAuthenticationError,
+    SchemaError,
+    SchemaNotFoundError,
+    SchemaRegistryError,
+    SchemaRegistryUnavailableError,
     ServerRunningError,
     SslAuthenticationError,
     TopicAlreadyExistsError,
@@ -117,6 +124,7 @@ from spark_kbatch.options.write import parse_foreign_end
 if TYPE_CHECKING:
     import threading
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from spark_kbatch.bucket.maintenance import Maintained
@@ -126,6 +134,7 @@ if TYPE_CHECKING:
     from spark_kbatch.remote.topics import RemoteTopic
     from spark_kbatch.server.intercepts import InterceptedRequest
     from spark_kbatch.server.server import Server
+    from spark_kbatch.values.avro_decoder import DecodedValues
 
 __version__ = "0.1.0"
 
@@ -144,11 +153,13 @@ __all__ = [
     "ConfigError",
     "CorruptRecordError",
     "DataLossError",
+    "DecodedValues",
     "GroupIdNotFoundError",
     "GroupNotEmptyError",
     "InterceptedRequest",
     "InvalidTimestampError",
     "InvalidTopicError",
+    "InvalidValueError",
     "KBatchError",
     "KafkaStorageError",
     "LogDirLockedError",
@@ -173,6 +184,10 @@ __all__ = [
     "RequestTimedOutError",
     "RetriableError",
     "SaslAuthenticationError",
+    "SchemaError",
+    "SchemaNotFoundError",
+    "SchemaRegistryError",
+    "SchemaRegistryUnavailableError",
     "Server",
     "ServerRunningError",
     "SslAuthenticationError",
@@ -182,6 +197,8 @@ __all__ = [
     "TopicPartition",
     "UnknownTopicOrPartitionError",
     "connect",
+    "decode_values",
+    "encode_values",
     "maintain",
     "mirror",
     "open",
@@ -191,6 +208,7 @@ __all__ = [
 # Imported on first use, so that programs that only read load neither the producer, nor the server, nor the network.
 _MODULES = {
     "ArrowFuture": "producer.futures",
+    "DecodedValues": "values.avro_decoder",
     "InterceptedRequest": "server.intercepts",
     "MirrorProgress": "mirroring.copying",
     "Producer": "producer.producer",
@@ -378,6 +396,71 @@ def connect(
         AuthenticationError: a server, or this client, was refused by the other side.
     """
     return opened(bootstrap_servers, config, options)
+
+
+def decode_values(
+    array: pa.Array | pa.ChunkedArray,
+    *,
+    registry: StrPath | Mapping[str, str] | None = None,
+    **formats: Any,
+) -> DecodedValues:
+    """Decode an Arrow array of keys or values, of any origin, into columns.
+
+        found = spark_kbatch.decode_values(array, registry="http://localhost:8081", value_subject="orders-value")
+        found.values                                # an array of the type of the subject's latest schema
+
+    Args:
+        array: binary or string, or a large one of these. Chunked ones are decoded chunk by chunk.
+        registry: of schemas, as for `Cluster.read`.
+        formats: as for `Cluster.read`: `value_schema`, `value_subject`, `value_framing`, `value_fields`, `mode`.
+            `value_format` is "avro" by default.
+
+    Returns:
+        The `values`; the `schema_ids` that wrote them, -1 where none is named; and the `errors` of rows that
+        are null for that, with `mode="PERMISSIVE"`.
+
+    Raises:
+        InvalidValueError: a row cannot be decoded, and `mode` is not "PERMISSIVE".
+        ConfigError: an argument is not accepted, or the schema cannot be used.
+        SchemaRegistryError: the registry does not have a schema, or cannot be asked.
+    """
+    from spark_kbatch.opening import value_arrays  # noqa: PLC0415  loads the kernels
+
+    return value_arrays.decode_values(array, registry, formats)
+
+
+def encode_values(
+    array: pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table,
+    *,
+    registry: StrPath | Mapping[str, str] | None = None,
+    auto_register: bool = False,
+    **formats: Any,
+) -> pa.Array | pa.ChunkedArray:
+    """Encode Arrow columns as values of a schema, for a producer.
+
+        values = spark_kbatch.encode_values(table, registry="http://localhost:8081", value_subject="orders-value")
+        producer.send_arrow("orders", {"value": values})
+
+    Args:
+        array: of any type that fits the schema; of a table or a batch, a row is a record. Columns go to fields
+            by their names; what the schema lacks is refused, and so is a missing field without a default.
+        registry: of schemas, as for `Cluster.read`. Where it is given, values get Confluent's framing.
+        auto_register: whether to register a schema that is given as JSON or as a file; otherwise the subject
+            has to have it.
+        formats: as for `Cluster.read`: `value_schema`, the subject's latest by default, `value_subject`,
+            `value_framing`.
+
+    Returns:
+        An array of binary, chunked if `array` is; null stays null.
+
+    Raises:
+        InvalidValueError: a row does not fit the schema.
+        ConfigError: an argument is not accepted, or columns do not fit the schema.
+        SchemaRegistryError: the registry does not have the schema or does not allow it, or cannot be asked.
+    """
+    from spark_kbatch.opening import value_arrays  # noqa: PLC0415  loads the kernels
+
+    return value_arrays.encode_values(array, registry, formats, auto_register=auto_register)
 
 
 def register(spark: SparkSession) -> None:

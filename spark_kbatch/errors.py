@@ -12,7 +12,8 @@ KBatchError
   OffsetOutOfRangeError             offset, log_start_offset, log_end_offset
   DataLossError                     what was asked, what is left, why
   CorruptRecordError                path, position, expected, found
-  RecordDeserializationError        topic, partition, offset, column; its bytes are not text
+  RecordDeserializationError        topic, partition, offset, column, schema id; not what it is read as
+  InvalidValueError (also ValueError) row, path; a row of an array that does not fit its schema
   RecordTooLargeError               size_in_bytes, limit
   InvalidTimestampError
     InvalidTimestampTypeError       a producer set the time of the append, which only a log sets
@@ -232,19 +233,45 @@ class CorruptRecordError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class RecordDeserializationError(KBatchError):
-    """A key or a value that was asked for as text, and is not UTF-8."""
+    """A key or a value that is not what it was to be read as: text, or of a schema."""
 
     topic: str
     partition: int
     offset: int
     column: str  # key or value
-    position: int  # of the first byte that is wrong, in the key or value
-    byte: int
+    reason: str
+    path: str = ""  # of the field, such as Order.customer.id; empty for the whole
+    position: int = (
+        -1
+    )  # of the byte that is wrong, in the key or value; -1 where no byte is to blame
+    schema_id: int = -1  # of the schema that wrote it; -1 where it names none
+    remedy: str = ""
 
-    _text = (
-        "the {column} of {topic}-{partition} at offset {offset} is not UTF-8: byte {byte:#04x} at position "
-        '{position}; read it as bytes, without text=True, or with text="replace"'
-    )
+    def __str__(self) -> str:
+        details = [f"byte {self.position}"] if self.position >= 0 else []
+        details += [f"schema id {self.schema_id}"] if self.schema_id >= 0 else []
+        at = f"{self.path}: " if self.path else ""
+        beside = f" ({', '.join(details)})" if details else ""
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return (
+            f"the {self.column} of {self.topic}-{self.partition} at offset {self.offset} cannot be decoded: "
+            f"{at}{self.reason}{beside}{remedy}"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class InvalidValueError(KBatchError, ValueError):
+    """A row of an array that cannot be decoded, or encoded, as its schema asks."""
+
+    row: int
+    reason: str
+    path: str = ""  # of the field; empty for the whole value
+    schema_id: int = -1  # of the schema that wrote it; -1 where none is named
+
+    def __str__(self) -> str:
+        at = f"{self.path}: " if self.path else ""
+        by = f" (schema id {self.schema_id})" if self.schema_id >= 0 else ""
+        return f"row {self.row}: {at}{self.reason}{by}"
 
 
 def _created_with(topic: str, option: str) -> str:

@@ -20,7 +20,9 @@ from spark_kbatch.errors import KBatchError
         errors.SchemaError("Order.customer", "no record"),
         errors.OffsetOutOfRangeError("events-0", 9, 0, 5, option="startingOffsets"),
         errors.CorruptRecordError("CRC", position=61, expected=1, found=2).at("0.log", 100),
-        errors.RecordDeserializationError("events", 0, 7, "value", 3, 0xFF),
+        errors.RecordDeserializationError(
+            "events", 0, 7, "value", "a string is not UTF-8", "Order.id", 3, 9
+        ),
         errors.KafkaStorageError.of(PermissionError(13, "Permission denied")),
         errors.FileSystemError.of(PermissionError(13, "Permission denied", "/x")),
         errors.InvalidTimestampTypeError(5, "events"),

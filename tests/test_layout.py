@@ -46,12 +46,17 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
     "options": {
-        "arguments", "columns", "group", "kinds", "mirror", "object_store", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "write",
+        "arguments", "columns", "group", "kinds", "mirror", "object_store", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "values",
+        "write",
     },
     "kernels": {"avro", "avro_encoding", "legacy", "lines", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "inspection", "legacy", "lines", "scalar",
         "times",
+    },
+    "values": {
+        "avro_decoder", "avro_encoder", "avro_schema", "flat", "framing", "layout", "plain", "projection", "row_errors",
+        "text_decoder",
     },
     "store": {"job", "source", "store", "transport"},
     "bucket": {"entries", "extents", "happenings", "inspection", "maintenance", "polling", "rights", "staging", "state", "store"},
@@ -63,10 +68,11 @@ DOORS = {
     "producer": {
         "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender", "task_producer",
     },
-    "consumer": {"offset_bounds", "planning", "reading", "same_topic", "stream_planner", "topic_reader"},
+    "consumer": {"offset_bounds", "planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
         "administration", "cluster_creation", "delayed_fetch", "given_up", "lost_topics", "manager", "partition", "view",
     },
+    "registry": {"known", "schemas"},
     "catalog": {"cluster_file", "deletions", "json_files", "log_dirs", "metadata", "partition_states", "paths"},
     "commit": {
         "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
@@ -81,7 +87,7 @@ DOORS = {
         "catalog", "export", "folder_store", "foreign_store", "group_records", "job", "metrics", "offsets_store", "os_errors",
         "ownership", "parts", "transports",
     },
-    "opening": {"cluster", "listing", "readers", "stores", "upkeep", "writes"},
+    "opening": {"cluster", "encoded_columns", "listing", "readers", "stores", "upkeep", "value_arrays", "values", "writes"},
     "spark": {"demo", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
@@ -89,11 +95,11 @@ DOORS = {
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.
 FACES = {
     "spark": {
-        "errors", "model", "opening.readers", "opening.writes", "options", "store.job", "terminal",
-        "bucket.maintenance",
+        "errors", "model", "opening.encoded_columns", "opening.readers", "opening.values", "opening.writes", "options", "store.job",
+        "terminal", "bucket.maintenance",
     },
     "cli": {
-        ROOT, "errors", "model", "opening.readers", "opening.listing", "opening.writes", "options", "terminal",
+        ROOT, "errors", "model", "opening.readers", "opening.listing", "opening.values", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.rights", "bucket.store",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 import pyarrow as pa
+from click.core import ParameterSource
 
 from spark_kbatch.cli.formats import layout_of, parse_format
 from spark_kbatch.cli.output import is_terminal, whole_pipe
@@ -22,6 +23,7 @@ from spark_kbatch.cli.parameters import (
     isolation_level_option,
     json_option,
     max_decompressed_option,
+    registry_options,
     time_given,
 )
 from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
@@ -33,11 +35,14 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
 )
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
-from spark_kbatch.record.lines import Kind, Layout, Lines
+from spark_kbatch.opening.values import shown_as_json
+from spark_kbatch.options.values import parse_value_keywords
+from spark_kbatch.record.lines import Kind, Layout, Lines, Style
 from spark_kbatch.terminal import visible
 
 logger = logging.getLogger(__name__)
 
+_FORMATS = click.Choice(["avro"])
 _PAUSE_MS = 200  # between two looks for new records
 _LOOKS_PER_LISTING = 10  # of which one also looks for new topics and partitions
 _BOUND = re.compile(
@@ -104,6 +109,7 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
     epilog=examples(
         "kbatch consume my-cluster readings --last 10",
         r"kbatch consume broker:9092 readings --follow --format '%p:%o %k=%v\n'",
+        "kbatch consume broker:9092 orders --value-format avro --registry http://localhost:8081 --json",
     )
 )
 @path_argument
@@ -122,6 +128,15 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they come, until SIGINT or SIGTERM.")  # fmt: skip
 @click.option("--format", "parts", metavar="FORMAT", callback=parse_format, help=r"Print each record in this format: %t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers, %K and %S sizes of key and value, \n, \t, \xHH.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print values alone, as they are, each with a newline after it.")  # fmt: skip
+@click.option(
+    "--value-format",
+    type=_FORMATS,
+    help="Print values as JSON, each as the schema has it that wrote it.",
+)
+@click.option("--key-format", type=_FORMATS, help="Print keys so.")
+@click.option("--value-schema", metavar="SCHEMA", help="Read values as one schema: latest, id:7, version:3, file:order.avsc, or a schema as JSON.")  # fmt: skip
+@click.option("--key-schema", metavar="SCHEMA", help="The same for keys.")
+@registry_options
 @max_decompressed_option
 @isolation_level_option
 @foreign_end_option
@@ -140,6 +155,11 @@ def consume(
     follow: bool,
     parts: list[bytes | Kind] | None,
     raw: bool,
+    value_format: str | None,
+    key_format: str | None,
+    value_schema: str | None,
+    key_schema: str | None,
+    registry: Mapping[str, str],
     max_decompressed_batch_bytes: int,
     isolation_level: str,
     foreign_end: str,
@@ -155,6 +175,9 @@ def consume(
     are bytes that are not UTF-8 (\xff) and backslashes (\\); in headers also "=" and ",". With --json,
     bytes that are not UTF-8 are {"base64": "..."}. With --format and --raw, keys, values and headers are
     printed as they are, but escaped on a terminal. PATH may be HOST:PORT of a real cluster.
+
+    With --value-format avro and a registry, each value is printed as JSON, as the schema has it that the value names.
+    Values without such framing need --value-schema.
 
     Partitions that cannot be read, because a disk is away, are listed once all others are printed; the exit code
     is 1 then.
@@ -173,6 +196,22 @@ def consume(
     several = len(topics) > 1 or any(one.startswith("^") for one in topics)
     to_terminal = is_terminal()
     layout = layout_of(parts, as_json=as_json, raw=raw, with_topic=several, to_terminal=to_terminal)
+    formats = {
+        name: value
+        for name, value in (
+            ("value_format", value_format), ("key_format", key_format),
+            ("value_schema", value_schema), ("key_schema", key_schema),
+        )
+        if value is not None
+    }  # fmt: skip
+    if registry and not formats:
+        # KBATCH_REGISTRY may be set for other commands.
+        source = click.get_current_context().get_parameter_source("registry_url")
+        if source is not ParameterSource.ENVIRONMENT or len(registry) > 1:
+            raise click.UsageError("--registry goes with --value-format or --key-format")
+        registry = {}
+    as_json_text = _AsJson(registry, formats)
+    layout = as_json_text.layout(layout)
     isolation = IsolationLevel(isolation_level)
     reader = open_topic_reader(path, client, foreign_end)
     chosen = _Chosen(
@@ -194,6 +233,7 @@ def consume(
             max_records,
             isolation,
             max_decompressed_batch_bytes,
+            as_json_text,
             names_partitions=len(ranges) > 1 or follow,
         )
         if follow and not chosen.unreadable:
@@ -207,6 +247,44 @@ def consume(
         sys.exit(1)
 
 
+class _AsJson:
+    """What prints keys and values as JSON, of the topics that a command reads."""
+
+    def __init__(self, registry: Mapping[str, str], formats: Mapping[str, str]) -> None:
+        self._registry, self._formats = registry, formats
+        self._columns = [name for name in ("key", "value") if f"{name}_format" in formats]
+        if formats:
+            parse_value_keywords(
+                registry or None, formats, ["TOPIC"]
+            )  # which refuses what does not fit
+        self._null: str | None = None
+
+    def layout(self, layout: Layout) -> Layout:
+        """Return the same layout, with keys and values as they come where they are JSON."""
+        self._null = {Style.JSON: "null", Style.FIELD: r"\N"}.get(layout.style)
+        kinds = {"key": Kind.KEY, "value": Kind.VALUE}
+        return layout._replace(as_they_are=frozenset(kinds[name] for name in self._columns))
+
+    def of(self, topic_partition: TopicPartition, *, names_it: bool) -> Any:
+        """Return what makes JSON of the keys and values of a partition."""
+        where = f"{topic_partition.topic}:{topic_partition.partition}:" if names_it else ""
+        remedy = f"go on after it with --start {where}{{after}}, or leave out --{{column}}-format"
+        return shown_as_json(
+            dict(self._registry) or None, self._formats, topic_partition.topic, remedy=remedy
+        )
+
+    def with_nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with what is printed for a key or a value that is null."""
+        for name in self._columns:
+            place = rows.schema.get_field_index(name)
+            if place >= 0 and self._null is not None and rows.column(place).null_count:
+                texts = [
+                    self._null if one is None else one for one in rows.column(place).to_pylist()
+                ]
+                rows = rows.set_column(place, name, pa.array(texts, pa.string()))
+        return rows
+
+
 class _Printer:
     """Printer of record ranges to stdout, which stops after a maximum number of records."""
 
@@ -217,10 +295,12 @@ class _Printer:
         max_records: int | None,
         isolation: IsolationLevel,
         max_decompressed_batch_bytes: int,
+        as_json_text: _AsJson,
         *,
         names_partitions: bool,
     ) -> None:
         self._reader, self._layout, self._left = reader, layout, max_records
+        self._as_json_text = as_json_text
         self._names_partitions = names_partitions
         self._isolation = isolation
         self._most = max_decompressed_batch_bytes
@@ -242,10 +322,11 @@ class _Printer:
             self._isolation,
             topic_id=topic_id,
             max_decompressed_batch_bytes=self._most,
+            typed=self._as_json_text.of(wanted.topic_partition, names_it=self._names_partitions),
         )
         for batch in self._saying_how_to_go_on(batches, wanted.topic_partition):
             rows = batch if self._left is None else batch.slice(0, self._left)
-            for text in lines.of(rows):
+            for text in lines.of(self._as_json_text.with_nulls(rows)):
                 self._out.write(text)
             self._out.flush()
             if self._left is not None:

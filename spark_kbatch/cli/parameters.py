@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -39,6 +41,34 @@ isolation_level_option = click.option(
     help="Whether to read only committed records of a real broker's transactions.",
 )
 TIME_HELP = "milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it has a zone"
+_REGISTRY_HELP = (
+    "Schema registry: URLs, with commas between them, or a folder that stands in for one."
+)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def registry_options(command: _Command) -> Callable[..., Any]:
+    """Add the options `--registry` and `--registry-config`, which a command gets as its argument `registry`.
+
+    That is a mapping of options of a registry, empty if neither is given.
+    """
+
+    @click.option("--registry", "registry_url", metavar="URL", envvar="KBATCH_REGISTRY", show_envvar=True, help=_REGISTRY_HELP)  # fmt: skip
+    @click.option("--registry-config", "registry_file", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with properties of the registry's client, such as basic.auth.user.info, as Confluent's tools take it.")  # fmt: skip
+    @functools.wraps(command)
+    def with_registry(
+        *given: Any, registry_url: str | None, registry_file: dict[str, str], **named: Any
+    ) -> Any:
+        registry = {
+            key.removeprefix("schema.registry."): value for key, value in registry_file.items()
+        }
+        if registry_url is not None:
+            registry["url"] = registry_url
+        return command(*given, registry=registry, **named)
+
+    return with_registry
+
+
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
 )

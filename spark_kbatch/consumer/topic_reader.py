@@ -8,14 +8,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from spark_kbatch.consumer import offset_bounds, planning, reading, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.reading import ROW_SCHEMA, Rows, Text, ensure_columns
+from spark_kbatch.consumer.rows import BYTES, ROW_SCHEMA, Rows, TypedColumns, ensure_columns
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -81,19 +81,26 @@ class TopicReader:
             )
 
     def read_piece(
-        self, piece: Piece, columns: Sequence[str], options: ReadOptions, action: str
+        self,
+        piece: Piece,
+        columns: Sequence[str],
+        options: ReadOptions,
+        action: str,
+        typed: TypedColumns = BYTES,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task of a batch read reads, in offset order.
 
         Args:
             piece: of a plan that was made with `options`.
-            columns: names of `ROW_SCHEMA`.
+            columns: names of `typed.schema`.
             options: of the read.
             action: as in `Source.agreed_offsets`.
+            typed: what keys and values become.
 
         Raises:
             DataLossError: part of the piece is gone, and `failOnDataLoss` is set.
             CorruptRecordError: with file and position.
+            RecordDeserializationError: as `Rows.of`.
         """
         loss = DataLoss(fail=options.fail_on_data_loss)
         try:
@@ -101,10 +108,14 @@ class TopicReader:
         except UnknownTopicOrPartitionError as error:
             loss.report(f"partition {piece.planned.topic_partition}", "nothing of it", str(error))
             return
-        yield from self._read_available(wanted, piece.topic_id, columns, options, loss)
+        yield from self._read_available(wanted, piece.topic_id, columns, options, loss, typed)
 
     def read_stream_piece(
-        self, piece: StreamPiece, columns: Sequence[str], options: ReadOptions
+        self,
+        piece: StreamPiece,
+        columns: Sequence[str],
+        options: ReadOptions,
+        typed: TypedColumns = BYTES,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task of a micro-batch reads, in offset order.
 
@@ -112,8 +123,9 @@ class TopicReader:
 
         Args:
             piece: of a plan that was made with `options`.
-            columns: names of `ROW_SCHEMA`.
+            columns: names of `typed.schema`.
             options: of the stream.
+            typed: what keys and values become.
 
         Raises the errors of `read_piece`.
         """
@@ -126,7 +138,7 @@ class TopicReader:
             asked = f"{wanted.topic_partition} from offset {wanted.start} to {wanted.end}"
             loss.report(asked, "nothing of it", "its topic was deleted and created again")
             return
-        yield from self._read_available(wanted, topic_id, columns, options, loss)
+        yield from self._read_available(wanted, topic_id, columns, options, loss, typed)
 
     def _read_available(
         self,
@@ -135,6 +147,7 @@ class TopicReader:
         columns: Sequence[str],
         options: ReadOptions,
         loss: DataLoss,
+        typed: TypedColumns,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range of known offsets that the log still holds.
 
@@ -142,11 +155,22 @@ class TopicReader:
             wanted: the range.
             topic_id: of the topic that the range belongs to, empty if it has none. Nothing is read
                 from another topic of the same name.
-            columns: names of `ROW_SCHEMA`.
+            columns: names of `typed.schema`.
             options: of the read.
             loss: told what is gone.
+            typed: what keys and values become.
         """
-        rows = Rows(columns)
+
+        def headers_of(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+            return self.read_range(
+                wanted,
+                ["offset", "headers"],
+                options.isolation_level,
+                topic_id=topic_id,
+                max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
+            )
+
+        rows = Rows(columns, typed, headers_of=headers_of)
         try:
             with self.source.fetcher(wanted, topic_id) as fetcher:
                 batches = reading.read_range(
@@ -190,19 +214,36 @@ class TopicReader:
         *,
         topic_id: str = "",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+        typed: TypedColumns = BYTES,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of an offset range of one topic, as `reading.read_range` does.
 
         Args:
             topic_id: of the topic to read; by default of the one that has the name when the first rows
                 are taken.
+            typed: what keys and values become; the columns then have the offset too.
         """
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
+
+        def headers_of(some: OffsetRange) -> Iterator[pa.RecordBatch]:
+            return self.read_range(
+                some,
+                ["offset", "headers"],
+                isolation,
+                topic_id=topic_id,
+                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            )
+
         with self.source.fetcher(wanted, topic_id) as fetcher:
-            yield from reading.read_range(
+            for batch in reading.read_range(
                 fetcher, wanted, columns, isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            )  # fmt: skip
+            ):  # fmt: skip
+                for name in typed.by_name.keys() & set(columns):
+                    found = typed.decoded(batch, name, wanted.topic_partition, headers_of)
+                    place = batch.schema.get_field_index(name)
+                    batch = batch.set_column(place, name, found.part())
+                yield batch
 
     def offset_ranges(
         self,
@@ -296,16 +337,16 @@ class TopicReader:
         end: OffsetBound = "latest",
         last: int | None = None,
         columns: Iterable[str] = tuple(ROW_SCHEMA.names),
-        text: bool | Literal["replace"] = False,
+        typed: TypedColumns = BYTES,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
         taken: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter,
     ) -> pa.RecordBatchReader:
         """Read records as Arrow; arguments and errors are those of `Cluster.read`.
 
-        `taken` is applied to the batches, for errors as callers get them.
+        `typed` says what keys and values become; `taken` is applied to the batches, for errors as callers get them.
         """
-        rows = Rows(ensure_columns(columns), _parse_text(text))
+        names = ensure_columns(columns, typed.schema.names)
         if last is not None:
             arguments.whole_number("last", last, 1)
             if not isinstance(start, str) or start != "earliest":
@@ -328,6 +369,8 @@ class TopicReader:
                 topic_id=chosen[wanted.topic_partition],
                 max_decompressed_batch_bytes=most,
             )
+
+        rows = Rows(names, typed, headers_of=lambda wanted: read(wanted, ["offset", "headers"]))
 
         def batches() -> Iterator[pa.RecordBatch]:
             is_empty = True
@@ -378,14 +421,6 @@ class _TopicsPlanned:
 
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         return self._source.why_gone(topic_partition, offset)
-
-
-def _parse_text(text: Any) -> Text | None:
-    if isinstance(text, bool):
-        return "strict" if text else None
-    if not isinstance(text, str) or text != "replace":
-        arguments.refuse("text", text, "True, False, 'replace'")
-    return "replace"
 
 
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}

@@ -11,6 +11,7 @@ Checks arguments and delegates to the place's store.
 from __future__ import annotations
 
 import datetime
+import re
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.reading import ROW_SCHEMA
+from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.consumer.topic_reader import TopicChoice, TopicReader
 from spark_kbatch.errors import (
     ClosedError,
@@ -40,6 +41,7 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.opening.listing import skipping_deleted
+from spark_kbatch.opening.values import read_as
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.topic import (
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from spark_kbatch.server.server import Server
 
 ALL_RECORDS = -1  # in place of an offset to delete below
+_ROW_COLUMNS = tuple(ROW_SCHEMA.names)
 
 
 # What a place may not have, and how an error says so.
@@ -448,10 +451,12 @@ class Cluster:
         start: OffsetBound = "earliest",
         end: OffsetBound = "latest",
         last: int | None = None,
-        columns: Iterable[str] = tuple(ROW_SCHEMA.names),
+        columns: Iterable[str] = _ROW_COLUMNS,
         text: bool | Literal["replace"] = False,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+        registry: StrPath | Mapping[str, str] | None = None,
+        **formats: Any,
     ) -> pa.RecordBatchReader:
         """Read the records of topics, partition by partition, in offset order within each.
 
@@ -469,13 +474,18 @@ class Cluster:
                 one for each partition.
             last: of each partition, read only the last so many records before `end`.
             columns: which columns, in which order, of key, value, topic, partition, offset,
-                timestamp, timestampType and headers. Types are those of Spark. Only these columns
-                are decoded.
-            text: whether key and value are strings; "replace" puts U+FFFD for bytes that are not UTF-8.
+                timestamp, timestampType and headers, and those that `formats` adds. Types are those of
+                Spark. Only these columns are decoded.
+            text: whether key and value are strings, where they have no format; "replace" puts U+FFFD for
+                bytes that are not UTF-8.
             isolation_level: "read_committed" leaves out records of aborted transactions and ends
                 before the first open one; "read_uncommitted" does neither.
             max_decompressed_batch_bytes: limit of one compressed batch when decompressed; a larger
                 one raises CorruptRecordError when its rows are taken.
+            registry: of schemas: a URL, a folder, or a mapping with credentials:
+                `{"url": ..., "basic.auth.user.info": "USER:PASSWORD"}`.
+            formats: the options of values as columns, with underscores: `value_format="avro"`,
+                `key_format="string"`, `value_schema="version:3"`, `mode="PERMISSIVE"`; see docs/values.md.
 
         Returns:
             An iterator of `pyarrow.RecordBatch`, of at least one. Its `read_all()` returns one table,
@@ -486,9 +496,15 @@ class Cluster:
             UnknownTopicOrPartitionError: no such topic or partition.
             ConfigError: another argument is not accepted.
             OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
-            RecordDeserializationError: as rows are taken, with `text=True`: bytes are not UTF-8.
+            RecordDeserializationError: as rows are taken: a key or a value is not text, or not of its schema.
+            SchemaRegistryError: the registry does not have a schema, or cannot be asked.
             CorruptRecordError: as rows are taken, after those before the damage: names the damaged offsets.
         """
+        if not isinstance(topics, (str, re.Pattern)):
+            topics = arguments.topic_names("topics", topics)  # once, of an iterator
+        typed = read_as(text, registry, formats, topics)
+        if columns is _ROW_COLUMNS:
+            columns = typed.schema.names
         return self._reader.read(
             topics,
             partitions=partitions,
@@ -496,7 +512,7 @@ class Cluster:
             end=end,
             last=last,
             columns=columns,
-            text=text,
+            typed=typed,
             isolation_level=isolation_level,
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             taken=lambda batches: translated_each(batches, self._store.address),

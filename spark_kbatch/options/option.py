@@ -173,8 +173,8 @@ _KAFKA_KEYS_OF_ONE_SIDE = frozenset(
 
 FORBIDDEN_KAFKA_KEYS = {
     "auto.offset.reset": "give startingOffsets instead",
-    "key.deserializer": "keys are read as binary; cast the column",
-    "value.deserializer": "values are read as binary; cast the column",
+    "key.deserializer": "the option 'key.format' says what keys are: binary, string or avro",
+    "value.deserializer": "the option 'value.format' says what values are: binary, string or avro",
     "key.serializer": "keys are written as they are, string or binary",
     "value.serializer": "values are written as they are, string or binary",
     "enable.auto.commit": "offsets are given by options, nothing is committed",

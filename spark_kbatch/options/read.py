@@ -35,6 +35,13 @@ from spark_kbatch.options.option import (
 )
 from spark_kbatch.options.remote import ClusterOptions, path_or_cluster_of
 from spark_kbatch.options.topic import ensure_valid_topic
+from spark_kbatch.options.values import (
+    NO_VALUE_OPTIONS,
+    VALUE_OPTIONS,
+    ValueOptions,
+    parse_value_options,
+    without_registry,
+)
 from spark_kbatch.options.write import (
     FOREIGN_ENDS,
     MAX_DECOMPRESSED_BATCH_BYTES,
@@ -301,6 +308,7 @@ class ReadOptions:
         Option("fetchOffset.retryIntervalMs", kinds.number(0, LONG_MAX), 1000, "Pause before such a look-up is repeated. Ignored with a folder."),
         default=DEFAULT_PATIENCE,
     )  # with the real cluster
+    values: ValueOptions = made_of(*VALUE_OPTIONS, default=NO_VALUE_OPTIONS)
     # fmt: on
     cluster: ClusterOptions | None = None  # a real one, which is read in place of `path`
     store: StoreOptions = NO_STORE_OPTIONS  # of the bucket
@@ -319,7 +327,7 @@ def parse_read_options(options: Mapping[str, str], *, warn: bool = True) -> Read
         ConfigError: an unknown or forbidden key, a bad value, no path, not exactly one selection, or
             a start and an end that do not fit together; names the keys and what is accepted.
     """
-    given = Given(options, READ_OPTIONS)
+    given = Given(without_registry(options), READ_OPTIONS)
     no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy")
     starting = _bound(given, "starting") or Offsets("startingOffsets", EARLIEST)
     ending: Bound = _bound(given, "ending") or given.get("endingOffsets")
@@ -340,7 +348,7 @@ def parse_stream_read_options(options: Mapping[str, str], *, warn: bool = True) 
     Raises:
         ConfigError: as `parse_read_options`; also an option that says where a batch ends.
     """
-    given = Given(options, READ_OPTIONS)
+    given = Given(without_registry(options), READ_OPTIONS)
     for key in _BATCH_ONLY:
         if key in given:
             raise ConfigError(
@@ -369,7 +377,7 @@ def parse_batch_or_stream_options(options: Mapping[str, str]) -> tuple[ReadOptio
     try:
         parsed = parse_read_options(options, warn=False)
     except ConfigError:
-        with_an_end = Given(options, READ_OPTIONS)
+        with_an_end = Given(without_registry(options), READ_OPTIONS)
         if any(key in with_an_end for key in _BATCH_ONLY):
             raise
         return parse_stream_read_options(options, warn=False), False
@@ -421,8 +429,19 @@ def _general(
         starting=starting,
         ending=ending,
         patience=DEFAULT_PATIENCE if cluster is None else patience,
+        values=parse_value_options(given, options, _topics(selection)),
         **fields_of(ReadOptions, given),
     )
+
+
+def _topics(selection: Selection) -> list[str]:
+    """Return the topics that a selection names; none where a pattern chooses them."""
+    match selection:
+        case Subscribe(topics):
+            return list(topics)
+        case Assign(partitions):
+            return list(dict.fromkeys(one.topic for one in partitions))
+    return []
 
 
 def _selection(given: Given) -> Selection:

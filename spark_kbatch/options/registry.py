@@ -144,7 +144,7 @@ class RegistryOptions:
         return Secret(f"{user.text}:{password.text}") if password else user
 
 
-REGISTRY_OPTIONS = table_of(RegistryOptions)
+REGISTRY_OPTIONS = table_of(RegistryOptions, "a read")
 _KEYS = {row.key: row for row in REGISTRY_OPTIONS}
 
 

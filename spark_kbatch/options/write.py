@@ -37,6 +37,13 @@ from spark_kbatch.options.topic import (
     topic_fields,
     topic_key,
 )
+from spark_kbatch.options.values import (
+    NO_WRITTEN_OPTIONS,
+    WRITTEN_VALUE_OPTIONS,
+    WrittenValueOptions,
+    parse_written_value_options,
+    without_registry,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +178,7 @@ class WriteOptions:
     transactional_id_expiration_ms: int | None = option("transactional.id.expiration.ms", kinds.number(1, LONG_MAX), None, "How long a stream, or a `txnAppId`, is remembered after its last commit; a retry after that is written again. Not set, each is remembered for good, in about 100 bytes.")
     txn_version: int | None = option("txnVersion", kinds.number(0, LONG_MAX), None, "Version of this write; must increase. A write whose version is not above the last one committed for its `txnAppId` is skipped as a duplicate, with a warning. Batch writes only.")
     # fmt: on
+    values: WrittenValueOptions = made_of(*WRITTEN_VALUE_OPTIONS, default=NO_WRITTEN_OPTIONS)
     cluster: ClusterOptions | None = None  # a real one, which is written to in place of `path`
     store: StoreOptions = NO_STORE_OPTIONS  # of the bucket
     producer: Mapping[str, str] = field(default_factory=dict)  # of Kafka's, with the real cluster
@@ -257,7 +265,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     Raises:
         ConfigError: an unknown key, a bad value, or no path; names the key and what is accepted.
     """
-    given = Given(options, WRITE_OPTIONS)
+    given = Given(without_registry(options), WRITE_OPTIONS)
     given.ensure_none_forbidden()
     path, cluster = path_or_cluster_of(given, options)
     if cluster is not None:
@@ -276,5 +284,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         producer={} if cluster is None else _of_the_clusters_producer(options),
         compression_level=compression_level(given.get),
         topic_config=topic_fields(given),
+        values=parse_written_value_options(
+            given, options, [values["topic"]] if values.get("topic") else []
+        ),
         **values,
     )

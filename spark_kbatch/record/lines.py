@@ -65,6 +65,7 @@ class Layout(NamedTuple):
 
     parts: Sequence[bytes | Kind]
     style: Style
+    as_they_are: frozenset[Kind] = frozenset()  # kinds that are text of this style already
 
     @property
     def columns(self) -> list[str]:
@@ -115,7 +116,8 @@ class Lines:
                 parts.append((kernel.LITERAL, len(literals), len(literals) + len(literal)))
                 literals += literal
             else:
-                parts.append((part, layout.style, 0))
+                style = Style.RAW if part in layout.as_they_are else layout.style
+                parts.append((part, style, 0))
         self._parts = np.array(parts, np.int64).reshape(-1, 3)
         self._literals = frozen(np.frombuffer(literals, np.uint8))
         self._out = np.empty(_OUT_BYTES, np.uint8)

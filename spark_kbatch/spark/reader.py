@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_kbatch.model import Piece
 from spark_kbatch.opening.readers import open_topics
+from spark_kbatch.opening.values import PinnedColumns
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.short_errors import briefly
@@ -34,8 +35,8 @@ class RangePartition(InputPartition):
 class KBatchReader(DataSourceReader):
     """Spark batch reader for the requested columns of Spark's Kafka row."""
 
-    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
-        self._options, self._columns = options, columns
+    def __init__(self, options: ReadOptions, columns: list[str], pinned: PinnedColumns) -> None:
+        self._options, self._columns, self._pinned = options, columns, pinned
 
     @briefly
     def partitions(self) -> list[InputPartition]:
@@ -54,7 +55,8 @@ class KBatchReader(DataSourceReader):
         process.freeze_modules()
         action = f"{partition.load}-{_action()}"
         reader = open_topics(self._options)
-        yield from reader.read_piece(partition.piece, self._columns, self._options, action)
+        typed = self._pinned.typed(names=self._columns)
+        yield from reader.read_piece(partition.piece, self._columns, self._options, action, typed)
 
 
 def _action() -> str:

@@ -1,7 +1,8 @@
 """The Spark data source `format("kbatch")`: its options, schema and registration.
 
 Options are checked in `schema`, because an error there makes `load()` fail. If the user gives a schema,
-Spark does not call `schema`, so the reader checks again.
+Spark does not call `schema`, so the reader checks again. What `schema` found out about the schemas of keys
+and values stays with the data source, which Spark sends to the process that asks for a reader.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, KafkaRecordToRowConverter.scala.
 """
@@ -10,15 +11,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -26,9 +30,12 @@ from pyspark.sql.types import (
 )
 
 from spark_kbatch.errors import ConfigError, KBatchError
+from spark_kbatch.opening.encoded_columns import written_columns
 from spark_kbatch.opening.readers import ensure_selection_exists, with_absolute_path
+from spark_kbatch.opening.values import PinnedColumns, pinned
 from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.read import (
+    ReadOptions,
     parse_batch_or_stream_options,
     parse_read_options,
     parse_stream_read_options,
@@ -68,6 +75,8 @@ _TABLE_KEYS = frozenset({"owner", "provider"})
 class KBatchDataSource(DataSource):
     """The data source `kbatch`. Its options are described in docs/options.md."""
 
+    _pinned: PinnedColumns | None = None  # once `schema` was called
+
     @briefly
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -88,46 +97,61 @@ class KBatchDataSource(DataSource):
 
     @briefly
     def schema(self) -> StructType:
-        """Check the options; return the schema of Spark's Kafka row, with headers if asked for."""
+        """Check the options; return the schema of Spark's Kafka row, with headers if asked for.
+
+        Keys and values have the types that their formats give them, and columns beside them.
+        """
         options, is_batch = parse_batch_or_stream_options(self.options)
         ensure_selection_exists(options, is_batch=is_batch)
-        return ROW_SCHEMA if options.include_headers else StructType(ROW_SCHEMA.fields[:-1])
+        self._pinned = pinned(options.values)
+        fields = _row_fields(self._pinned).values()
+        return StructType([f for f in fields if options.include_headers or f.name != "headers"])
 
     @briefly
     def reader(self, schema: StructType) -> KBatchReader:
         """Return a batch reader of the schema's columns."""
         options = parse_read_options(self.options)
-        _ensure_readable(schema)
-        return KBatchReader(with_absolute_path(options), schema.fieldNames())
+        columns = self._columns_of(schema, options)
+        return KBatchReader(with_absolute_path(options), schema.fieldNames(), columns)
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
         """Return a stream reader of the schema's columns, or for bad options one that raises later."""
         try:
             options = parse_stream_read_options(self.options)
-            _ensure_readable(schema)
+            columns = self._columns_of(schema, options)
             options = with_absolute_path(options)
         except KBatchError as error:
             return FailedStreamReader(error.with_traceback(None))
-        return KBatchStreamReader(options, schema.fieldNames())
+        return KBatchStreamReader(options, schema.fieldNames(), columns)
+
+    def _columns_of(self, schema: StructType, options: ReadOptions) -> PinnedColumns:
+        """Return what keys and values are read as, with those fields alone that a user's schema names."""
+        columns = self._pinned
+        if columns is None:
+            columns = pinned(options.values, {one.name: _wanted(one.dataType) for one in schema})
+        _ensure_readable(schema, columns)
+        return columns
 
     @briefly
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
         """Return a batch job's writer; create the embedded cluster and its topic if they do not exist."""
         options = parse_write_options(self.options)
-        ensure_writable(schema, options)
-        return KBatchWriter(begin_job(options, overwrite=overwrite))
+        columns = written_columns(options.values)
+        ensure_writable(schema, options, columns)
+        return KBatchWriter(begin_job(options, overwrite=overwrite), columns)
 
     @briefly
     def streamWriter(self, schema: StructType, overwrite: bool) -> KBatchStreamWriter:
         """Return a micro-batch's writer. Output mode complete appends, as with Spark's Kafka sink."""
         options = parse_write_options(_without_query(self.options))
-        ensure_writable(schema, options)
+        columns = written_columns(options.values, is_micro_batch=True)
+        ensure_writable(schema, options, columns)
         if options.txn_app_id is not None:
             raise ConfigError(
                 "option 'txnAppId' is for batch writes; leave it out: a streaming query has an id of its "
                 "own, under which each micro-batch is written exactly once"
             )
-        return KBatchStreamWriter(begin_job(options, is_micro_batch=True))
+        return KBatchStreamWriter(begin_job(options, is_micro_batch=True), columns)
 
 
 def _without_query(options: Mapping[str, str]) -> dict[str, str]:
@@ -139,9 +163,31 @@ def _without_query(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _ensure_readable(schema: StructType) -> None:
-    """Check a user's schema for a read: only columns of Spark's Kafka row, with their types."""
-    known = {field.name: field.dataType for field in ROW_SCHEMA}
+def _row_fields(columns: PinnedColumns) -> dict[str, StructField]:
+    """Return all columns that rows can have, in their order."""
+    kafkas = {one.name: one for one in ROW_SCHEMA}
+    typed = {one.name for one in columns.columns}
+    return {
+        one.name: kafkas[one.name]
+        if one.name in kafkas and one.name not in typed
+        else StructField(one.name, from_arrow_type(one.type, prefer_timestamp_ntz=True))
+        for one in columns.schema
+    }
+
+
+def _wanted(given: DataType) -> dict[str, Any]:
+    """Return the names of the fields of a type, each with those below it; none for what is no struct."""
+    match given:
+        case ArrayType(elementType=inner) | MapType(valueType=inner):
+            return _wanted(inner)
+        case StructType():
+            return {one.name: _wanted(one.dataType) for one in given}
+    return {}
+
+
+def _ensure_readable(schema: StructType, columns: PinnedColumns) -> None:
+    """Check a user's schema for a read: only columns that rows can have, with their types."""
+    known = {name: one.dataType for name, one in _row_fields(columns).items()}
     for field in schema:
         if field.name not in known:
             raise ConfigError(
@@ -157,12 +203,20 @@ def _ensure_readable(schema: StructType) -> None:
                 f"the schema declares column {field.name!r}, or a part of it, as NOT NULL; leave that "
                 "out: every column and its parts may be null"
             )
+        error_column = f"{field.name}_error"
+        if error_column in known and error_column not in schema.fieldNames():
+            raise ConfigError(
+                f"the schema has the column {field.name!r} without {error_column} STRING, in mode PERMISSIVE: "
+                f"a {field.name} that cannot be decoded would look like one that is null"
+            )
 
 
 def _has_never_null(given: DataType) -> bool:
     """Return True if a part of an array or struct is declared NOT NULL: Spark would refuse our rows."""
     if isinstance(given, ArrayType):
         return not given.containsNull or _has_never_null(given.elementType)
+    if isinstance(given, MapType):
+        return not given.valueContainsNull or _has_never_null(given.valueType)
     if isinstance(given, StructType):
         return any(not field.nullable or _has_never_null(field.dataType) for field in given)
     return False

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import StreamPiece
 from spark_kbatch.opening.readers import open_stream, open_topics
+from spark_kbatch.opening.values import NewSchema, NewSchemas, PinnedColumns
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.short_errors import briefly
@@ -52,13 +53,19 @@ class StreamPartition(InputPartition):
     """Spark input partition with the range of offsets that one task of a micro-batch reads."""
 
     piece: StreamPiece
+    new_schemas: tuple[NewSchema, ...] = ()  # that the task's copy of the reader does not know
 
 
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark stream reader for the requested columns of Spark's Kafka row."""
 
-    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
-        self._options, self._columns = options, columns
+    def __init__(self, options: ReadOptions, columns: list[str], pinned: PinnedColumns) -> None:
+        self._options, self._columns, self._pinned = options, columns, pinned
+
+    @functools.cached_property
+    def _new_schemas(self) -> NewSchemas:
+        """What the subjects of keys and values have got since; only the reader that plans has it."""
+        return NewSchemas(self._pinned)
 
     @functools.cached_property
     def _planner(self) -> StreamPlanner:
@@ -100,7 +107,8 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return an input partition for each offset range of the micro-batch."""
-        return [StreamPartition(piece) for piece in self._planner.plan(start, end)]
+        new = self._new_schemas.found()
+        return [StreamPartition(piece, new) for piece in self._planner.plan(start, end)]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -110,7 +118,8 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         process.freeze_modules()
         reader = open_topics(self._options)
-        yield from reader.read_stream_piece(partition.piece, self._columns, self._options)
+        typed = self._pinned.typed(partition.new_schemas, names=self._columns)
+        yield from reader.read_stream_piece(partition.piece, self._columns, self._options, typed)
 
 
 class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -40,6 +41,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.opening.encoded_columns import NOTHING_ENCODED, WrittenColumns
 from spark_kbatch.options.columns import meant_for, warn_of_misspelt
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.spark import process
@@ -47,8 +49,10 @@ from spark_kbatch.spark.short_errors import briefly
 from spark_kbatch.store.job import WriteJob
 
 
-def ensure_writable(schema: StructType, options: WriteOptions) -> None:
-    """Check the names and types of the columns that a DataFrame writes.
+def ensure_writable(
+    schema: StructType, options: WriteOptions, encoded: WrittenColumns = NOTHING_ENCODED
+) -> None:
+    """Check the names and types of the columns that a DataFrame writes; those that are encoded fit their schemas.
 
     Names are case-sensitive; unknown columns are ignored.
 
@@ -71,11 +75,18 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
             raise ConfigError(
                 f"column {name!r} occurs {names.count(name)} times; rename or drop all but one"
             )
-        elif not accepts(types[name]):
+        elif name not in encoded.names and not accepts(types[name]):
             raise ConfigError(
                 f"{name} attribute unsupported type {types[name].simpleString()}. {name} must be "
                 f"{'an' if wanted[0] in 'ai' else 'a'} {wanted}: {_remedy(name, types[name])}"
             )
+    encoded.ensure_fit(
+        {
+            name: to_arrow_type(types[name], timezone="UTC")
+            for name in encoded.names
+            if name in types
+        }
+    )
     warn_of_misspelt(names)
 
 
@@ -89,7 +100,7 @@ def _remedy(name: str, given: DataType) -> str:
     """Return a hint how to convert a column of a wrong type, such as "write CAST(key AS STRING)"."""
     match name, given:
         case (("key" | "value"), (StructType() | ArrayType() | MapType())):
-            instead = f"write to_json({name})"
+            instead = f"write to_json({name}), or give the option {name}.format=avro"
         case (("key" | "value" | "topic"), _):
             instead = f"write CAST({name} AS STRING)"
         case "partition", _:
@@ -137,13 +148,15 @@ class TaskMessage(WriterCommitMessage):
     staged: Any
 
 
-def _stage(job: WriteJob, rows: Iterator[pa.RecordBatch]) -> TaskMessage:
+def _stage(job: WriteJob, columns: WrittenColumns, rows: Iterator[pa.RecordBatch]) -> TaskMessage:
     process.freeze_modules()
     context = TaskContext.get()
     application_id, query_id = (
         context.getLocalProperty(name) if context else None
         for name in ("spark.app.id", "sql.streaming.queryId")
     )
+    if columns.columns:
+        rows = columns.encoded(rows)
     return TaskMessage(job.stage(rows, application_id=application_id, query_id=query_id))
 
 
@@ -154,13 +167,13 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
 class KBatchWriter(DataSourceArrowWriter):
     """The writer of one batch job."""
 
-    def __init__(self, job: WriteJob) -> None:
-        self._job = job
+    def __init__(self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED) -> None:
+        self._job, self._columns = job, columns
 
     @briefly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage all rows of a task; runs in the task."""
-        return _stage(self._job, iterator)
+        return _stage(self._job, self._columns, iterator)
 
     @briefly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -179,13 +192,13 @@ class KBatchWriter(DataSourceArrowWriter):
 class KBatchStreamWriter(DataSourceStreamArrowWriter):
     """Spark writer of one micro-batch, in its tasks or for its commit on the driver."""
 
-    def __init__(self, job: WriteJob) -> None:
-        self._job = job
+    def __init__(self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED) -> None:
+        self._job, self._columns = job, columns
 
     @briefly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage all rows of a task; runs in the task."""
-        return _stage(self._job, iterator)
+        return _stage(self._job, self._columns, iterator)
 
     @briefly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -92,7 +92,10 @@ class AvroDecoder:
         known, found = {*self._starts, *self._unreadable}, set[int]()
         for piece in pieces(array):
             framed = split(strings_of(piece))
-            found.update(np.unique(framed.schema_ids[framed.is_framed]).tolist())
+            ids = framed.schema_ids[framed.is_framed]
+            if len(ids) and (ids == ids[0]).all():  # as nearly always
+                ids = ids[:1]
+            found.update(np.unique(ids).tolist())
         return sorted(found - known)
 
     def decode(

@@ -10,7 +10,8 @@ Source: Confluent's documentation "Formats, Serializers, and Deserializers", "Wi
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,3 +73,14 @@ def described(value: bytes) -> str:
     if len(value) >= 17 and value[0] == 1:
         return "it looks like Confluent's framing with a GUID in place of an id"
     return f"its first byte is {value[0]:#04x}"
+
+
+def named_in_header(column: str, headers: Iterable[Mapping[str, Any]] | None) -> str:
+    """Return what to say of a key or a value whose schema a header of its record names; empty if none does.
+
+    Source: schema-registry client/.../serializers/schema/id/SchemaId.java.
+    """
+    name = f"__{column}_schema_id"
+    if not any(one["key"] == name for one in headers or ()):
+        return ""
+    return f"its schema is named in the header {name}, and not in front of the {column}, which cannot be read yet"

@@ -7,6 +7,7 @@ out is passed over in each record, and may be of a type that no column can have,
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -22,6 +23,8 @@ from spark_kbatch.values.avro_schema import (
     described,
     short_name,
 )
+
+_MEMBER = re.compile(r"member[0-9]+", re.IGNORECASE)  # of a union's column, as `layout` names it
 
 # Names of fields, each with what is wanted of its type: all of it where no names follow.
 Wanted = dict[str, "Wanted"]
@@ -43,44 +46,63 @@ def wanted_fields(paths: Iterable[str]) -> Wanted:
     return tree
 
 
-def project(schema: Schema, wanted: Wanted) -> Schema:
+def project(schema: Schema, wanted: Wanted, *, renames: bool = False) -> Schema:
     """Return a schema with the wanted fields only, through arrays, maps and unions with null.
+
+    Args:
+        schema: to take them from.
+        wanted: the fields, in their new order.
+        renames: whether a field that is found by a name of other case gets that name, and its own as an alias.
 
     Raises:
         SchemaError: a field that a record does not have, or fields of what is no record.
     """
     name = short_name(schema.name) if isinstance(schema, RecordSchema) else ""
-    return _projected(schema, wanted, name)
+    return _projected(schema, wanted, name, renames=renames)
 
 
-def _projected(schema: Schema, wanted: Wanted, path: str) -> Schema:
+def _projected(schema: Schema, wanted: Wanted, path: str, *, renames: bool) -> Schema:
     if not wanted:
         return schema
     match schema:
         case ArraySchema():
-            return ArraySchema(_projected(schema.items, wanted, f"{path}[]"))
+            return ArraySchema(_projected(schema.items, wanted, f"{path}[]", renames=renames))
         case MapSchema():
-            return MapSchema(_projected(schema.values, wanted, f"{path}{{}}"))
+            return MapSchema(_projected(schema.values, wanted, f"{path}{{}}", renames=renames))
         case UnionSchema() if len(_present(schema)) == 1:
             return UnionSchema(
                 tuple(
-                    one if _is_null(one) else _projected(one, wanted, path)
+                    one if _is_null(one) else _projected(one, wanted, path, renames=renames)
                     for one in schema.branches
                 )
             )
         case RecordSchema():
             fields = tuple(
-                replace(found, type=_projected(found.type, below, f"{path}.{found.name}"))
-                for found, below in _found(schema, wanted, path)
+                _renamed(
+                    replace(
+                        found,
+                        type=_projected(found.type, below, f"{path}.{found.name}", renames=renames),
+                    ),
+                    name if renames else found.name,
+                )
+                for name, found, below in _found(schema, wanted, path)
             )
             return RecordSchema(schema.name, schema.aliases, fields)
+        case UnionSchema() if all(_MEMBER.fullmatch(name) for name in wanted):
+            return schema  # its members are all there
     raise SchemaError(path, f"{described(schema)} has no field {next(iter(wanted))!r}")
 
 
-def _found(record: RecordSchema, wanted: Wanted, path: str) -> list[tuple[RecordField, Wanted]]:
+def _renamed(one: RecordField, name: str) -> RecordField:
+    return one if name == one.name else replace(one, name=name, aliases=(one.name, *one.aliases))
+
+
+def _found(
+    record: RecordSchema, wanted: Wanted, path: str
+) -> list[tuple[str, RecordField, Wanted]]:
     """Return the wanted fields of a record: by their name, or by the only one that differs in case alone."""
     by_name = {one.name: one for one in record.fields}
-    found: list[tuple[RecordField, Wanted]] = []
+    found: list[tuple[str, RecordField, Wanted]] = []
     for name, below in wanted.items():
         alike = [one for one in record.fields if one.name.casefold() == name.casefold()]
         match = by_name.get(name) or (alike[0] if len(alike) == 1 else None)
@@ -88,9 +110,9 @@ def _found(record: RecordSchema, wanted: Wanted, path: str) -> list[tuple[Record
             near = difflib.get_close_matches(name, by_name, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"its fields are: {', '.join(by_name)}"
             raise SchemaError(path, f"{described(record)} has no field {name!r}; {hint}")
-        if any(match is other for other, _ in found):
+        if any(match is other for _, other, _ in found):
             raise SchemaError(path, f"the field {match.name!r} is asked for twice")
-        found.append((match, below))
+        found.append((name, match, below))
     return found
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.consumer.reading import ROW_SCHEMA
+from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.readers import open_for_reading

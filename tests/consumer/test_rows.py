@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.consumer.reading import Rows
+from spark_kbatch.consumer.rows import Rows
 from spark_kbatch.errors import InvalidTimestampError, RecordDeserializationError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.opening.values import read_as
 
 MAX_MS = (2**63 - 1) // 1000
 
@@ -47,15 +48,16 @@ def test_text_is_checked_and_the_error_names_its_record() -> None:
         found: list[str | None] = batch.column("value").to_pylist()
         return found
 
-    assert texts(Rows(["value"], "strict"), records[:3]) == ["", None, "é"]
-    assert texts(Rows(["value"], "replace"), records) == ["", None, "é", "ab\ufffd", "\ufffd"]
+    strict, replacing = (read_as(text, None, {}, "t") for text in (True, "replace"))
+    assert texts(Rows(["value"], strict), records[:3]) == ["", None, "é"]
+    assert texts(Rows(["value"], replacing), records) == ["", None, "é", "ab\ufffd", "\ufffd"]
     with pytest.raises(RecordDeserializationError) as told:
-        texts(Rows(["value"], "strict"), records)
-    assert vars(told.value) | {"args": ()} == {
-        "topic": "t", "partition": 3, "offset": 13, "column": "value", "position": 2, "byte": 0xC3,
-        "args": (),
-    }  # fmt: skip
-    assert str(told.value).startswith(
-        "the value of t-3 at offset 13 is not UTF-8: byte 0xc3 at position 2; read it as bytes"
+        texts(Rows(["value"], strict), records)
+    error = told.value
+    assert (error.topic, error.partition, error.offset, error.column, error.position) == (
+        "t", 3, 13, "value", 2,
+    )  # fmt: skip
+    assert str(error).startswith(
+        "the value of t-3 at offset 13 cannot be decoded: 0xc3 is not UTF-8 (byte 2); read it as bytes"
     )
-    assert Rows(["offset"], "strict").decoded == ["offset"]
+    assert Rows(["offset"], strict).decoded == ["offset"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.consumer.reading import ROW_SCHEMA
+from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import DataLossError
 from spark_kbatch.model import StreamPiece
 from spark_kbatch.opening.readers import open_reader

@@ -11,7 +11,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.cluster.job import coordinator_for
-from spark_kbatch.consumer.reading import ROW_SCHEMA
+from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,

@@ -17,7 +17,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, RecordDeserializationError
-from spark_kbatch.consumer.reading import ROW_SCHEMA
+from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.opening.readers import ensure_selection_exists, open_stream, open_topics
 from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
@@ -153,7 +153,8 @@ def test_text_that_is_not_utf_8_is_an_error_in_the_middle_of_a_read(tmp_path: Pa
     assert keys(cluster, "events") == ["k", None]
     rows = cluster.read("events", columns=["value", "offset"], text=True)
     with pytest.raises(
-        RecordDeserializationError, match="the value of events-0 at offset 1 is not"
+        RecordDeserializationError,
+        match="the value of events-0 at offset 1 cannot be decoded: 0xff is not UTF-8",
     ):
         rows.read_all()
     table = cluster.read("events", columns=["value", "offset"], text="replace").read_all()

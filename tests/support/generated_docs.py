@@ -23,6 +23,7 @@ from spark_kbatch.options.option import (
 )
 from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.options.read import READ_OPTIONS
+from spark_kbatch.options.registry import REGISTRY_OPTIONS
 from spark_kbatch.options.remote import CLUSTER_OPTIONS
 from spark_kbatch.options.security import SECURITY_OPTIONS
 from spark_kbatch.options.server import SERVER_OPTIONS
@@ -103,6 +104,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
         tuple(option for option in CLUSTER_OPTIONS if option not in SECURITY_OPTIONS)
     ),
     ("options.md", "security options"): lambda: options_markdown(SECURITY_OPTIONS),
+    ("options.md", "registry options"): lambda: options_markdown(REGISTRY_OPTIONS),
     ("options.md", "ignored options"): ignored_markdown,
     ("command-line.md", "commands"): commands_markdown,
     ("testing.md", "plugin options"): plugin_options_markdown,

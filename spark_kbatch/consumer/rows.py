@@ -1,0 +1,318 @@
+"""Rows as a read returns them, with and without Spark: names, types and order of their columns.
+
+The columns are those of Spark's Kafka source. Keys and values are bytes, or what a `TypedColumn` makes of them: this
+is the one place where that happens, for all places of topics. A key or a value that cannot be decoded is an error
+that names its record, or null beside its reason; which of both, `TypedColumns` says.
+
+    column beside `value`   in it
+    value_schema_id         id of the schema that wrote the value; null where it names none
+    value_bytes             the bytes that were decoded
+    value_error             why the value is null although its record has one; null for all others
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaRecordToRowConverter.scala.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from spark_kbatch.errors import ConfigError, InvalidTimestampError, RecordDeserializationError
+from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.options import arguments
+from spark_kbatch.record.codec import RECORD_SCHEMA
+
+if TYPE_CHECKING:
+    from spark_kbatch.values.row_errors import RowError
+
+ROW_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),  # 0 CreateTime, 1 LogAppendTime, -1 none (V0)
+        RECORD_SCHEMA.field("headers"),
+    ]
+)
+
+_RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType": "timestamp_type"}
+_TIMESTAMP = ROW_SCHEMA.field("timestamp").type
+_TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
+_SCHEMA_ID, _BYTES, _ERROR = "schema_id", "bytes", "error"
+
+# Yields the records of a range, with their offsets and headers.
+HeadersOf: TypeAlias = Callable[[OffsetRange], Iterator[pa.RecordBatch]]
+
+
+class Decoded(Protocol):
+    """Decoded keys or values, as `values.row_errors.DecodedValues`."""
+
+    @property
+    def values(self) -> pa.Array | pa.ChunkedArray:
+        """Values, null where a row is null or bad."""
+
+    @property
+    def schema_ids(self) -> Any:
+        """int32[n], -1 where a row names no schema."""
+
+    @property
+    def errors(self) -> Sequence[RowError]:
+        """What is wrong with bad rows, in their order."""
+
+
+class TypedColumn(Protocol):
+    """What the bytes of keys, or of values, become."""
+
+    def decode(self, array: pa.Array) -> Decoded:
+        """Decode byte strings; raises OverflowError if the values do not fit into one array."""
+
+
+class DecodedColumn:
+    """A key or value column that was decoded, and its parts."""
+
+    def __init__(self, found: Decoded, texts: Mapping[int, str]) -> None:
+        """Take what was decoded, and the errors of rows that are null for that."""
+        self._found, self._texts = found, texts
+
+    def part(self, part: str = "") -> pa.Array:
+        """Return the values; the schema ids for "schema_id", or the texts of errors for "error"."""
+        count = len(self._found.values)
+        if part == _SCHEMA_ID:
+            ids = self._found.schema_ids
+            return pa.array(ids, pa.int32(), mask=ids < 0)
+        if part == _ERROR:
+            if not self._texts:
+                return pa.nulls(count, pa.string())
+            return pa.array([self._texts.get(row) for row in range(count)], pa.string())
+        return self._found.values
+
+
+@dataclass(frozen=True)
+class TypedColumns:
+    """The columns whose bytes become something else, and all columns that rows have then."""
+
+    schema: pa.Schema = ROW_SCHEMA
+    by_name: Mapping[str, TypedColumn] = field(default_factory=dict)  # of key, value
+    is_permissive: bool = False
+    remedy: str = ""  # about a bad key or value; {column} is its name, {after} the next offset
+
+    def decoded(
+        self,
+        batch: pa.RecordBatch,
+        name: str,
+        topic_partition: TopicPartition,
+        headers_of: HeadersOf | None = None,
+    ) -> DecodedColumn:
+        """Decode a column of records, which have their offsets too.
+
+        Args:
+            batch: the records.
+            name: the column, of `by_name`.
+            topic_partition: where they are.
+            headers_of: asked for the headers of records that cannot be decoded: they may say why.
+
+        Raises:
+            RecordDeserializationError: a key or a value that cannot be decoded, unless such are null.
+            OverflowError: as `TypedColumn.decode`.
+        """
+        found = self.by_name[name].decode(batch.column(name))
+        texts: dict[int, str] = {}
+        if found.errors:
+            offsets = batch.column("offset")
+            errors = found.errors if self.is_permissive else found.errors[:1]
+            reasons = _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
+            for error in errors:
+                offset = offsets[error.row].as_py()
+                told = RecordDeserializationError(
+                    *topic_partition, offset, name, reasons.get(offset, error.reason), error.path,
+                    -1 if error.position is None else error.position,
+                    -1 if error.schema_id is None else error.schema_id,
+                    "" if self.is_permissive else self.remedy.format(column=name, after=offset + 1),
+                )  # fmt: skip
+                if not self.is_permissive:
+                    raise told
+                texts[error.row] = str(told)
+        return DecodedColumn(found, texts)
+
+
+def _reasons_in_headers(
+    errors: Sequence[RowError],
+    offsets: pa.Array,
+    name: str,
+    topic_partition: TopicPartition,
+    headers_of: HeadersOf | None,
+) -> dict[int, str]:
+    """Return, by offset, why records cannot be decoded whose schema is named in a header."""
+    if headers_of is None:
+        return {}
+    from spark_kbatch.values.framing import named_in_header  # noqa: PLC0415  needed for bad records only
+
+    bad = {offsets[error.row].as_py() for error in errors}
+    reasons = {}
+    for records in headers_of(OffsetRange(topic_partition, min(bad), max(bad) + 1)):
+        numbers, headers = records.column("offset").to_pylist(), records.column("headers")
+        for row, offset in enumerate(numbers):
+            reason = named_in_header(name, headers[row].as_py()) if offset in bad else ""
+            if reason:
+                reasons[offset] = reason
+    return reasons
+
+
+BYTES = TypedColumns()
+
+
+def row_schema(
+    types: Mapping[str, pa.DataType],
+    *,
+    with_schema_id: Collection[str] = (),
+    with_bytes: bool = False,
+    with_errors: bool = False,
+) -> pa.Schema:
+    """Return the columns of rows whose key, value, or both have these types.
+
+    Args:
+        types: of those columns that are not bytes.
+        with_schema_id: those of them that have a column of schema ids beside them.
+        with_bytes: whether all of them have a column of their bytes.
+        with_errors: whether all of them have a column of errors.
+    """
+    fields = [pa.field(one.name, types.get(one.name, one.type)) for one in ROW_SCHEMA]
+    for name in (one for one in ("key", "value") if one in types):
+        if name in with_schema_id:
+            fields.append(pa.field(f"{name}_{_SCHEMA_ID}", pa.int32()))
+        if with_bytes:
+            fields.append(pa.field(f"{name}_{_BYTES}", pa.binary()))
+        if with_errors:
+            fields.append(pa.field(f"{name}_{_ERROR}", pa.string()))
+    return pa.schema(fields)
+
+
+def ensure_columns(columns: Any, known: Sequence[str] = tuple(ROW_SCHEMA.names)) -> list[str]:
+    """Return a list of column names, checked against those that rows have.
+
+    Raises:
+        ConfigError: an unknown column, with the nearest; or one that is named twice.
+    """
+    names = arguments.names("columns", columns, "a list of columns, such as ['offset', 'value']")
+    for name in names:
+        if name not in known:
+            (near,) = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            raise ConfigError(
+                f"columns names {name!r}, which rows do not have; the nearest is {near!r}, they have: "
+                f"{', '.join(known)}"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"columns names {name!r} twice; name each column once")
+    return names
+
+
+class _RowColumn(NamedTuple):
+    """A column of rows, and what it is made of."""
+
+    name: str
+    source: str  # column of RECORD_SCHEMA; empty for topic and partition
+    part: str = ""  # of a typed column: its values if empty
+
+
+class Rows:
+    """A converter of decoded records to rows with the requested columns.
+
+    Only these columns are decoded.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        typed: TypedColumns = BYTES,
+        *,
+        headers_of: HeadersOf | None = None,
+    ) -> None:
+        """Set up for rows with these columns.
+
+        Args:
+            columns: names of `typed.schema`.
+            typed: what keys and values become.
+            headers_of: asked for the headers of records that cannot be decoded: they may say why.
+        """
+        self._typed, self._headers_of = typed, headers_of
+        self._columns = [_column(name, typed) for name in columns]
+        self.schema = pa.schema([typed.schema.field(name) for name in columns])
+        # Columns of RECORD_SCHEMA to decode for them; an error about a value names the offset, which costs nothing.
+        self.decoded = list(dict.fromkeys(one.source for one in self._columns if one.source))
+        if typed.by_name.keys() & self.decoded and "offset" not in self.decoded:
+            self.decoded.append("offset")
+
+    def of(
+        self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows made from the records of one partition, which have the columns `decoded`.
+
+        Raises:
+            InvalidTimestampError: a time that does not fit a timestamp in microseconds.
+            RecordDeserializationError: a key or a value that cannot be decoded, unless such are null.
+        """
+        for batch in batches:
+            yield from self._of(batch, topic_partition)
+
+    def _of(
+        self, batch: pa.RecordBatch, topic_partition: TopicPartition
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a batch: one, or more where the values are too large for one array."""
+        if not self._columns:
+            yield batch
+            return
+        try:
+            rows = pa.RecordBatch.from_arrays(
+                self._arrays(batch, topic_partition), schema=self.schema
+            )
+        except OverflowError:
+            if batch.num_rows < 2:
+                raise
+            middle = batch.num_rows // 2
+            yield from self._of(batch.slice(0, middle), topic_partition)
+            yield from self._of(batch.slice(middle), topic_partition)
+            return
+        yield rows
+
+    def _arrays(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> list[pa.Array]:
+        decoded: dict[str, DecodedColumn] = {}
+        arrays = []
+        for name, source, part in self._columns:
+            if name == "topic":
+                arrays.append(pa.repeat(topic_partition.topic, batch.num_rows))
+            elif name == "partition":
+                number = pa.scalar(topic_partition.partition, pa.int32())
+                arrays.append(pa.repeat(number, batch.num_rows))
+            elif name == "timestamp":
+                arrays.append(_to_timestamp(batch.column("timestamp"), topic_partition.topic))
+            elif part == _BYTES or source not in self._typed.by_name:
+                arrays.append(batch.column(source))
+            else:
+                if source not in decoded:
+                    decoded[source] = self._typed.decoded(
+                        batch, source, topic_partition, self._headers_of
+                    )
+                arrays.append(decoded[source].part(part))
+        return arrays
+
+
+def _column(name: str, typed: TypedColumns) -> _RowColumn:
+    source, _, part = name.partition("_")
+    if part and source in typed.by_name:
+        return _RowColumn(name, source, part)
+    return _RowColumn(name, _RECORD_COLUMNS.get(name, ""))
+
+
+def _to_timestamp(times_ms: pa.Array, topic: str) -> pa.Array:
+    try:
+        return times_ms.cast(_TIMESTAMP_MS).cast(_TIMESTAMP)  # checks the multiplication
+    except pa.ArrowInvalid:
+        farthest = max(times_ms.to_pylist(), key=abs)
+        raise InvalidTimestampError(farthest, topic) from None

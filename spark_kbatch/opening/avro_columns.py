@@ -1,0 +1,123 @@
+"""A column of Avro: its decoder, and the registry that knows what the decoder does not.
+
+AvroColumn      values as one type, that of the reader's schema
+WrittenAsJson   values as JSON, each as the schema has it that wrote it: what people look at
+ReadAsJson      values as JSON, all of one type
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kbatch.consumer.rows import TypedColumn
+from spark_kbatch.errors import SchemaError
+from spark_kbatch.opening.writers_schemas import WritersSchemas
+from spark_kbatch.options.registry import RegistryOptions
+from spark_kbatch.terminal import to_json
+from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues
+from spark_kbatch.values.avro_schema import PrimitiveSchema, Schema
+from spark_kbatch.values.flat import strings_of
+from spark_kbatch.values.framing import NO_SCHEMA_ID, split
+from spark_kbatch.values.plain import plain
+
+_ANY = PrimitiveSchema("null")  # stands in for the schema of values that cannot be read
+
+
+class OnlyWriter(NamedTuple):
+    """The schema that wrote all values, which then have no framing."""
+
+    id: int  # below 0 if it is no registry's
+    schema: Schema
+
+
+class AvroColumn:
+    """Decodes keys or values of Avro, each with the schema that wrote it. Not thread-safe."""
+
+    def __init__(self, reader: Schema, writers: WritersSchemas | OnlyWriter) -> None:
+        """Prepare the columns; the schemas that wrote values are prepared when a value names them.
+
+        Args:
+            reader: what values are read as.
+            writers: which schemas wrote them.
+
+        Raises:
+            SchemaError: a type of the reader's schema has no form in columns.
+        """
+        self._decoder, self._writers = AvroDecoder(reader), writers
+        if isinstance(writers, OnlyWriter):
+            self._decoder.add_writer(writers.id, writers.schema)
+
+    def decode(self, array: pa.Array) -> DecodedValues:
+        """Decode values.
+
+        Raises:
+            SchemaRegistryError: the registry does not answer, or refuses to.
+            OverflowError: the values do not fit into one array.
+        """
+        if isinstance(self._writers, OnlyWriter):
+            return self._decoder.decode(array, schema_id=self._writers.id)
+        for schema_id in self._decoder.missing(array):
+            found = self._writers.of(schema_id)
+            if isinstance(found, str):
+                self._decoder.add_unreadable(schema_id, found)
+            else:
+                self._decoder.add_writer(schema_id, found)
+        return self._decoder.decode(array)
+
+
+class ReadAsJson:
+    """Decodes keys or values into JSON text, all of the type of one reader's schema."""
+
+    def __init__(self, column: TypedColumn) -> None:
+        self._column = column
+
+    def decode(self, array: pa.Array) -> DecodedValues:
+        """Decode values; raises as `AvroColumn.decode`."""
+        found = self._column.decode(array)
+        texts = [None if one is None else to_json(one) for one in plain(found.values)]
+        return DecodedValues(pa.array(texts, pa.string()), found.schema_ids, tuple(found.errors))
+
+
+class WrittenAsJson:
+    """Decodes keys or values into JSON text, each as its own writer's schema has it."""
+
+    def __init__(self, registry: RegistryOptions) -> None:
+        self._schemas = WritersSchemas(registry, "")
+        self._decoders: dict[int, AvroDecoder] = {}
+
+    def decode(self, array: pa.Array) -> DecodedValues:
+        """Decode values; raises as `AvroColumn.decode`."""
+        framed = split(strings_of(array))
+        texts: list[str | None] = [None] * len(array)
+        errors = []
+        for schema_id in np.unique(framed.schema_ids).tolist():
+            rows = np.flatnonzero(framed.schema_ids == schema_id)
+            decoder = self._decoder(schema_id)
+            decoded = decoder.decode(array.take(pa.array(rows)))
+            errors += [one._replace(row=int(rows[one.row])) for one in decoded.errors]
+            for row, value in zip(rows.tolist(), plain(decoded.values), strict=True):
+                texts[row] = None if array[row].as_py() is None else to_json(value)
+        return DecodedValues(pa.array(texts, pa.string()), framed.schema_ids, tuple(sorted(errors)))
+
+    def _decoder(self, schema_id: int) -> AvroDecoder:
+        if schema_id not in self._decoders:
+            self._decoders[schema_id] = self._made(schema_id)
+        return self._decoders[schema_id]
+
+    def _made(self, schema_id: int) -> AvroDecoder:
+        """Return the decoder of values that a schema wrote; of all others, one whose rows are errors."""
+        found = _ANY if schema_id == NO_SCHEMA_ID else self._schemas.of(schema_id)
+        if not isinstance(found, str):
+            try:
+                decoder = AvroDecoder(found)
+            except SchemaError as error:
+                found = f"its schema is none that can be shown: {error}"
+            else:
+                decoder.add_writer(schema_id, found)
+                return decoder
+        decoder = AvroDecoder(_ANY)
+        decoder.add_unreadable(schema_id, found)
+        return decoder

@@ -1,0 +1,171 @@
+"""`kbatch consume --value-format avro` and `kbatch schemas`: values as JSON, and where their schemas are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import spark_kbatch
+from spark_kbatch.cli.main import cli
+from tests.support import avro
+from tests.support.avro import a_record, framed, parsed
+
+FIRST = a_record(("id", "long"), ("name", "string"), name="Order")
+SECOND = a_record(
+    ("id", "long"),
+    ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+    ("day", {"type": "int", "logicalType": "date"}),
+    ("price", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
+    ("tags", {"type": "array", "items": "string"}),
+    ("counts", {"type": "map", "values": "double"}),
+    ("data", "bytes"),
+    ("note", ["null", "string"]),
+    name="Order",
+)
+ROWS = [
+    {"id": 1, "name": "é\x1b"},
+    {
+        "id": 2, "at": 1_700_000_000_123, "day": 1, "price": b"\x05\x00", "tags": ["a", "b"],
+        "counts": {"k": 0.5, "n": float("nan")}, "data": b"\xff", "note": (0, None),
+    },
+]  # fmt: skip
+SHOWN = [
+    {"id": 1, "name": "é\x1b"},
+    {
+        "id": 2, "at": "2023-11-14 22:13:20.123000Z", "day": "1970-01-02", "price": "12.80", "tags": ["a", "b"],
+        "counts": {"k": 0.5, "n": "NaN"}, "data": {"base64": "/w=="}, "note": None,
+    },
+]  # fmt: skip
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Path:
+    folder = tmp_path / "registry"
+    (folder / "ids").mkdir(parents=True)
+    for schema_id, schema in ((7, FIRST), (9, SECOND), (3, "string")):
+        (folder / f"ids/{schema_id}.json").write_text(json.dumps({"schema": json.dumps(schema)}))
+    subjects = {"orders-value": {"1": 7, "2": 9}, "orders-key": {"1": 3}}
+    (folder / "subjects.json").write_text(json.dumps(subjects))
+    return folder
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    values = [
+        framed(7, avro.encode(parsed(FIRST), ROWS[0])),
+        None,
+        framed(9, avro.encode(parsed(SECOND), ROWS[1])),
+    ]
+    with spark_kbatch.open(tmp_path / "c", create=True) as cluster:
+        cluster.create_topic("orders")
+        with cluster.producer(flush=False) as producer:
+            for number, value in enumerate(values):
+                key = framed(3, avro.encode(parsed("string"), f"k{number}"))
+                producer.send("orders", value, key=key, timestamp=1000)
+    return tmp_path / "c"
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def test_values_are_json_as_their_own_schemas_have_them(cluster: Path, registry: Path) -> None:
+    words = ["consume", cluster, "orders", "--value-format", "avro", "--registry", registry]
+
+    lines = [json.loads(line) for line in run(*words, "--json").stdout.splitlines()]
+    assert [one["value"] for one in lines] == [SHOWN[0], None, SHOWN[1]]
+    assert list(lines[0]) == [
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+    ]
+    raw = run(*words, "--raw").stdout.splitlines()
+    assert [raw[1], *map(json.loads, raw[::2])] == ["", *SHOWN]
+    fields = [line.split("\t") for line in run(*words, "--key-format", "avro").stdout.splitlines()]
+    assert [one[3] for one in fields] == ['"k0"', '"k1"', '"k2"']
+    assert fields[1][4] == r"\N"
+    assert fields[0][4] == r'{"id": 1, "name": "é\u001b"}'
+
+
+def test_values_are_read_as_one_schema_if_it_is_chosen(cluster: Path, registry: Path) -> None:
+    words = [
+        "consume",
+        cluster,
+        "orders",
+        "--value-format",
+        "avro",
+        "--registry",
+        registry,
+        "--raw",
+    ]
+
+    schema = json.dumps(a_record(("id", "double"), name="Order"))
+    assert run(*words, "--value-schema", schema).stdout.splitlines() == [
+        '{"id": 1.0}', "", '{"id": 2.0}',
+    ]  # fmt: skip
+    assert run(*words, "--value-schema", "version:1", "--end", "1").stdout.splitlines() == [
+        r'{"id": 1, "name": "é\u001b"}'
+    ]
+
+
+def test_a_bad_value_names_its_record_and_how_to_go_on(cluster: Path, registry: Path) -> None:
+    with spark_kbatch.open(cluster) as opened, opened.producer() as producer:
+        producer.send("orders", b'{"id": 3}')
+    done = run("consume", cluster, "orders", "--value-format", "avro", "--registry", registry)
+
+    assert done.exit_code == 1
+    assert str(done.exception) == (
+        "the value of orders-0 at offset 3 cannot be decoded: the value is not in Confluent's framing: it looks "
+        "like JSON; go on after it with --start 4, or leave out --value-format"
+    )
+
+
+def test_the_schemas_of_a_topic_are_shown(registry: Path) -> None:
+    done = run("schemas", "orders", "--registry", registry)
+    assert done.stdout.splitlines() == [
+        "subject\tversion\tid\ttype\tschema",
+        'orders-key\t1\t3\tAVRO\t"string"',
+        "orders-value\t1\t7\tAVRO\tOrder: id, name",
+        "orders-value\t2\t9\tAVRO\tOrder: id, at, day, price, tags, counts, data, note",
+    ]
+    done = run("schemas", "orders", "--subject", "orders-value", "--registry", registry, "--json")
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["version"], first["id"], first["deleted"]) == (1, 7, False)
+    assert json.loads(second["schema"]) == SECOND
+
+
+def test_a_file_may_name_the_registry_and_who_asks(registry: Path, tmp_path: Path) -> None:
+    (tmp_path / "registry.properties").write_text(f"schema.registry.url={registry}\n")
+    words = ["schemas", "orders", "--registry-config", tmp_path / "registry.properties"]
+    assert run(*words).exit_code == 0
+    (tmp_path / "registry.properties").write_text(f"url={registry}\nbearer.auth.token=t t\n")
+    done = run(*words)
+    assert "has characters that no token has" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["consume", "{cluster}", "orders", "--registry", "{registry}"],
+            "goes with --value-format",
+        ),
+        (["consume", "{cluster}", "orders", "--value-format", "avro"], "no schema is known"),
+        (["schemas", "orders"], "--registry is missing"),
+        (["schemas", "others", "--registry", "{registry}"], "has no such subject"),
+    ],
+)
+def test_what_is_missing_is_said(
+    cluster: Path, registry: Path, words: list[str], said: str
+) -> None:
+    done = run(*(word.format(cluster=cluster, registry=registry) for word in words))
+
+    assert done.exit_code != 0
+    assert said in f"{done.output}{done.exception}"

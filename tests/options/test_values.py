@@ -1,0 +1,208 @@
+"""The options of keys and values as columns: what is accepted, what follows, and what does not fit together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
+from spark_kbatch.options.values import (
+    ColumnOptions,
+    SchemaChoice,
+    ValueOptions,
+    ensure_goes_with_streams,
+    parse_value_keywords,
+)
+from spark_kbatch.options.write import parse_write_options
+
+READ = {"path": "/data", "subscribe": "orders"}
+AVRO = {"value.format": "avro", "schema.registry.url": "http://localhost:8081"}
+TEXT = '{"type": "map", "values": "long"}'
+
+
+def read(**options: str) -> ValueOptions:
+    """The options of a read; dots are written as underscores."""
+    dotted = {key.replace("_", "."): value for key, value in options.items()}
+    return parse_read_options(READ | dotted).values
+
+
+def avro(**options: str) -> ColumnOptions:
+    dotted = {key.replace("_", "."): value for key, value in options.items()}
+    return parse_read_options(READ | AVRO | dotted).values.value
+
+
+def test_a_read_of_avro_needs_a_format_and_a_registry() -> None:
+    found = parse_stream_read_options(READ | AVRO).values
+
+    assert found.value == ColumnOptions(
+        "value", "avro", SchemaChoice(), "orders-value", "confluent"
+    )
+    assert found.key == ColumnOptions("key")
+    assert (found.mode, found.fields, found.typed) == ("FAILFAST", (), (found.value,))
+    assert found.registry is not None
+    assert parse_read_options(READ).values == ValueOptions()
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("LATEST", SchemaChoice()),
+        ("id:7", SchemaChoice("id", 7)),
+        ("id:0", SchemaChoice("id", 0)),
+        (" Version:3 ", SchemaChoice("version", 3)),
+        ("file:/data/order.avsc", SchemaChoice("file", text="/data/order.avsc")),
+        (TEXT, SchemaChoice("text", text=TEXT)),
+        ('"string"', SchemaChoice("text", text='"string"')),
+    ],
+)
+def test_a_schema_is_chosen(text: str, choice: SchemaChoice) -> None:
+    assert avro(value_schema=text).schema == choice
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "version:0", "id:-1", "id:99999999999", "{", "order.avsc"]
+)
+def test_another_choice_of_a_schema_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"accepted: latest, id:7, version:3, file:order\.avsc"):
+        avro(value_schema=text)
+
+
+def test_a_subject_follows_from_the_one_topic_that_is_named() -> None:
+    assign = {"path": "/data", "assign": '{"orders":[0,1]}'}
+    assert parse_read_options(assign | AVRO).values.value.subject == "orders-value"
+    assert avro(value_subject=":.staging:a").subject == ":.staging:a"
+    for selection in ({"subscribe": "orders,more"}, {"subscribePattern": "or"}):
+        options = {"path": "/data", **selection, **AVRO}
+        with pytest.raises(ConfigError, match=r"'value\.subject' is not given"):
+            parse_read_options(options)
+        assert parse_read_options(options | {"value.schema": "id:7"}).values.value.subject == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"value.format": "json"}, "not supported yet; accepted: binary, string, avro"),
+        ({"key.format": "Protobuf"}, "not supported yet"),
+        ({"value.format": "avor"}, "accepted: binary, string, avro"),
+        ({"value.format": "avro"}, "no schema is known: give the registry in 'schema.registry.url'"),
+        ({"value.format": "avro", "value.schema": "id:7"}, "names a schema of a registry"),
+        ({"value.format": "avro", "value.framing": "confluent", "value.schema": TEXT}, "the registry that knows it"),
+        ({"value.format": "string", "value.framing": "confluent"}, "goes with value.format=avro alone"),
+        ({"value.schema": TEXT}, "goes with value.format=avro"),
+        ({"key.format": "string", "value.subject": "a"}, "goes with value.format=avro"),
+        ({"mode": "PERMISSIVE"}, "goes with a column with a format"),
+        ({"value.format": "string", "mode": "DROPMALFORMED"}, "accepted: FAILFAST, PERMISSIVE"),
+        ({"includeBytes": "true"}, "goes with a column with a format"),
+        ({"value.format": "string", "includeSchemaId": "true"}, "goes with value.format=avro"),
+        ({"value.format": "string", "value.fields": "a"}, "goes with value.format=avro"),
+        (AVRO | {"value.fields": "a,,b..c"}, "names of fields"),
+        ({"schema.registry.url": "http://localhost:8081"}, "goes with value.format=avro"),
+        (AVRO | {"schema.registry.basic.auth.password": "secret-of-the-test"}, "neither is the case"),
+        (AVRO | {"schema.registry.urls": "x"}, "the nearest known one is 'schema.registry.url'"),
+        (AVRO | {"value.shema": "x"}, "the nearest known one is 'value.schema'"),
+        ({"kafka.value.deserializer": "x"}, "the option 'value.format' says what values are"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as told:
+        parse_read_options(READ | options)
+    assert "secret-of-the-test" not in str(told.value)
+
+
+# Of a write.
+
+WRITE = {"path": "/data", "topic": "orders"}
+
+
+def test_a_write_has_the_same_options_but_for_those_of_what_cannot_be_decoded() -> None:
+    found = parse_write_options(
+        WRITE | AVRO | {"auto.register.schemas": "true", "value.schema": TEXT}
+    ).values
+
+    assert found.value == ColumnOptions(
+        "value", "avro", SchemaChoice("text", text=TEXT), "orders-value", "confluent"
+    )
+    assert (found.auto_register, found.encoded) == (True, (found.value,))
+    for key in ("mode", "value.fields", "includeBytes"):
+        with pytest.raises(ConfigError, match=rf"'{key}'; it is an option of a read"):
+            parse_write_options(WRITE | AVRO | {key: "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (AVRO | {"key.format": "avro"}, "a new version would move every key to another one"),
+        ({"auto.register.schemas": "true"}, "goes with a registry in 'schema.registry.url'"),
+        ({"schema.registry.url": "http://localhost:8081"}, "goes with value.format=avro"),
+        ({"value.format": "avro"}, "no schema is known"),
+    ],
+)
+def test_what_does_not_fit_a_write_is_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_write_options(WRITE | options)
+
+
+def test_a_write_to_several_topics_names_a_subject_or_an_id() -> None:
+    for schema in ("latest", "version:3", TEXT):
+        with pytest.raises(ConfigError, match=r"'value\.subject' is not given"):
+            parse_write_options({"path": "/data", "value.schema": schema, **AVRO})
+    parse_write_options({"path": "/data", "value.schema": "id:7", **AVRO})
+
+
+def test_a_stream_does_not_write_with_the_latest_schema() -> None:
+    ensure_goes_with_streams(
+        parse_write_options(WRITE | AVRO | {"value.schema": "version:3"}).values
+    )
+    with pytest.raises(ConfigError, match="a stream looks up for each micro-batch"):
+        ensure_goes_with_streams(parse_write_options(WRITE | AVRO).values)
+
+
+# In Python.
+
+
+def test_keywords_are_the_options_with_underscores(tmp_path: Path) -> None:
+    found = parse_value_keywords(
+        {"url": "http://localhost:8081", "basic.auth.user.info": "user:secret-of-the-test"},
+        {
+            "value_format": "avro", "value_schema": {"type": "map", "values": "long"}, "key_format": "string",
+            "value_fields": ["a", "b.c"], "mode": "permissive", "include_schema_id": True, "include_bytes": False,
+        },
+        ["orders"],
+    )  # fmt: skip
+
+    assert found.value == ColumnOptions(
+        "value", "avro", SchemaChoice("text", text=TEXT), "orders-value", "confluent"
+    )
+    assert (found.key.format, found.fields, found.mode) == ("string", ("a", "b.c"), "PERMISSIVE")
+    assert (found.include_schema_id, found.include_bytes) == (True, False)
+    assert "secret-of-the-test" not in repr(found)
+    folder = parse_value_keywords(tmp_path, {"value_format": "avro"}, ["orders"]).registry
+    assert folder is not None
+    assert folder.url.folder == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("registry", "keywords", "said"),
+    [
+        (None, {"value_format": 7}, "accepted: binary, string, avro"),
+        (None, {"value_format": None}, "accepted: binary, string, avro"),
+        (None, {"value_format": "avro", "value_fields": [1]}, "names of fields"),
+        (7, {"value_format": "avro"}, "registry is 7"),
+        ({"url": 7}, {"value_format": "avro"}, "accepted: text"),
+    ],
+)
+def test_an_argument_that_is_not_accepted_is_named(
+    registry: Any, keywords: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_value_keywords(registry, keywords, ["orders"])
+
+
+def test_an_unknown_argument_is_a_type_error_as_everywhere_in_python() -> None:
+    with pytest.raises(TypeError, match="'value_fromat'; did you mean 'value_format'"):
+        parse_value_keywords(None, {"value_fromat": "avro"}, ["orders"])
+    with pytest.raises(TypeError, match="options are: value_format, "):
+        parse_value_keywords(None, {"zzz": 1}, ["orders"])
