@@ -195,7 +195,7 @@ class Merger:
         """
         rng, began = self._timing.rng, self._ledger.state.number
         name = names.segment_name(run.topic_id, run.partition, began, names.random_id(rng))
-        segment = _Segment(name, run.start_offset)
+        segment = _WrittenSegment(name, run.start_offset)
         upload = self._objects.upload(name)
         try:
             for piece in segment.pieces(self._objects, run):
@@ -244,7 +244,7 @@ def _entries(ranges: Sequence[ReplacedRange]) -> Iterator[list[ReplacedRange]]:
         yield some
 
 
-class _Segment:
+class _WrittenSegment:
     """A segment that is written: its extents, and the checksums of their bytes."""
 
     def __init__(self, name: str, start_offset: int) -> None:
