@@ -90,7 +90,6 @@ def _check_lines(found: TriedStore) -> Iterable[str]:
 @click.command(
     epilog=examples(
         "kbatch ledger s3://my-bucket/events -n 20",
-        "kbatch ledger s3://my-bucket/events 42",
         "kbatch ledger s3://my-bucket/events 0f343b0931126a20f133d67c2b018a3b",
     )
 )

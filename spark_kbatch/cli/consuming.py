@@ -107,7 +107,6 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 
 @click.command(
     epilog=examples(
-        "kbatch consume my-cluster readings --last 10",
         r"kbatch consume broker:9092 readings --follow --format '%p:%o %k=%v\n'",
         "kbatch consume broker:9092 orders --value-format avro --registry http://localhost:8081 --json",
     )
