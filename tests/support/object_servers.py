@@ -120,9 +120,11 @@ def versitygw(folder: Path) -> Iterator[ObjectServer]:
         _fetch(["go", "install", VERSITYGW], GOBIN=str(FETCHED))
     (folder / "data" / BUCKET).mkdir(parents=True)
     (port,) = free_ports(1)
-    command = [str(program), "--port", f"127.0.0.1:{port}", "posix", str(folder / "data")]
-    keys = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
-    with started(command, folder / "versitygw.log", f"http://127.0.0.1:{port}/", **keys):
+    command = [
+        str(program), "--access", KEY, "--secret", SECRET, "--port", f"127.0.0.1:{port}", "posix",
+        str(folder / "data"),
+    ]  # fmt: skip
+    with started(command, folder / "versitygw.log", f"http://127.0.0.1:{port}/"):
         yield ObjectServer(f"127.0.0.1:{port}")
 
 
@@ -191,7 +193,7 @@ def _fetch(command: Sequence[str], **variables: str) -> None:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], log: Path, url: str, **variables: str) -> Iterator[None]:
+def started(command: Sequence[str], log: Path, url: str) -> Iterator[None]:
     """Start a server, wait until a URL of it answers anything, and end it in the end."""
     with (
         log.open("wb") as output,
