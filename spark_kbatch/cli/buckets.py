@@ -30,9 +30,9 @@ _ID = re.compile(r"[0-9a-f]{32}")
 @client_options
 @json_option
 def check(path: str, client: Mapping[str, str], as_json: bool) -> None:
-    """Try what the store of the bucket at PATH lets this process do.
+    """Try what the store of a bucket lets you do.
 
-    Each right is tried, with an object of its own, and named as the store's policies name it. Where they suffice,
+    PATH is its URL. Each right is tried, with an object of its own, and named as the store's policies name it. Where they suffice,
     the store itself is tried as before a cluster is created. The exit code is 1 if this process cannot read, or if
     the store would lose commits.
     """
@@ -101,9 +101,9 @@ def _check_lines(found: TriedStore) -> Iterable[str]:
 def ledger(
     path: str, entry: str | None, max_entries: int | None, client: Mapping[str, str], as_json: bool
 ) -> None:
-    """List what has happened in the bucket at PATH, by whom and when, newest first.
+    """List what has happened in a bucket, newest first.
 
-    With the number or the id of an ENTRY, as an error about an unknown outcome names them, say whether it is there;
+    PATH is its URL. With the number or the id of an ENTRY, as an error about an unknown outcome names them, say whether it is there;
     the exit code is 1 if it is not.
     """
     from spark_kbatch.bucket.happenings import Happenings  # noqa: PLC0415  only for a bucket

@@ -45,9 +45,9 @@ def maintain(
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
-    """Keep retention, merge small objects and delete garbage of the bucket at PATH.
+    """Merge small objects of a bucket, and delete garbage.
 
-    It can be stopped anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any
+    PATH is its URL. Retention is kept too. A round can be stopped anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any
     more is deleted about a week later, when no reader and no job can need it.
     """
     from spark_kbatch.bucket.maintenance import Maintenance  # noqa: PLC0415  only for a bucket
@@ -82,7 +82,10 @@ def maintain(
 @client_options
 @json_option
 def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
-    """Show what there is in the bucket at PATH: its ledger, its data, and what waits to be merged or deleted."""
+    """Show what there is in a bucket.
+
+    PATH is its URL. Shown are its ledger, its data, and what waits to be merged or deleted.
+    """
     from spark_kbatch.bucket.inspection import describe as found_in  # noqa: PLC0415  only for a bucket
 
     with contextlib.closing(_opened(path, client)) as store:
@@ -110,9 +113,9 @@ def describe(path: str, client: Mapping[str, str], as_json: bool) -> None:
 @bucket_argument
 @client_options
 def upgrade(path: str, client: Mapping[str, str]) -> None:
-    """Let writers use all that this version can write in the bucket at PATH.
+    """Let writers use the newest format in a bucket.
 
-    Processes of versions that do not know the new format still read what they know, and write no more: upgrade
+    PATH is its URL. Processes of versions that do not know the new format still read what they know, and write no more: upgrade
     these first. There is no way back.
     """
     from spark_kbatch.bucket.entries import FORMAT, NewFormat  # noqa: PLC0415  only for a bucket

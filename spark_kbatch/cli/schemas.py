@@ -27,7 +27,7 @@ _SHOWN_MAX = 60  # characters of what a schema is
 @registry_options
 @json_option
 def schemas(topic: str, subject: str | None, registry: Mapping[str, str], as_json: bool) -> None:
-    """Show the versions of a topic's schemas in a registry, with their ids.
+    """Show a topic's schemas in a registry, with their ids.
 
     With --json, each has the schema itself. Versions that were deleted are shown too: what they wrote is still there.
     """

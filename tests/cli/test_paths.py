@@ -108,7 +108,7 @@ def test_the_package_runs_as_a_module(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("words", "word", "found"),
     [
-        ([], "des", {"describe-topic"}),
+        ([], "des", {"describe", "describe-topic"}),
         (["describe-topic", "{path}"], "", {"events", "more", "doomed"}),
         (["delete-topic", "{path}", "events"], "m", {"more"}),
         (["produce"], "ev", {"events"}),
