@@ -258,7 +258,7 @@ def open(
             restored from the other log dirs. Records of which they had the only copy are given up.
         foreign_end: where to end in a broker's logs: "log", after the last valid batch, or
             "checkpoint", at the high watermark that the broker last wrote to its checkpoint.
-        store: of a bucket: options of its store by key, such as {"store.endpoint": "http://localhost:9000"}.
+        store: of a bucket: options of its store by key, such as {"store.region": "eu-west-1"}.
             What is not given is in the environment.
 
     Returns:

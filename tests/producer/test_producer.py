@@ -137,7 +137,7 @@ def test_options_are_given_by_kafkas_keys_or_as_keyword_arguments(
     for given, again in (({"linger.ms": 1}, {"linger_ms": 1}), ({"acks": 1}, {"acks": 1})):
         with pytest.raises(ConfigError, match="is given twice"):
             cluster.producer(given, **again)
-    with pytest.raises(ConfigError, match="config is 5; accepted: a dict of Kafka's keys, such as"):
+    with pytest.raises(ConfigError, match="config is 5; accepted: a dict of text keys, such as"):
         cluster.producer(5)  # type: ignore[arg-type]
 
 

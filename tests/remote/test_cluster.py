@@ -387,7 +387,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "read": {
         "topics": "events", "partitions": [0], "start": "earliest", "end": 3, "last": 2,
         "columns": ["value", "offset"], "text": "replace",
-        "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20,
+        "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20, "registry": None,
     },
     "topic": {"name": "events"},
     "topic_names": {"internal": False},

@@ -14,10 +14,12 @@ import spark_kbatch
 TWO_TASKS = """
 import gc, importlib.machinery, sys
 sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("pyspark.daemon", None)
+from spark_kbatch.opening.values import PinnedColumns
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.spark.reader import KBatchReader
 
-reader = KBatchReader(parse_read_options({"path": sys.argv[1], "subscribe": "events"}), ["value"])
+options = parse_read_options({"path": sys.argv[1], "subscribe": "events"})
+reader = KBatchReader(options, ["value"], PinnedColumns())
 (partition,) = reader.partitions()
 for _ in range(2):
     print(gc.get_freeze_count(), sum(batch.num_rows for batch in reader.read(partition)))
