@@ -26,6 +26,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options import arguments
+from spark_kbatch.options.columns import READ
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
 from spark_kbatch.record.codec import RECORD_SCHEMA
@@ -214,6 +215,8 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 
+assert tuple(ROW_SCHEMA.names) == READ
+
 _RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType": "timestamp_type"}
 _TIMESTAMP = ROW_SCHEMA.field("timestamp").type
 _TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
@@ -230,11 +233,11 @@ def ensure_columns(columns: Any) -> list[str]:
     """
     names = arguments.names("columns", columns, "a list of columns, such as ['offset', 'value']")
     for name in names:
-        if name not in ROW_SCHEMA.names:
-            (near,) = difflib.get_close_matches(name, ROW_SCHEMA.names, n=1, cutoff=0.0)
+        if name not in READ:
+            (near,) = difflib.get_close_matches(name, READ, n=1, cutoff=0.0)
             raise ConfigError(
                 f"columns names {name!r}, which rows do not have; the nearest is {near!r}, they have: "
-                f"{', '.join(ROW_SCHEMA.names)}"
+                f"{', '.join(READ)}"
             )
         if names.count(name) > 1:
             raise ConfigError(f"columns names {name!r} twice; name each column once")

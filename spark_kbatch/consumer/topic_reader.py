@@ -8,14 +8,11 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
-
-from spark_kbatch.consumer import offset_bounds, planning, reading, splits
+from spark_kbatch.consumer import offset_bounds, planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.reading import ROW_SCHEMA, Rows, Text, ensure_columns
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -38,9 +35,16 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options import arguments
+from spark_kbatch.options.columns import READ
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
 from spark_kbatch.store.source import FoundTopic, LogView, Source
+
+# Planning reads no record, so what decodes them is imported by the methods that do.
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_kbatch.consumer.reading import Text
 
 # A name, several, or a pattern that is searched for in names.
 TopicChoice = str | Iterable[str] | re.Pattern[str]
@@ -87,7 +91,7 @@ class TopicReader:
 
         Args:
             piece: of a plan that was made with `options`.
-            columns: names of `ROW_SCHEMA`.
+            columns: those of `options.columns.READ`.
             options: of the read.
             action: as in `Source.agreed_offsets`.
 
@@ -112,7 +116,7 @@ class TopicReader:
 
         Args:
             piece: of a plan that was made with `options`.
-            columns: names of `ROW_SCHEMA`.
+            columns: those of `options.columns.READ`.
             options: of the stream.
 
         Raises the errors of `read_piece`.
@@ -142,11 +146,13 @@ class TopicReader:
             wanted: the range.
             topic_id: of the topic that the range belongs to, empty if it has none. Nothing is read
                 from another topic of the same name.
-            columns: names of `ROW_SCHEMA`.
+            columns: those of `options.columns.READ`.
             options: of the read.
             loss: told what is gone.
         """
-        rows = Rows(columns)
+        from spark_kbatch.consumer import reading  # noqa: PLC0415  above
+
+        rows = reading.Rows(columns)
         try:
             with self.source.fetcher(wanted, topic_id) as fetcher:
                 batches = reading.read_range(
@@ -197,6 +203,8 @@ class TopicReader:
             topic_id: of the topic to read; by default of the one that has the name when the first rows
                 are taken.
         """
+        from spark_kbatch.consumer import reading  # noqa: PLC0415  above
+
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
         with self.source.fetcher(wanted, topic_id) as fetcher:
             yield from reading.read_range(
@@ -277,6 +285,8 @@ class TopicReader:
         Args:
             read: yields the offsets of a range that have a record, as the only column.
         """
+        import pyarrow as pa  # noqa: PLC0415  above
+
         end, left, step = wanted.end, count, count
         while end > wanted.start:
             start = max(end - step, wanted.start)
@@ -295,7 +305,7 @@ class TopicReader:
         start: OffsetBound = "earliest",
         end: OffsetBound = "latest",
         last: int | None = None,
-        columns: Iterable[str] = tuple(ROW_SCHEMA.names),
+        columns: Iterable[str] = READ,
         text: bool | Literal["replace"] = False,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
@@ -305,6 +315,10 @@ class TopicReader:
 
         `taken` is applied to the batches, for errors as callers get them.
         """
+        import pyarrow as pa  # noqa: PLC0415  above
+
+        from spark_kbatch.consumer.reading import Rows, ensure_columns  # noqa: PLC0415  likewise
+
         rows = Rows(ensure_columns(columns), _parse_text(text))
         if last is not None:
             arguments.whole_number("last", last, 1)

@@ -17,14 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
-import pyarrow as pa
-
 from spark_kbatch.cluster.catalog import existing
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.reading import ROW_SCHEMA
 from spark_kbatch.consumer.topic_reader import TopicChoice, TopicReader
 from spark_kbatch.errors import (
     ClosedError,
@@ -41,6 +38,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.opening.listing import skipping_deleted
 from spark_kbatch.options import arguments
+from spark_kbatch.options.columns import READ
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
@@ -61,6 +59,8 @@ from spark_kbatch.store.store import Catalog, Groups, Store
 # Every Spark read starts two processes that only plan: what they do not need is imported by the
 # methods that do.
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from spark_kbatch.cluster.export import ExportedPartition
     from spark_kbatch.cluster.ownership import ServerAddress
     from spark_kbatch.log.repair import RepairReport
@@ -448,7 +448,7 @@ class Cluster:
         start: OffsetBound = "earliest",
         end: OffsetBound = "latest",
         last: int | None = None,
-        columns: Iterable[str] = tuple(ROW_SCHEMA.names),
+        columns: Iterable[str] = READ,
         text: bool | Literal["replace"] = False,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
