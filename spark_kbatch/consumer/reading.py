@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from spark_kbatch.errors import (
@@ -30,6 +31,7 @@ from spark_kbatch.options.columns import READ
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
 from spark_kbatch.record.codec import RECORD_SCHEMA
+from spark_kbatch.record.columns import number_array, repeated_text
 from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader, LogRead, ensure_valid
 from spark_kbatch.store.source import Fetcher
@@ -283,10 +285,10 @@ class Rows:
         arrays = []
         for name in self._columns:
             if name == "topic":
-                arrays.append(pa.repeat(topic_partition.topic, batch.num_rows))
+                arrays.append(repeated_text(topic_partition.topic, batch.num_rows))
             elif name == "partition":
-                number = pa.scalar(topic_partition.partition, pa.int32())
-                arrays.append(pa.repeat(number, batch.num_rows))
+                same = np.full(batch.num_rows, topic_partition.partition, np.int32)
+                arrays.append(number_array(same))
             elif name == "timestamp":
                 arrays.append(_to_timestamp(batch.column("timestamp"), topic_partition.topic))
             elif name in self._texts:
