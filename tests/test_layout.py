@@ -48,7 +48,7 @@ DOORS = {
     "options": {
         "arguments", "columns", "group", "kinds", "mirror", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "write",
     },
-    "kernels": {"avro", "avro_encoding", "legacy", "lines", "records", "routing"},
+    "kernels": {"avro", "avro_encoding", "jit", "legacy", "lines", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "inspection", "legacy", "lines", "scalar",
         "times",
@@ -81,7 +81,7 @@ DOORS = {
         "catalog", "export", "folder_store", "foreign_store", "group_records", "job", "metrics", "offsets_store", "os_errors",
         "ownership", "parts", "transports",
     },
-    "opening": {"cluster", "listing", "readers", "stores", "upkeep", "writes"},
+    "opening": {"cluster", "listing", "places", "readers", "stores", "upkeep", "writes"},
     "spark": {"demo", "source"},
     "cli": {"main"},
 }  # fmt: skip
@@ -97,7 +97,7 @@ FACES = {
     },
     "testing": {
         ROOT, "errors", "options", "terminal",
-        "kernels.records", "kernels.routing",  # compiled once for all tests
+        "kernels.jit",  # compiled once for all tests
         "record.columns", "server.intercepts",
     },
 }  # fmt: skip

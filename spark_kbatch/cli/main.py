@@ -25,7 +25,6 @@ from spark_kbatch.cli.stopping import interrupts_told
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
 
-
 # Every command: its module in this package, its name there, and its first line of help. A run imports the module of
 # its command alone, and the help of `kbatch` none.
 _COMMANDS = {
@@ -90,9 +89,7 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, name, _help = _COMMANDS[cmd_name]
-        found: click.Command = getattr(
-            importlib.import_module(f"spark_kbatch.cli.{module}"), name
-        )
+        found: click.Command = getattr(importlib.import_module(f"spark_kbatch.cli.{module}"), name)
         return found
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -296,8 +296,7 @@ class ArrowFuture(_SentFuture[pa.RecordBatch]):
                 offsets[rows] = np.arange(len(rows)) + (result.base_offset + first)
         topic_names = bytes_array([name.encode() for name in names], pa.string())
         arrays = [topic_names.take(number_array(topics)), *map(number_array, (partitions, offsets))]
-        return pa.RecordBatch.from_arrays(arrays, schema=METADATA_SCHEMA
-        )
+        return pa.RecordBatch.from_arrays(arrays, schema=METADATA_SCHEMA)
 
     def _call_back(self) -> None:
         assert self._callback is not None

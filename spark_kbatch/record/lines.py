@@ -127,9 +127,7 @@ class Lines:
         """
         offsets = columns.numbers(batch.column("offset"))
         names = batch.schema.names
-        timestamps = (
-            columns.numbers(batch.column("timestamp")) if "timestamp" in names else offsets
-        )
+        timestamps = columns.numbers(batch.column("timestamp")) if "timestamp" in names else offsets
         key, value = (
             columns.spans(batch.column(name)) if name in names else ABSENT
             for name in ("key", "value")
