@@ -59,7 +59,7 @@ DOORS = {
         "text_decoder",
     },
     "store": {"job", "source", "store", "transport"},
-    "bucket": {"entries", "extents", "happenings", "inspection", "maintenance", "polling", "rights", "staging", "state", "store"},
+    "bucket": {"entries", "happenings", "inspection", "maintenance", "polling", "rights", "staging", "state", "store"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",

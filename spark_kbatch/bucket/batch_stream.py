@@ -20,12 +20,14 @@ from spark_kbatch.bucket.extents import FINAL_EPOCH
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptRecordError, KBatchError, ObjectStoreError
+from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
     LogRead,
     assign,
+    ensure_all_valid,
     walk,
     whole_size,
 )
@@ -204,6 +206,15 @@ class BatchStream:
         if taken.batches:
             self.next_offset = taken.batches[-1][1].next_offset
         return taken
+
+    def checked(self) -> Iterator[LogRead]:
+        """Yield all batches, with their CRCs checked; raises as `take`, and CorruptRecordError for a wrong one."""
+        while (read := self.take(LONG_MAX)) is not None:
+            try:
+                ensure_all_valid(read.data, read.batches)
+            except CorruptRecordError as error:
+                raise error.at(read.path, read.position) from None
+            yield read
 
     def _read(self) -> Iterator[LogRead]:
         run: _Run | None = None

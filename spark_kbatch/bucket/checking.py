@@ -16,8 +16,7 @@ from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError
 from spark_kbatch.log.repair import RepairReport
-from spark_kbatch.model import LONG_MAX, LogOffsets, TopicPartition
-from spark_kbatch.record.header import ensure_all_valid
+from spark_kbatch.model import LogOffsets, TopicPartition
 
 
 def check(
@@ -56,17 +55,9 @@ def check(
 
 def _faults(objects: Objects, placed: PlacedExtent) -> Iterator[str]:
     """Yield what is wrong with one extent, which is read from its start."""
-    whole = placed._replace(
-        start_offset=placed.base_offset, next_offset=placed.base_offset + placed.extent.span
-    )
-    count = 0
+    whole, count = placed.whole, 0
     try:
-        stream = BatchStream(objects, [whole], whole.start_offset)
-        while (read := stream.take(LONG_MAX)) is not None:
-            try:
-                ensure_all_valid(read.data, read.batches)
-            except CorruptRecordError as error:
-                raise error.at(read.path, read.position) from None
+        for read in BatchStream(objects, [whole], whole.start_offset).checked():
             count += sum(header.records_count for _, header in read.batches)
     except CorruptRecordError as error:
         yield f"offsets {whole.start_offset} to {whole.next_offset - 1}: {error}"

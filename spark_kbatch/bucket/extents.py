@@ -241,7 +241,9 @@ def pack_index(name: str, stretches: Stretches) -> tuple[bytes, dict[str, list[S
         for stretch in sorted(stretches[topic_id], key=lambda one: one.partition):
             table = NameTable()
             extents = packed(stretch, table)[-1]
-            assert all(_job(one) == _job(name) for one in table.names), "one job, one index"
+            assert all(names.folder_of(one) == names.folder_of(name) for one in table.names), (
+                "one job, one index"
+            )
             line = seal({"objects": table.names, "extents": extents})
             at = IndexRange(name, len(data), len(line), sum_of(line))
             placed.setdefault(topic_id, []).append(stretch._replace(placed=at))
@@ -261,13 +263,9 @@ def unpack_index(data: bytes, at: IndexRange) -> tuple[DataExtent, ...]:
     extents = StretchReader(found, "extents").extents(found.values.get("extents"))
     # The entry's number was checked against the name of the index alone.
     for extent in extents:
-        if _job(extent.name) != _job(at.name):
+        if names.folder_of(extent.name) != names.folder_of(at.name):
             raise found.damaged("extents", extent.name, "objects of the job that the index is of")
     return extents
-
-
-def _job(name: str) -> str:
-    return name.rpartition("/")[0]
 
 
 def began(stretches: Stretches) -> Iterator[tuple[str, int]]:

@@ -93,12 +93,12 @@ class References:
     def add(self, stretch: Stretch) -> None:
         """Add what a stretch refers to."""
         if isinstance(stretch.placed, IndexRange):
-            self._jobs.add(_folder(stretch.placed.name))
+            self._jobs.add(names.folder_of(stretch.placed.name))
         else:
             self._names.update(stretch.objects)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names or _folder(name) in self._jobs
+        return name in self._names or names.folder_of(name) in self._jobs
 
 
 class GarbageCollector:
@@ -343,10 +343,6 @@ class GarbageCollector:
 
 def _parts(root: Root) -> list[str]:
     return [root.heads.name, *(part.name for parts in root.extents.values() for part in parts)]
-
-
-def _folder(name: str) -> str:
-    return name.rpartition("/")[0]
 
 
 def _stretches(content: Content) -> Iterator[Stretch]:

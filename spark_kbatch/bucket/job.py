@@ -41,7 +41,7 @@ from spark_kbatch.bucket.staging import (
     TaskTransport,
     WriterJob,
     in_entry,
-    stretch_of,
+    stretches_of,
 )
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.topics import BucketTopics, planned
@@ -363,10 +363,7 @@ def _stretches(staged: Sequence[BucketStaged], ids: Mapping[str, str]) -> dict[s
     for one in staged:
         for (topic_id, partition), extents in one.extents.items():
             found.setdefault((ids.get(topic_id, topic_id), partition), []).extend(extents)
-    stretches: dict[str, list[Stretch]] = {}
-    for (topic_id, partition), of_partition in sorted(found.items()):
-        stretches.setdefault(topic_id, []).append(stretch_of(partition, 0, 0, of_partition))
-    return stretches
+    return stretches_of(found)
 
 
 def _with_offsets(
@@ -379,13 +376,10 @@ def _with_offsets(
                 f"topic {names[topic_id]!r} was deleted while the job ran; create it again, if it is not there, "
                 "and run the job again"
             )
-    found: dict[str, list[Stretch]] = {}
-    for topic_id, of_topic in stretches.items():
-        for one in of_topic:
-            head = state.partition(topic_id, one.partition)
-            placed = one._replace(base_offset=head.next_offset, leader_epoch=head.leader_epoch)
-            found.setdefault(topic_id, []).append(placed)
-    return found
+    return {
+        topic_id: [state.following(topic_id, one) for one in of_topic]
+        for topic_id, of_topic in stretches.items()
+    }
 
 
 def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:

@@ -34,7 +34,7 @@ from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.checksums import crc32c
-from spark_kbatch.record.header import BatchHeader, ensure_all_valid
+from spark_kbatch.record.header import BatchHeader
 
 SMALL_BYTES = 4 << 20  # an extent below is worth a merge
 RUN_EXTENTS = 100  # that are merged
@@ -108,13 +108,7 @@ def _is_final(placed: PlacedExtent) -> bool:
 
 def is_small(placed: PlacedExtent) -> bool:
     """Return True if an extent may be merged: it is small, and all of its offsets are read from it."""
-    extent = placed.extent
-    is_whole = placed.base_offset == placed.start_offset
-    return (
-        is_whole
-        and placed.next_offset == placed.base_offset + extent.span
-        and extent.size_in_bytes < SMALL_BYTES
-    )
+    return placed == placed.whole and placed.extent.size_in_bytes < SMALL_BYTES
 
 
 def runs_in(
@@ -129,9 +123,7 @@ def runs_in(
     """
     run: list[PlacedExtent] = []
     for one in extents:
-        whole = one._replace(
-            start_offset=one.base_offset, next_offset=one.base_offset + one.extent.span
-        )
+        whole = one.whole
         if whole.extent.name not in objects or (run and run[-1].next_offset != whole.start_offset):
             if run:
                 yield MergeRun(topic_id, partition, tuple(run))
@@ -258,13 +250,8 @@ class _WrittenSegment:
         Raises:
             CorruptRecordError: a batch is damaged, or there are other records than the extents say.
         """
-        stream = BatchStream(objects, run.extents, run.start_offset)
         data, headers = bytearray(), list[BatchHeader]()
-        while (read := stream.take(LONG_MAX)) is not None:
-            try:
-                ensure_all_valid(read.data, read.batches)
-            except CorruptRecordError as error:
-                raise error.at(read.path, read.position) from None
+        for read in BatchStream(objects, run.extents, run.start_offset).checked():
             for position, header in read.batches:
                 if headers and len(data) + header.size_in_bytes > EXTENT_BYTES_MAX:
                     yield self._finished(data, headers, header.base_offset)

@@ -81,6 +81,11 @@ def agreement_name(day: int, action: str) -> str:
     return f"{AGREEMENTS}{day}/{action}"
 
 
+def folder_of(name: str) -> str:
+    """Return the folder of a name: of data, and of an index, that of its job."""
+    return name.rpartition("/")[0]
+
+
 def number_of(name: str) -> int:
     """Return the number in the name of an entry or a root; -1 if it is not one of theirs."""
     found = _NUMBERED.fullmatch(name)

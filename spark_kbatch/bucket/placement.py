@@ -27,6 +27,12 @@ class PlacedExtent(NamedTuple):
     start_offset: int
     next_offset: int
 
+    @property
+    def whole(self) -> PlacedExtent:
+        """The same extent with all of its offsets."""
+        end = self.base_offset + self.extent.span
+        return self._replace(start_offset=self.base_offset, next_offset=end)
+
 
 class Placements:
     """The extents of a cluster's partitions. Thread-safe."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
@@ -76,10 +77,13 @@ def tried(place: Objects, address: str) -> TriedStore:
     """Try the objects at an address; raises as `try_store`."""
     rng = random.Random()
     name = f"probe/{names.random_id(rng)}/right"
-    refusals = {LIST: _list(place), PUT: _put(place, name)}
+    refusals = {
+        LIST: _refusal(lambda: next(iter(place.list("probe/")), None)),
+        PUT: _refusal(lambda: place.put(name, b"to try a right")),
+    }
     is_put = not refusals[PUT]
-    refusals[GET] = _get(place, name if is_put else names.CLUSTER)
-    refusals[DELETE] = _delete(place, name)
+    refusals[GET] = _refusal(lambda: place.get(name if is_put else names.CLUSTER))
+    refusals[DELETE] = _refusal(lambda: place.delete([name]))
     known = _NAMES.get(store_kind(address), {})
     rights = tuple(
         TriedRight(what, known.get(what, what), _NEEDED_FOR[what], refusals[what])
@@ -99,33 +103,10 @@ def tried(place: Objects, address: str) -> TriedStore:
     )
 
 
-def _list(place: Objects) -> str:
+def _refusal(ask: Callable[[], object]) -> str:
+    """Return what the store says if it does not let the process do something; empty if it does."""
     try:
-        next(iter(place.list("probe/")), None)
-    except ObjectAccessDeniedError as error:
-        return str(error)
-    return ""
-
-
-def _put(place: Objects, name: str) -> str:
-    try:
-        place.put(name, b"to try a right")
-    except ObjectAccessDeniedError as error:
-        return str(error)
-    return ""
-
-
-def _get(place: Objects, name: str) -> str:
-    try:
-        place.get(name)
-    except ObjectAccessDeniedError as error:
-        return str(error)
-    return ""
-
-
-def _delete(place: Objects, name: str) -> str:
-    try:
-        place.delete([name])
+        ask()
     except ObjectAccessDeniedError as error:
         return str(error)
     return ""

@@ -39,7 +39,7 @@ StagedExtents: TypeAlias = Mapping[PartitionOfTopic, Sequence[DataExtent]]
 
 
 class WriterJob(NamedTuple):
-    """What the objects of a job are named by."""
+    """The names of a job's objects are made of this."""
 
     began: int  # number of the last entry when it began
     job_id: str  # random
@@ -182,6 +182,14 @@ def stretch_of(
         leader_epoch,
         tuple(extents),
     )
+
+
+def stretches_of(staged: StagedExtents) -> dict[str, list[Stretch]]:
+    """Return staged extents as stretches by topic id, all from offset 0."""
+    found: dict[str, list[Stretch]] = {}
+    for (topic_id, partition), extents in sorted(staged.items()):
+        found.setdefault(topic_id, []).append(stretch_of(partition, 0, 0, extents))
+    return found
 
 
 def in_entry(

@@ -192,6 +192,11 @@ class LedgerState:
             )
         return partitions[partition]
 
+    def following(self, topic_id: str, stretch: Stretch) -> Stretch:
+        """Return a stretch with the offset and the leader epoch that it has behind all of its partition."""
+        head = self.partition(topic_id, stretch.partition)
+        return stretch._replace(base_offset=head.next_offset, leader_epoch=head.leader_epoch)
+
     def ensure_topic(self, topic_id: str) -> TopicHead:
         """Return the topic with an id; raises UnknownTopicOrPartitionError."""
         found = self.topics.get(topic_id)

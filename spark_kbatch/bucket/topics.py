@@ -13,6 +13,7 @@ from spark_kbatch.bucket.entries import (
     TopicGrowth,
 )
 from spark_kbatch.bucket.reading import topic_id_of
+from spark_kbatch.bucket.retention import config_of
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.state import LedgerState, TopicHead
 from spark_kbatch.errors import (
@@ -31,7 +32,6 @@ from spark_kbatch.options.topic import (
     ensure_not_alike,
     ensure_not_internal,
     ensure_valid_topic,
-    parse_topic_options,
     settings_of_a_new_topic,
     topic_field,
     topic_key,
@@ -111,7 +111,7 @@ class BucketTopics:
         version = head.topic_id, len(head.partitions), sorted(head.config.items())
         made = self._made.get(head.name)
         if made is None or made[0] != version:
-            config = TopicConfig(**parse_topic_options(head.config))
+            config = config_of(head)
             topic = Topic(
                 head.name, head.topic_id, len(head.partitions), config, given=frozenset(head.config)
             )

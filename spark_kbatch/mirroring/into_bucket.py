@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from spark_kbatch.bucket.entries import LedgerCommit, MirrorStep
-from spark_kbatch.bucket.staging import DataObjects, WriterJob, in_entry, stretch_of
+from spark_kbatch.bucket.staging import DataObjects, WriterJob, in_entry, stretches_of
 from spark_kbatch.errors import (
     MirrorFencedError,
     UnknownTopicOrPartitionError,
@@ -25,7 +25,6 @@ from spark_kbatch.mirroring.target import EndOffsets, TargetTopic
 from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.extents import Stretch
     from spark_kbatch.bucket.state import LedgerState
     from spark_kbatch.bucket.store import BucketStore
     from spark_kbatch.options.topic import Topic
@@ -111,9 +110,7 @@ class BucketTarget:
         if self._data is None or self._job is None:
             return
         data, self._data = self._data, None
-        staged: dict[str, list[Stretch]] = {}
-        for (topic_id, partition), extents in sorted(data.finish().items()):
-            staged.setdefault(topic_id, []).append(stretch_of(partition, 0, 0, extents))
+        staged = stretches_of(data.finish())
         placed = in_entry(self._ledger.objects, self._job, staged, self._ledger.rng)
         after = mirror_progress.pack(progress).decode()
         step = MirrorStep(self._mirror, self._committed, after)
@@ -124,7 +121,7 @@ class BucketTarget:
             found = {topic: _ends(state, topic) for topic in first}
             target.ensure_no_other_wrote(self.name, self._mirror, first, found)
             stretches = {
-                topic_id: tuple(_next(state, topic_id, one) for one in of_topic)
+                topic_id: tuple(state.following(topic_id, one) for one in of_topic)
                 for topic_id, of_topic in placed.items()
             }
             return LedgerCommit(stretches, mirror=step)
@@ -148,9 +145,3 @@ class BucketTarget:
 
 def _ends(state: LedgerState, topic: str) -> dict[int, int]:
     return {at: head.next_offset for at, head in enumerate(state.topic(topic).partitions)}
-
-
-def _next(state: LedgerState, topic_id: str, stretch: Stretch) -> Stretch:
-    """Return a stretch behind what its partition has."""
-    head = state.partition(topic_id, stretch.partition)
-    return stretch._replace(base_offset=head.next_offset, leader_epoch=head.leader_epoch)
