@@ -41,12 +41,10 @@ from spark_kbatch.bucket.entries import (
     NO_ENTRY,
     STAGING_TIMEOUT_MS,
     Content,
-    Entry,
     Horizon,
     LedgerCommit,
     Replacement,
     Tombstone,
-    decode,
     encode,
     tombstone_of,
 )
@@ -54,7 +52,7 @@ from spark_kbatch.bucket.extents import IndexRange, Stretch
 from spark_kbatch.bucket.ledger import Ledger, Timing
 from spark_kbatch.bucket.objects import ObjectInfo
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
-from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
+from spark_kbatch.errors import ObjectStoreError
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ CHECKPOINTS_KEPT = 3  # the last ones
 _KEPT_EVERY = 1024  # entries: of older checkpoints one is kept for so many
 _HORIZONS_MAX = 8  # within staging.timeout.ms
 _AGREEMENT_GRACE_MS = 2 * 86_400_000
-_WINDOW = 16  # entries asked for at once
+_FEW = 16  # entries that are looked at, to see whether anything but horizons is in them
 _DELETED_AT_ONCE = 1000
 
 _END = "~"  # behind all names that begin alike
@@ -124,7 +122,7 @@ class GarbageCollector:
             now_ms: the time by the store's clock.
         """
         state = self._ledger.follow()
-        timeout_ms = state.limits.get(STAGING_TIMEOUT_MS, DEFAULT_LIMITS[STAGING_TIMEOUT_MS])
+        timeout_ms = _timeout_ms(state)
         due, first_ms = NO_ENTRY, now_ms
         for one in self._objects.list(names.LEDGER, names.entry_name(state.horizon)):
             if now_ms - one.modified_ms <= timeout_ms:
@@ -139,8 +137,8 @@ class GarbageCollector:
 
     def _is_all_horizon(self, first: int, last: int) -> bool:
         """Return True if nothing has happened in these entries but that the horizon was moved."""
-        return last - first < _WINDOW and all(
-            isinstance(one.content, Horizon) for one in self._entries(first, last)
+        return last - first < _FEW and all(
+            isinstance(one.content, Horizon) for one in self._ledger.entries(first, last)
         )
 
     def move_horizon(self, number: int) -> None:
@@ -180,7 +178,10 @@ class GarbageCollector:
         done = Collected(horizon, agreements=len(agreements))
         if not dry_run:
             self._delete(agreements)
-        roots, listed_parts = self._whole_roots()
+        numbers = self._checkpoints.numbers()
+        if self._is_done(numbers, horizon):
+            return done
+        roots, listed_parts = self._whole_roots(numbers)
         base = max((number for number in roots if number <= horizon), default=NO_ENTRY)
         if base == NO_ENTRY:
             return done
@@ -196,7 +197,7 @@ class GarbageCollector:
             for one in self._named_below(prefix, horizon)
             if one.name not in references
         ]
-        old_roots, old_parts = self._old_checkpoints(roots, base, listed_parts)
+        old_roots, old_parts = self._old_checkpoints(numbers, roots, base, listed_parts)
         if not dry_run:
             self._delete([one.name for one in garbage])
             self._delete(old_roots)
@@ -215,7 +216,7 @@ class GarbageCollector:
         found = References()
         try:
             state = self._checkpoints.opened(root)
-            for entry in self._entries(root.number + 1, last):
+            for entry in self._ledger.entries(root.number + 1, last):
                 if isinstance(entry.content, Tombstone):
                     logger.info(
                         "another collector is at work: entry %d is a tombstone", entry.number
@@ -234,16 +235,6 @@ class GarbageCollector:
             logger.info("another collector is at work: %s", error)
             return None
         return found
-
-    def _entries(self, first: int, last: int) -> Iterator[Entry]:
-        for start in range(first, last + 1, _WINDOW):
-            wanted = [
-                names.entry_name(number) for number in range(start, min(start + _WINDOW, last + 1))
-            ]
-            for name, data in zip(wanted, self._objects.get_many(wanted), strict=True):
-                if data is None:
-                    raise CorruptLedgerError(name, "it is missing, and later entries are there")
-                yield decode(data, name)
 
     def _named_below(self, prefix: str, number: int) -> Iterator[ObjectInfo]:
         """Yield the objects that are named below a number; of the others few are listed."""
@@ -266,9 +257,19 @@ class GarbageCollector:
 
     # Checkpoints.
 
-    def _whole_roots(self) -> tuple[dict[int, Root], list[str]]:
-        """Return the roots, by number, of which all parts are there, and the names of all parts."""
-        found = {number: self._checkpoints.root(number) for number in self._checkpoints.numbers()}
+    def _is_done(self, numbers: list[int], horizon: int) -> bool:
+        """Return True if a collection for the horizon has ended: so one may say it before roots are read.
+
+        The entries up to the checkpoint that a collection goes by become tombstones in its end, in their order.
+        """
+        newest = max((one for one in numbers if one <= horizon), default=NO_ENTRY)
+        return newest == NO_ENTRY or any(
+            isinstance(one.content, Tombstone) for one in self._ledger.entries(newest, newest)
+        )
+
+    def _whole_roots(self, numbers: list[int]) -> tuple[dict[int, Root], list[str]]:
+        """Return those roots of which all parts are there, by number, and the names of all parts."""
+        found = {number: self._checkpoints.root(number) for number in numbers}
         parts = [one.name for one in self._objects.list(names.PARTS)]
         there = {*parts}
         whole = {
@@ -279,21 +280,22 @@ class GarbageCollector:
         return whole, parts
 
     def _old_checkpoints(
-        self, roots: dict[int, Root], base: int, parts: list[str]
+        self, numbers: list[int], roots: dict[int, Root], base: int, parts: list[str]
     ) -> tuple[list[str], list[str]]:
         """Return the names of roots and parts that may be deleted.
 
         Args:
+            numbers: of all roots.
             roots: that are whole, by number.
             base: number of the one at or below the horizon.
             parts: names of all.
         """
-        numbers = sorted(roots)
-        last = numbers[-CHECKPOINTS_KEPT:]
+        whole = sorted(roots)
+        last = whole[-CHECKPOINTS_KEPT:]
         if len(last) < CHECKPOINTS_KEPT:
             return [], []
         kept, seen = {*last, base}, set[int]()
-        for number in numbers:
+        for number in whole:
             if number > base and number // _KEPT_EVERY not in seen:
                 seen.add(number // _KEPT_EVERY)
                 kept.add(number)
@@ -301,9 +303,7 @@ class GarbageCollector:
         # Those of younger checkpoints may have no root yet.
         end_of_parts = f"{names.PARTS}{last[0]:020d}"
         old_roots = [
-            names.root_name(number)
-            for number in self._checkpoints.numbers()
-            if number < last[0] and number not in kept
+            names.root_name(number) for number in numbers if number < last[0] and number not in kept
         ]
         old_parts = [name for name in parts if name < end_of_parts and name not in named]
         return old_roots, old_parts
@@ -315,7 +315,7 @@ class GarbageCollector:
         low, high = 0, last + 1
         while low < high:
             middle = (low + high) // 2
-            (entry,) = self._entries(middle, middle)
+            (entry,) = self._ledger.entries(middle, middle)
             if isinstance(entry.content, Tombstone):
                 low = middle + 1
             else:
@@ -324,7 +324,7 @@ class GarbageCollector:
 
     def _bury(self, first: int, last: int) -> None:
         """Put tombstones in place of entries, in their order."""
-        for entry in self._entries(first, last):
+        for entry in self._ledger.entries(first, last):
             if not isinstance(entry.content, Tombstone):
                 self._objects.put(names.entry_name(entry.number), encode(tombstone_of(entry)))
 
@@ -332,13 +332,18 @@ class GarbageCollector:
 
     def _old_agreements(self, state: LedgerState, now_ms: int) -> list[str]:
         """Return the names of agreements that no job needs any more."""
-        timeout_ms = state.limits.get(STAGING_TIMEOUT_MS, DEFAULT_LIMITS[STAGING_TIMEOUT_MS])
+        timeout_ms = _timeout_ms(state)
         found = []
         for one in self._objects.list(names.AGREEMENTS):
             if now_ms - one.modified_ms <= timeout_ms + _AGREEMENT_GRACE_MS:
                 break  # days are in order
             found.append(one.name)
         return found
+
+
+def _timeout_ms(state: LedgerState) -> int:
+    """Return how long after its begin a job may commit."""
+    return state.limits.get(STAGING_TIMEOUT_MS, DEFAULT_LIMITS[STAGING_TIMEOUT_MS])
 
 
 def _parts(root: Root) -> list[str]:

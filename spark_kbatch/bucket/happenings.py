@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.bucket import names
 from spark_kbatch.bucket.entries import (
     CommittedGroupOffset,
     Content,
@@ -25,16 +23,11 @@ from spark_kbatch.bucket.entries import (
     TopicCreation,
     TopicDeletion,
     TopicGrowth,
-    decode,
 )
-from spark_kbatch.bucket.ledger import Ledger, Timing
-from spark_kbatch.bucket.place import read_cluster
-from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
-from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
-from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
-_WINDOW = 16  # entries asked for at once
+_WINDOW = 16  # entries, of which each window is shown from its end
 
 
 class Happening(NamedTuple):
@@ -51,21 +44,14 @@ class Happenings:
     def __init__(self, url: str, options: StoreOptions = NO_STORE_OPTIONS) -> None:
         """Read the ledger; raises as `BucketStore`."""
         self.address = checked(url)
-        place = objects_at(self.address, options)
-        found = read_cluster(place)
-        if found is None:
-            raise nothing_at(self.address)
-        timing = Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
-        self._ledger = Ledger(place, found.cluster_id, timing)
+        self._ledger = ledger_at(self.address, options)
         self.last = self._ledger.state.number  # of the newest entry; -1 if there is none
         self._names = {topic.topic_id: topic.name for topic in self._ledger.state.topics.values()}
 
     def newest_first(self) -> Iterator[Happening]:
         """Yield all entries; raises CorruptLedgerError for one that is missing or damaged."""
         for end in range(self.last + 1, 0, -_WINDOW):
-            wanted = range(max(end - _WINDOW, 0), end)
-            found = self._ledger.objects.get_many([names.entry_name(number) for number in wanted])
-            entries = [_decoded(number, data) for number, data in zip(wanted, found, strict=True)]
+            entries = [*self._ledger.entries(max(end - _WINDOW, 0), end - 1)]
             for entry in entries:  # so that most topics that are gone have names
                 if isinstance(entry.content, TopicCreation):
                     self._names.setdefault(entry.content.topic_id, entry.content.name)
@@ -75,8 +61,8 @@ class Happenings:
         """Return the entry with a number; None if the ledger ends before it."""
         if number > self.last:
             return None
-        data = self._ledger.objects.get(names.entry_name(number))
-        return self._happening(_decoded(number, data))
+        (entry,) = self._ledger.entries(number, number)
+        return self._happening(entry)
 
     def of_id(self, entry_id: str) -> Happening | None:
         """Return the entry with an id, for which all are looked at; None if none has it."""
@@ -152,13 +138,6 @@ class Happenings:
             for topic_id, of_topic in starts.items()
             for partition, offset in of_topic.items()
         )
-
-
-def _decoded(number: int, data: bytes | None) -> Entry:
-    name = names.entry_name(number)
-    if data is None:
-        raise CorruptLedgerError(name, "it is missing")
-    return decode(data, name)
 
 
 def _group(group: str, offsets: tuple[CommittedGroupOffset, ...]) -> str:

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.bucket import names
@@ -128,7 +128,7 @@ class Ledger:
             CorruptLedgerError, UnsupportedLedgerError, ObjectStoreError, ObjectAccessDeniedError,
             ClusterReplacedError: it cannot be read.
         """
-        self._place, self._cluster_id, self._timing = place, cluster_id, timing
+        self._place, self._cluster_id, self.timing = place, cluster_id, timing
         self._objects = Folder(place, f"{cluster_id}/")
         self._checkpoints = LedgerCheckpoints(self._objects, timing.rng)
         self._checkpoint_every = checkpoint_every
@@ -163,13 +163,30 @@ class Ledger:
                 self._open_above(self.state.number + 1)
             if known <= 0:
                 window = min(2 * window, _WINDOW_MAX)
-        now_ms = self._timing.monotonic_ms()
+        now_ms = self.timing.monotonic_ms()
         if self.state.number > last:
             self._news_ms = now_ms
         elif now_ms - self._news_ms >= QUIET_MS:
             ensure_cluster(self._place, self._cluster_id)
             self._news_ms = now_ms
         return self.state
+
+    def entries(self, first: int, last: int) -> Iterator[Entry]:
+        """Yield entries as they are now, in their order, all of which have to be there.
+
+        Args:
+            first, last: their numbers.
+
+        Raises:
+            CorruptLedgerError: one is missing or damaged.
+        """
+        for start in range(first, last + 1, _WINDOW_MAX):
+            numbers = range(start, min(start + _WINDOW_MAX, last + 1))
+            wanted = [names.entry_name(number) for number in numbers]
+            for name, data in zip(wanted, self._objects.get_many(wanted), strict=True):
+                if data is None:
+                    raise CorruptLedgerError(name, "it is missing")
+                yield decode(data, name)
 
     def changes(self, topic_id: str) -> dict[int, list[Change]]:
         """Return what is at each offset of a topic, by partition, as of the state; may follow before.
@@ -264,7 +281,7 @@ class Ledger:
             return NO_CHECKPOINT
 
     def _maybe_put_hint(self, *, is_due: bool) -> None:
-        now_ms = self._timing.monotonic_ms()
+        now_ms = self.timing.monotonic_ms()
         if is_due or now_ms - self._hinted_ms >= HINT_EVERY_MS:
             self._hinted_ms = now_ms
             values = {"checkpoint": self._newest_checkpoint, "entry": self.state.number}
@@ -287,7 +304,7 @@ class Ledger:
             OutcomeUnknownError: it may have been written, or may be later.
             Other errors, of `propose`, of `LedgerState.check` and of `follow`: it was not written.
         """
-        timing = self._timing
+        timing = self.timing
         deadline_ms = timing.monotonic_ms() + timeout_ms
         entry_id, losses = names.random_id(timing.rng), 0
         self._rest()
@@ -325,9 +342,9 @@ class Ledger:
 
     def _rest(self) -> None:
         """Wait for one round trip after a commit that had a rival, which would lose again otherwise."""
-        wait_ms = self._rest_until_ms - self._timing.monotonic_ms()
+        wait_ms = self._rest_until_ms - self.timing.monotonic_ms()
         if wait_ms > 0:
-            self._timing.sleep_ms(wait_ms)
+            self.timing.sleep_ms(wait_ms)
 
     def _follow_until(self, deadline_ms: int) -> None:
         attempts = 0
@@ -349,7 +366,7 @@ class Ledger:
             )
 
     def _ensure_in_time(self, deadline_ms: int, why: str) -> None:
-        if self._timing.monotonic_ms() >= deadline_ms:
+        if self.timing.monotonic_ms() >= deadline_ms:
             raise CommitError(NOT_COMMITTED, f"it was not done in time: {why}")
 
     def _create(self, entry: Entry, deadline_ms: int) -> bool:
@@ -377,7 +394,7 @@ class Ledger:
                 denied, why = denied + 1, str(error)
                 if not is_open and denied >= _DENIED_MAX:
                     raise
-            if self._timing.monotonic_ms() >= deadline_ms:
+            if self.timing.monotonic_ms() >= deadline_ms:
                 if is_open:
                     raise OutcomeUnknownError(OUTCOME_UNKNOWN, why, entry.number, entry.entry_id)
                 self._ensure_in_time(deadline_ms, why)
@@ -385,10 +402,10 @@ class Ledger:
             self._pause(attempts)
 
     def _ask_to_create(self, name: str, data: bytes) -> CreateAnswer:
-        began_ms = self._timing.monotonic_ms()
+        began_ms = self.timing.monotonic_ms()
         answer = self._objects.create(name, data)
         if answer is not CreateAnswer.UNKNOWN:
-            self._round_trip_ms = self._timing.monotonic_ms() - began_ms
+            self._round_trip_ms = self.timing.monotonic_ms() - began_ms
         return answer
 
     def _winner(self, entry: Entry, deadline_ms: int) -> str | None:
@@ -403,7 +420,7 @@ class Ledger:
                 data = self._objects.get(name)
                 return None if data is None else decode(data, name).entry_id
             except (ObjectStoreError, ObjectAccessDeniedError) as error:
-                if self._timing.monotonic_ms() >= deadline_ms:
+                if self.timing.monotonic_ms() >= deadline_ms:
                     raise OutcomeUnknownError(
                         OUTCOME_UNKNOWN, str(error), entry.number, entry.entry_id
                     ) from None
@@ -413,7 +430,7 @@ class Ledger:
     def _pause(self, attempts: int) -> None:
         """Wait after a failed request, longer each time."""
         longest_ms = min(_PAUSE_MS << min(attempts, 20), _PAUSE_MAX_MS)
-        self._timing.sleep_ms(longest_ms * (1 + self._timing.rng.random()) / 2)
+        self.timing.sleep_ms(longest_ms * (1 + self.timing.rng.random()) / 2)
 
     # After a commit, which stands whatever happens here.
 

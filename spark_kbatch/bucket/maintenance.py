@@ -12,7 +12,6 @@ its topic is deleted or because someone else has merged it, is left for the next
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,14 +19,12 @@ from spark_kbatch.bucket.batch_stream import MissingObjectError
 from spark_kbatch.bucket.entries import StartOffsets, StartOffsetsByTopic, TopicDeletion
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector
-from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.ledger import Timing
 from spark_kbatch.bucket.merging import RUN_EXTENTS, Merger, MergeRun
-from spark_kbatch.bucket.place import read_cluster
 from spark_kbatch.bucket.placement import Placements
 from spark_kbatch.bucket.retention import config_of, retained_from
 from spark_kbatch.bucket.state import LedgerState
-from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
-from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
+from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.errors import RefusedEntryError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -77,13 +74,8 @@ class Maintenance:
             timing: clocks and chance; for tests.
         """
         self.address = checked(url)
-        place = objects_at(self.address, options)
-        found = read_cluster(place)
-        if found is None:
-            raise nothing_at(self.address)
-        timing = timing or Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
-        self._timing = timing
-        self._ledger = Ledger(place, found.cluster_id, timing)
+        self._ledger = ledger_at(self.address, options, timing)
+        self._timing = timing = self._ledger.timing
         self._placements = Placements(self._ledger.objects)
         self._merger = Merger(self._ledger, timing)
         self._collector = GarbageCollector(self._ledger, timing)

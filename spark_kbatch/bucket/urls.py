@@ -13,12 +13,16 @@ environment, by the names that the library of the store has for it.
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from urllib.parse import unquote
 
 from spark_kbatch.bucket.credentials import FunctionCredentials
+from spark_kbatch.bucket.ledger import Ledger, Timing
 from spark_kbatch.bucket.objects import MemoryObjects, Objects
+from spark_kbatch.bucket.place import read_cluster
 from spark_kbatch.bucket.real_objects import RealObjects
+from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -70,6 +74,26 @@ def _client_options(store: StoreOptions) -> dict[str, bool]:
 def place_in_memory(url: str, objects: Objects) -> None:
     """Let objects of a test's own be at a URL of this process's memory."""
     _in_memory[url] = objects
+
+
+def ledger_at(
+    url: str, store: StoreOptions = NO_STORE_OPTIONS, timing: Timing | None = None
+) -> Ledger:
+    """Open the ledger of the cluster at a URL, for one thread.
+
+    Args:
+        url: as `checked` returned it.
+        store: options of the store.
+        timing: clocks and chance; for tests.
+
+    Raises as `objects_at`, `Ledger`, and ConfigError if no cluster is there.
+    """
+    place = objects_at(url, store)
+    found = read_cluster(place)
+    if found is None:
+        raise nothing_at(url)
+    timing = timing or Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
+    return Ledger(place, found.cluster_id, timing)
 
 
 def nothing_at(url: str) -> ConfigError:
