@@ -16,23 +16,20 @@ Without `expires_at` they count as good for the life of the process.
 
 from __future__ import annotations
 
-import importlib
 import logging
-import operator
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.options import kinds
 from spark_kbatch.options.object_store import CREDENTIALS
 from spark_kbatch.options.security import Secret
 
 logger = logging.getLogger(__name__)
 
-_MARGIN, _MARGIN_MAX = (
-    0.2,
-    timedelta(minutes=5),
-)  # of the time until they expire, in which they are renewed
+# The part of the time until they expire, and the most of it, in which they are renewed.
+_MARGIN, _MARGIN_MAX = 0.2, timedelta(minutes=5)
 _EXPIRES_AT = "expires_at"
 _TEXTS = ("access_key_id", "secret_access_key", "token", "access_key", "sas_token")
 _ACCEPTED = f"a mapping of text by {', '.join(_TEXTS)}, with {_EXPIRES_AT} as a datetime that has a time zone, or None"
@@ -52,7 +49,8 @@ class FunctionCredentials:
             ConfigError: it cannot be imported, or is not a function.
         """
         self._url, self._path = url, path
-        self._function = _imported(path)
+        accepted = "'package.module:function', a function of the bucket's URL"
+        self._function: Callable[[str], Any] = kinds.imported(CREDENTIALS, path, accepted)
         self.secrets: tuple[Secret, ...] = ()  # that it returned last
 
     def __call__(self) -> dict[str, Any]:
@@ -94,23 +92,3 @@ class FunctionCredentials:
                 f"option {CREDENTIALS!r} is {self._path!r}, which returned {wrong}; accepted: {_ACCEPTED}"
             )
         return {_EXPIRES_AT: None, **found}
-
-
-def _imported(path: str) -> Callable[[str], Any]:
-    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
-    accepted = "accepted: 'package.module:function', a function of the bucket's URL"
-    if not module or not name:
-        raise ConfigError(f"option {CREDENTIALS!r} is {path!r}, which names no module; {accepted}")
-    try:
-        found = operator.attrgetter(name)(importlib.import_module(module))
-    except Exception as error:
-        raise ConfigError(
-            f"option {CREDENTIALS!r} is {path!r}, which cannot be imported ({type(error).__name__}: {error}); "
-            f"{accepted}"
-        ) from error
-    if not callable(found):
-        raise ConfigError(
-            f"option {CREDENTIALS!r} is {path!r}, which is of type {type(found).__name__}; {accepted}"
-        )
-    function: Callable[[str], Any] = found
-    return function

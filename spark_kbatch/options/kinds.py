@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import INT_MAX, LONG_MAX
@@ -71,6 +73,42 @@ def parse_dotted_path(key: str, value: str) -> str:
     if not _DOTTED_PATH.fullmatch(text):
         refuse(key, value, "package.module.function")
     return text
+
+
+def imported(key: str, path: str, accepted: str) -> Callable[..., Any]:
+    """Import and return the function that an option names.
+
+    Args:
+        key: of the option.
+        path: "package.module.function", or "package.module:function".
+        accepted: what the option accepts, for errors.
+
+    Raises:
+        ConfigError: it cannot be imported, or cannot be called.
+    """
+    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    if not module or not name:
+        raise ConfigError(
+            f"option {key!r} is {path!r}, which names no module; accepted: {accepted}"
+        )
+    try:
+        found = operator.attrgetter(name)(importlib.import_module(module))
+    except Exception as error:
+        raise ConfigError(
+            f"option {key!r} is {path!r}, which cannot be imported ({type(error).__name__}: {error}); "
+            f"accepted: {accepted}"
+        ) from error
+    if not callable(found):
+        raise no_function(key, path, found, accepted)
+    function: Callable[..., Any] = found
+    return function
+
+
+def no_function(key: str, path: str, found: object, accepted: str) -> ConfigError:
+    """Return the error that an option names something else than a function."""
+    return ConfigError(
+        f"option {key!r} is {path!r}, which is of type {type(found).__name__}; accepted: {accepted}"
+    )
 
 
 def _boolean(key: str, value: str) -> bool:

@@ -19,8 +19,6 @@ Source: Kafka clients/producer/internals/BuiltInPartitioner.java.
 
 from __future__ import annotations
 
-import importlib
-import operator
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -33,6 +31,7 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.kernels import routing as kernels
 from spark_kbatch.kernels.routing import MURMUR_M, MURMUR_SEED
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options import kinds
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.columns import (
     EMPTY_I32,
@@ -352,24 +351,11 @@ def load_partitioner(path: str) -> CustomPartitioner:
     Raises:
         ConfigError: it cannot be imported, or is not a function.
     """
-    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
-    accepted = "accepted: 'package.module.function', a function of (keys, number of partitions)"
-    if not module or not name:
-        raise ConfigError(
-            f"option 'partitioner.class' is {path!r}, which names no module; {accepted}"
-        )
-    try:
-        found = operator.attrgetter(name)(importlib.import_module(module))
-    except Exception as error:
-        raise ConfigError(
-            f"option 'partitioner.class' is {path!r}, which cannot be imported "
-            f"({type(error).__name__}: {error}); {accepted}"
-        ) from error
-    if not callable(found) or isinstance(found, type):
-        raise ConfigError(
-            f"option 'partitioner.class' is {path!r}, which is of type {type(found).__name__}; {accepted}"
-        )
-    function: CustomPartitioner = found
+    key = "partitioner.class"
+    accepted = "'package.module.function', a function of (keys, number of partitions)"
+    function: CustomPartitioner = kinds.imported(key, path, accepted)
+    if isinstance(function, type):
+        raise kinds.no_function(key, path, function, accepted)
     return function
 
 
