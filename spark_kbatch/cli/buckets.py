@@ -32,9 +32,9 @@ _ID = re.compile(r"[0-9a-f]{32}")
 def check(path: str, client: Mapping[str, str], as_json: bool) -> None:
     """Try what the store of a bucket lets you do.
 
-    PATH is its URL. Each right is tried, with an object of its own, and named as the store's policies name it. Where they suffice,
-    the store itself is tried as before a cluster is created. The exit code is 1 if this process cannot read, or if
-    the store would lose commits.
+    PATH is its URL. Each right is tried, with an object of its own, and named as the store's policies name it.
+    Where they suffice, the store itself is tried as before a cluster is created. The exit code is 1 if this process
+    cannot read, or if the store would lose commits.
     """
     from spark_kbatch.bucket.rights import READING, try_store  # noqa: PLC0415  only for a bucket
 

@@ -64,11 +64,11 @@ class Decoded(Protocol):
 
     @property
     def errors(self) -> Sequence[RowError]:
-        """What is wrong with bad rows, in their order."""
+        """The reasons of bad rows, in their order."""
 
 
 class TypedColumn(Protocol):
-    """What the bytes of keys, or of values, become."""
+    """A decoder of the bytes of keys, or of values."""
 
     def decode(self, array: pa.Array) -> Decoded:
         """Decode byte strings; raises OverflowError if the values do not fit into one array."""

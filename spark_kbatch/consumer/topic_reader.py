@@ -15,7 +15,14 @@ import pyarrow as pa
 from spark_kbatch.consumer import offset_bounds, planning, reading, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.rows import BYTES, ROW_SCHEMA, Rows, TypedColumns, ensure_columns
+from spark_kbatch.consumer.rows import (
+    BYTES,
+    ROW_SCHEMA,
+    HeadersOf,
+    Rows,
+    TypedColumns,
+    ensure_columns,
+)
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -160,16 +167,9 @@ class TopicReader:
             loss: told what is gone.
             typed: what keys and values become.
         """
-
-        def headers_of(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-            return self.read_range(
-                wanted,
-                ["offset", "headers"],
-                options.isolation_level,
-                topic_id=topic_id,
-                max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
-            )
-
+        headers_of = self._headers_of(
+            options.isolation_level, topic_id, options.max_decompressed_batch_bytes
+        )
         rows = Rows(columns, typed, headers_of=headers_of)
         try:
             with self.source.fetcher(wanted, topic_id) as fetcher:
@@ -224,16 +224,7 @@ class TopicReader:
             typed: what keys and values become; the columns then have the offset too.
         """
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
-
-        def headers_of(some: OffsetRange) -> Iterator[pa.RecordBatch]:
-            return self.read_range(
-                some,
-                ["offset", "headers"],
-                isolation,
-                topic_id=topic_id,
-                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            )
-
+        headers_of = self._headers_of(isolation, topic_id, max_decompressed_batch_bytes)
         with self.source.fetcher(wanted, topic_id) as fetcher:
             for batch in reading.read_range(
                 fetcher, wanted, columns, isolation,
@@ -244,6 +235,18 @@ class TopicReader:
                     place = batch.schema.get_field_index(name)
                     batch = batch.set_column(place, name, found.part())
                 yield batch
+
+    def _headers_of(
+        self, isolation: IsolationLevel, topic_id: str, max_decompressed_batch_bytes: int
+    ) -> HeadersOf:
+        """Return what reads the headers of records that cannot be decoded."""
+        return lambda wanted: self.read_range(
+            wanted,
+            ["offset", "headers"],
+            isolation,
+            topic_id=topic_id,
+            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+        )
 
     def offset_ranges(
         self,

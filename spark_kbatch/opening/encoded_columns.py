@@ -142,13 +142,11 @@ def schema_to_write(
 
     Raises as `written_columns`.
     """
-    from spark_kbatch.opening.writers_schemas import why_unreadable  # noqa: PLC0415
+    from spark_kbatch.opening.writers_schemas import ensure_usable  # noqa: PLC0415
     from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
 
     schema = schema_of(column, registry)
-    unwritable = why_unreadable(schema)
-    if unwritable:
-        raise ConfigError(f"option '{column.column}.schema': schema id {schema.id}: {unwritable}")
+    ensure_usable(column.column, schema)
     if registry is None or schema.id >= 0 or column.framing == "none":
         return schema
     if not column.subject:

@@ -63,7 +63,7 @@ IN_ARGUMENTS = 'with mode="PERMISSIVE" such a {column} is null, and {column}_err
 
 @dataclass(frozen=True)
 class PinnedColumn:
-    """What the keys or the values of one read are read as."""
+    """The schema that the keys or the values of one read are read as."""
 
     options: ColumnOptions
     reader: RegisteredSchema | None = None  # of Avro
@@ -95,7 +95,7 @@ class PinnedColumn:
 
 @dataclass(frozen=True)
 class PinnedColumns:
-    """What one read decided about keys and values; a plan carries it to the tasks."""
+    """The decisions of one read about keys and values; a plan carries them to the tasks."""
 
     options: ValueOptions = NO_VALUE_OPTIONS
     columns: tuple[PinnedColumn, ...] = ()
@@ -222,12 +222,9 @@ def subject_versions(registry: Any, subject: str) -> list[SubjectVersion]:
         SchemaNotFoundError: there is no such subject.
         SchemaRegistryError: the registry does not answer, or refuses to.
     """
-    options = parse_registry_options(registry_keys(registry))
-    if options is None:
+    there = _registry(parse_registry_options(registry_keys(registry)))
+    if there is None:
         raise ConfigError("no registry is given")
-    from spark_kbatch.registry.known import registry_of  # noqa: PLC0415
-
-    there = registry_of(options)
     numbers = there.versions(subject, deleted=True)
     try:
         kept = set(there.versions(subject))
@@ -344,14 +341,12 @@ def schema_of(column: ColumnOptions, registry: RegistryOptions | None) -> Regist
 def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn:
     if column.format == "string":
         return PinnedColumn(column)
-    from spark_kbatch.opening.writers_schemas import why_unreadable  # noqa: PLC0415
+    from spark_kbatch.opening.writers_schemas import ensure_usable  # noqa: PLC0415
     from spark_kbatch.values.projection import wanted_fields  # noqa: PLC0415
 
     registry = _registry(options.registry)
     reader = _reader(column, registry)
-    unreadable = why_unreadable(reader)
-    if unreadable:
-        raise ConfigError(f"option '{column.column}.schema': schema id {reader.id}: {unreadable}")
+    ensure_usable(column.column, reader)
     known: tuple[RegisteredSchema, ...] = ()
     if registry is not None and column.framing == "confluent":
         known = _versions(registry, column.subject, but=[reader]) if column.subject else ()
@@ -437,13 +432,12 @@ class NewSchemas:
 
         A registry that does not answer stops no query: tasks ask for ids that they do not know.
         """
-        registry_options = self._columns.options.registry
         now_ms = self._monotonic_ms()
-        if registry_options is not None and now_ms - self._asked_at_ms >= _MINUTE_MS:
-            from spark_kbatch.registry.known import registry_of  # noqa: PLC0415
-
+        registry = None
+        if now_ms - self._asked_at_ms >= _MINUTE_MS:
             self._asked_at_ms = now_ms
-            registry = registry_of(registry_options)
+            registry = _registry(self._columns.options.registry)
+        if registry is not None:
             for column in self._columns.columns:
                 known = self._known[column.name]
                 if column.options.framing != "confluent" or not column.options.subject:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_kbatch.errors import SchemaError, SchemaNotFoundError
+from spark_kbatch.errors import ConfigError, SchemaError, SchemaNotFoundError
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.registry.known import registry_of
 from spark_kbatch.registry.schemas import AVRO, RegisteredSchema
@@ -23,6 +23,17 @@ def why_unreadable(schema: RegisteredSchema) -> str:
     if schema.encrypts:
         return "a rule of the schema has clients encrypt its values, which cannot be read here"
     return ""
+
+
+def ensure_usable(column: str, schema: RegisteredSchema) -> None:
+    """Check that the schema which an option of a column chooses is one that can be used.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    why = why_unreadable(schema)
+    if why:
+        raise ConfigError(f"option '{column}.schema': schema id {schema.id}: {why}")
 
 
 class WritersSchemas:
