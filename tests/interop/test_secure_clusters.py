@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import re
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -21,9 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_kbatch
 from spark_kbatch.errors import KBatchError
-from tests.conftest import REPOSITORY
 from tests.support.kafka_clients import Address, read
-from tests.support.secret_jobs import EXCEPTION, Job, for_spark
+from tests.support.secret_jobs import EXCEPTION, Job, ensure_in_no_text, for_spark, run_jobs
 from tests.support.secure_broker import WAYS, SecureBroker
 
 pytestmark = pytest.mark.interop
@@ -276,34 +271,22 @@ def test_no_secret_is_in_anything_that_jobs_leave(
     secured: SecureBroker, topic: str, tmp_path: Path
 ) -> None:
     """The log and the output of Spark and Python, plans, exceptions, the event log, checkpoints."""
-    jobs: list[dict[str, Any]] = []
+    jobs: list[Job] = []
     for way in WAYS:
         name = f"{way}-{topic}"[:200]
         for one in (name, "to-" + name):
             secured.broker.create_topic(one, partitions=PARTITIONS)
-        jobs.append(Job(way, name, options_of(secured, way))._asdict())
+        jobs.append(Job(way, name, options_of(secured, way)))
     for name in ("wrong-password-of-key", "wrong-password-plain", "wrong-password-scram"):
         refusal = REFUSALS[name]
         options = for_spark(secured.servers(refusal.listener), refusal.options(secured))
-        jobs.append(Job(name, f"plain-{topic}"[:200], options)._asdict())
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.secret_jobs", str(tmp_path)],
-        input=json.dumps(jobs), capture_output=True, text=True, check=False, timeout=600,
-        cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    (tmp_path / "stdout").write_text(done.stdout)
-    (tmp_path / "stderr").write_text(done.stderr)
-
-    texts = {path: path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()}  # fmt: skip
+        jobs.append(Job(name, f"plain-{topic}"[:200], options))
+    printed, texts = run_jobs(jobs, tmp_path)
     # What was to be seen is there, so what is searched is what was written.
-    assert done.stdout.count(EXCEPTION) == 3 * len(jobs[-3:])
-    assert done.stdout.count("== Physical Plan ==") >= len(WAYS)
+    assert printed.count(EXCEPTION) == 3 * len(jobs[-3:])
+    assert printed.count("== Physical Plan ==") >= len(WAYS)
     events = [text for path, text in texts.items() if "events" in path.parts]
     assert any("SparkListenerSQLExecutionStart" in text for text in events)
     assert any("SparkListenerJobStart" in text for text in events)
     assert any("offsets" in path.parts for path in texts)
-    for path, text in texts.items():
-        for secret in [*secured.secrets, WRONG]:
-            place = text.find(secret)
-            assert place < 0, f"{path.relative_to(tmp_path)}: {text[max(0, place - 400) : place]}"
+    ensure_in_no_text([*secured.secrets, WRONG], texts)

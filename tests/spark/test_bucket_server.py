@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_kbatch
-from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import values
 from tests.support.object_servers import KEY, SECRET, ObjectServer, moto
-from tests.support.secret_jobs import EXCEPTION, Job
+from tests.support.secret_jobs import EXCEPTION, Job, ensure_in_no_text, run_jobs
 from tests.support.store_proxy import ALL_FAULTS, StoreProxy
 
 pytestmark = pytest.mark.spark
@@ -75,25 +70,13 @@ def test_no_secret_is_in_anything_that_jobs_leave(server: ObjectServer, tmp_path
             pass
         options["path"] = url
         refused = options | {"store.endpoint": f"http://{denying.address}"}
-        jobs = [Job("good", "events", options)._asdict(), Job("refused", "no", refused)._asdict()]
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.support.secret_jobs", str(tmp_path)],
-            input=json.dumps(jobs), capture_output=True, text=True, check=False, timeout=600,
-            cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    (tmp_path / "stdout").write_text(done.stdout)
-    (tmp_path / "stderr").write_text(done.stderr)
-
-    texts = {path: path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()}  # fmt: skip
+        jobs = [Job("good", "events", options), Job("refused", "no", refused)]
+        printed, texts = run_jobs(jobs, tmp_path)
     # What was to be seen is there, so what is searched is what was written.
-    assert done.stdout.count(f"{EXCEPTION} refused") == 3, done.stdout[-5000:]
-    assert "refuses to get cluster" in done.stdout
-    assert done.stdout.count("== Physical Plan ==") >= 1
+    assert printed.count(f"{EXCEPTION} refused") == 3, printed[-5000:]
+    assert "refuses to get cluster" in printed
+    assert printed.count("== Physical Plan ==") >= 1
     events = [text for path, text in texts.items() if "events" in path.parts]
     assert any("SparkListenerSQLExecutionStart" in text for text in events)
     assert any("offsets" in path.parts for path in texts)
-    for path, text in texts.items():
-        for secret in (KEY, SECRET, TOKEN):
-            place = text.find(secret)
-            assert place < 0, f"{path.relative_to(tmp_path)}: {text[max(0, place - 400) : place]}"
+    ensure_in_no_text((KEY, SECRET, TOKEN), texts)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from tests.conftest import spark_builder
+from tests.conftest import REPOSITORY, spark_builder
 
 EXCEPTION = "== an exception =="
 
@@ -31,6 +33,28 @@ class Job(NamedTuple):
 def for_spark(servers: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a source or sink."""
     return {"kafka.bootstrap.servers": servers} | {f"kafka.{k}": v for k, v in options.items()}
+
+
+def run_jobs(jobs: Iterable[Job], folder: Path) -> tuple[str, dict[Path, str]]:
+    """Run jobs in a process of their own; return what it printed on stdout, and all texts that are in the folder then."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.secret_jobs", str(folder)],
+        input=json.dumps([one._asdict() for one in jobs]), capture_output=True, text=True, check=False, timeout=600,
+        cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (folder / "stdout").write_text(done.stdout)
+    (folder / "stderr").write_text(done.stderr)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return done.stdout, {path: path.read_bytes().decode(errors="replace") for path in files}
+
+
+def ensure_in_no_text(secrets: Sequence[str], texts: Mapping[Path, str]) -> None:
+    """Check that no secret is in any text."""
+    for path, text in texts.items():
+        for secret in secrets:
+            place = text.find(secret)
+            assert place < 0, f"{path}: {text[max(0, place - 400) : place]}"
 
 
 def main(folder: Path) -> None:
