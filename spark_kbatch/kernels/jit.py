@@ -1,8 +1,12 @@
-"""Compile a kernel on its first call: once on each machine, from a cache after that.
+"""Compile a kernel when it gets more work than Python does quickly: once on each machine, then from a cache.
 
-Importing numba takes 0.25 s and 60 MB, and compiling a kernel takes up to a few seconds. Planners and
-committers call no kernels and must not pay for that, so numba is imported on the first call too; and a
-process that reads does not pay for the kernels that write.
+Importing numba takes 0.25 s and 60 MB, loading a kernel a tenth of a second, and compiling one up to a few
+seconds. Planners and committers call no kernels and must not pay for that, so numba is imported when a
+kernel is to be compiled; and a process that reads does not pay for the kernels that write.
+
+Nor does a process pay that has little to do: a test, a command that shows ten records, a small task. Kernels
+are Python, so they are run as they are, until that would take longer than PLAIN_US in all. `plain_us` of a
+module of kernels estimates it, call by call, from what is known of the arguments.
 
 Compiled code is cached next to the kernels' file, or in the user's cache directory, or, where neither can
 be written, in a temporary directory of the user's own, which all of the user's processes share. It is
@@ -25,7 +29,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
+
+import numpy as np
 
 from spark_kbatch.files import private_temporary_dir
 from spark_kbatch.kernels import llvm
@@ -34,12 +41,28 @@ logger = logging.getLogger(__name__)
 
 
 Examples = Callable[[], Mapping[str, Sequence[Any]]]
+Estimates = Mapping[str, Callable[..., int]]
+
+# Microseconds that a process spends in kernels that are not compiled, by estimate. Less than it takes to
+# import numba and to load one kernel, so who has more to do loses little; a thousand records are far below.
+PLAIN_US = 150_000
+
+
+class _Plain:
+    """The use that a process has made of kernels as plain Python."""
+
+    left_us = PLAIN_US  # two threads that take from it at once may both have the same rest, which does no harm
+
+
+def never_plain() -> None:
+    """Compile every kernel on its first call from now on, however little it has to do."""
+    _Plain.left_us = 0
 
 
 def compile_on_first_call(
-    module: dict[str, Any], helpers: Sequence[str], examples: Examples
+    module: dict[str, Any], helpers: Sequence[str], examples: Examples, plain_us: Estimates
 ) -> Callable[[], None]:
-    """Replace each kernel of a module by a function that compiles it on the first call.
+    """Replace each kernel of a module by a function that compiles it once it pays.
 
     Args:
         module: its globals, which are written to: now, and again with compiled functions.
@@ -47,12 +70,15 @@ def compile_on_first_call(
             `llvm` has its own code for some.
         examples: returns the module's kernels, by name, with the arguments of a call in the one form
             in which it is ever called. Kernels call helpers, and not each other.
+        plain_us: for kernels that may run uncompiled: from the arguments of a call, about how many
+            microseconds it takes then, at worst. What is called must not trust numbers that come from disk.
 
     Returns:
         A function that compiles or loads all kernels now. Thread-safe; later calls do nothing.
     """
     kernels = [*examples()]
     functions = {name: module[name] for name in (*helpers, *kernels)}
+    plain = _plain_functions(module, functions)
     lock = threading.Lock()  # guards the replacement of the module's functions
     missing = {*kernels}
     compiled: _Kernels | None = None
@@ -69,7 +95,15 @@ def compile_on_first_call(
                 missing.remove(name)
 
     def lazy(name: str) -> Callable[..., Any]:
+        estimate = plain_us.get(name)
+
         def first_call(*arguments: Any) -> Any:
+            if estimate is not None and _Plain.left_us > 0 and name in missing:
+                cost_us = estimate(*arguments)
+                if cost_us <= _Plain.left_us:
+                    _Plain.left_us -= cost_us
+                    with np.errstate(over="ignore"):  # hashes wrap around, and so may damaged times
+                        return plain[name](*arguments)
             load([name])
             return module[name](*arguments)
 
@@ -80,6 +114,19 @@ def compile_on_first_call(
         module.update({name: lazy(name) for name in kernels})
         return load
     return lambda: None
+
+
+def _plain_functions(
+    module: dict[str, Any], functions: Mapping[str, Any]
+) -> dict[str, Callable[..., Any]]:
+    """Return copies of a module's functions that call each other, whatever the module's names come to mean."""
+    names = {**module, **llvm.IN_PYTHON}
+    for name, function in functions.items():
+        if name not in llvm.IN_PYTHON and function.__globals__ is module:
+            names[name] = FunctionType(
+                function.__code__, names, name, function.__defaults__, function.__closure__
+            )
+    return names
 
 
 class _Kernels:

@@ -25,11 +25,22 @@ def copy(source: Any, start: Any, out: Any, position: Any, size: Any) -> Any:
     return position + size
 
 
+def _copy_slice(source: Any, start: Any, out: Any, position: Any, size: Any) -> Any:
+    """Copy as `copy` does, in one step of numpy, which compiled code with bounds checks would not check."""
+    end = position + size
+    out[position:end] = source[start : start + size]
+    return end
+
+
 def prefetch(source: Any, position: Any) -> None:
     """Start to load the bytes at `position` into the CPU's cache, when compiled; else do nothing.
 
     They may lie past the end. Memory is read while the loop does its other work.
     """
+
+
+# What kernels call in place of these while they are not compiled.
+IN_PYTHON = {"_copy": _copy_slice}
 
 
 def by_name() -> dict[str, Any]:
