@@ -64,62 +64,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch import files as files  # first: on Windows it says what to do
-from spark_kbatch.commit.history import Commit
-from spark_kbatch.errors import (
-    ApiError,
-    AuthenticationError,
-    BufferExhaustedError,
-    ClosedError,
-    CommitError,
-    ConfigError,
-    CorruptRecordError,
-    DataLossError,
-    GroupIdNotFoundError,
-    GroupNotEmptyError,
-    InvalidTimestampError,
-    InvalidTopicError,
-    InvalidValueError,
-    KafkaStorageError,
-    KBatchError,
-    LogDirLockedError,
-    MirrorFencedError,
-    NotEnoughReplicasError,
-    NotPicklableError,
-    ObjectAccessDeniedError,
-    ObjectStoreError,
-    OffsetOutOfRangeError,
-    ProducerClosedError,
-    ProducerForkedError,
-    RecordDeserializationError,
-    RecordTooLargeError,
-    RequestTimedOutError,
-    RetriableError,
-    SaslAuthenticationError,
-    SchemaError,
-    SchemaNotFoundError,
-    SchemaRegistryError,
-    SchemaRegistryUnavailableError,
-    ServerRunningError,
-    SslAuthenticationError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-)
-from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, TopicPartition
-from spark_kbatch.opening.cluster import Cluster
-from spark_kbatch.opening.readers import connect as opened
-from spark_kbatch.opening.readers import open_for_reading
-from spark_kbatch.opening.stores import (
-    is_in_memory,
-    is_of_real_cluster,
-    open_store,
-)
-from spark_kbatch.options import arguments
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
-from spark_kbatch.options.object_store import parse_store_options
-from spark_kbatch.options.paths import StrPath, bucket_scheme
-from spark_kbatch.options.remote import is_address
-from spark_kbatch.options.topic import Topic, TopicConfig
-from spark_kbatch.options.write import parse_foreign_end
 
 if TYPE_CHECKING:
     import threading
@@ -128,7 +73,51 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_kbatch.bucket.maintenance import Maintained
+    from spark_kbatch.commit.history import Commit
+    from spark_kbatch.errors import (
+        ApiError,
+        AuthenticationError,
+        BufferExhaustedError,
+        ClosedError,
+        CommitError,
+        ConfigError,
+        CorruptRecordError,
+        DataLossError,
+        GroupIdNotFoundError,
+        GroupNotEmptyError,
+        InvalidTimestampError,
+        InvalidTopicError,
+        InvalidValueError,
+        KafkaStorageError,
+        KBatchError,
+        LogDirLockedError,
+        MirrorFencedError,
+        NotEnoughReplicasError,
+        NotPicklableError,
+        ObjectAccessDeniedError,
+        ObjectStoreError,
+        OffsetOutOfRangeError,
+        ProducerClosedError,
+        ProducerForkedError,
+        RecordDeserializationError,
+        RecordTooLargeError,
+        RequestTimedOutError,
+        RetriableError,
+        SaslAuthenticationError,
+        SchemaError,
+        SchemaNotFoundError,
+        SchemaRegistryError,
+        SchemaRegistryUnavailableError,
+        ServerRunningError,
+        SslAuthenticationError,
+        TopicAlreadyExistsError,
+        UnknownTopicOrPartitionError,
+    )
     from spark_kbatch.mirroring.copying import MirrorProgress
+    from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, TopicPartition
+    from spark_kbatch.opening.cluster import Cluster
+    from spark_kbatch.options.paths import StrPath
+    from spark_kbatch.options.topic import Topic, TopicConfig
     from spark_kbatch.producer.futures import ArrowFuture, RecordFuture, RecordMetadata
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.remote.topics import RemoteTopic
@@ -205,28 +194,40 @@ __all__ = [
     "register",
 ]
 
-# Imported on first use, so that programs that only read load neither the producer, nor the server, nor the network.
+# All names are imported on first use: a program that only reads loads neither the producer, nor the server, nor the
+# network, and `kbatch --help` nothing at all. Names that are not here are errors.
 _MODULES = {
     "ArrowFuture": "producer.futures",
+    "Cluster": "opening.cluster",
+    "Commit": "commit.history",
     "DecodedValues": "values.avro_decoder",
     "InterceptedRequest": "server.intercepts",
+    "LogOffsets": "model",
     "MirrorProgress": "mirroring.copying",
+    "OffsetAndTimestamp": "model",
+    "PartitionInfo": "model",
     "Producer": "producer.producer",
     "RecordFuture": "producer.futures",
     "RecordMetadata": "producer.futures",
     "RemoteTopic": "remote.topics",
     "Server": "server.server",
+    "Topic": "options.topic",
+    "TopicConfig": "options.topic",
+    "TopicPartition": "model",
 }
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of these
 
     def __getattr__(name: str) -> Any:
-        if name not in _MODULES:
+        if name not in __all__ and name != "errors":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib  # noqa: PLC0415  needed only here
 
-        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+        found = module if name == "errors" else getattr(module, name)
+        globals()[name] = found  # found at once from now on
+        return found
 
 
 def __dir__() -> list[str]:
@@ -268,39 +269,16 @@ def open(
     Raises:
         ConfigError: neither is there; says what is there instead.
     """
-    parse_foreign_end("foreign_end", foreign_end)
-    arguments.boolean("create", create)
-    if store is not None:
-        store = arguments.options("store", store, "store.endpoint")
-    if is_in_memory(path) or bucket_scheme(path):
-        if log_dirs != () or without_nodes is not None or foreign_end != "log":
-            raise ConfigError(
-                f"{path} takes no log_dirs, without_nodes or foreign_end: it has no files"
-            )
-        return Cluster.over(open_store(path, create=create, client=store))
-    if store is not None:
-        raise ConfigError(f"store has options of a bucket's store, and {path!r} is no bucket's URL")
-    if create:
-        if isinstance(path, str) and is_address(path):
-            raise ConfigError(
-                f"path is {path!r}, which looks like the address of a real cluster, which is reached by "
-                f"spark_kbatch.connect({path!r}); a folder of this name is './{path}'"
-            )
-        return Cluster(path, create=True, log_dirs=log_dirs, without_nodes=without_nodes)
-    if without_nodes is not None:
-        raise ConfigError(
-            "without_nodes says what to give up in a restore; it goes with create=True"
-        )
-    if log_dirs != ():
-        raise ConfigError(
-            f"log_dirs is {arguments.shown(log_dirs)}, which says where a new cluster keeps its logs; it "
-            "goes with create=True"
-        )
-    if is_of_real_cluster(path):
-        if foreign_end != "log":
-            raise ConfigError("foreign_end is for a broker's log dir, not for a real cluster")
-        return connect(str(path))
-    return open_for_reading(path, foreign_end=foreign_end)
+    from spark_kbatch.opening.places import open_place  # noqa: PLC0415  as all names here
+
+    return open_place(
+        path,
+        create=create,
+        log_dirs=log_dirs,
+        without_nodes=without_nodes,
+        foreign_end=foreign_end,
+        store=store,
+    )
 
 
 def mirror(
@@ -395,6 +373,8 @@ def connect(
         RequestTimedOutError: no server answered within default.api.timeout.ms; says why.
         AuthenticationError: a server, or this client, was refused by the other side.
     """
+    from spark_kbatch.opening.readers import connect as opened  # noqa: PLC0415  as all names here
+
     return opened(bootstrap_servers, config, options)
 
 
@@ -498,5 +478,4 @@ def maintain(
     """
     from spark_kbatch.spark.maintaining import maintain as run  # noqa: PLC0415  only for a bucket
 
-    given = arguments.options("store", store, "store.endpoint")
-    return run(spark, url, parse_store_options(given, url, alone=True), dry_run=dry_run)
+    return run(spark, url, store, dry_run=dry_run)

@@ -21,7 +21,7 @@ import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -53,6 +53,16 @@ def field(data: bytes | str | None, separators: str = "") -> str:
     if _is_shown(text) and not any(c in text for c in separators):
         return text
     return "".join(_escaped(c) if c in separators else _visible(c) for c in text)
+
+
+def may_be_terminal(stream: TextIO | None) -> bool:
+    """Return False if rich would not take the stream for a terminal, so that it need not be imported."""
+    if os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1":
+        return True
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # it is closed
+        return False
 
 
 def cell(text: str, style: str = "") -> Text:

@@ -14,6 +14,7 @@ from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from spark_kbatch.kernels import jit
 from tests.support.failing_disks import Clock, Disks
 
 SPARK_4_1 = pyspark.__version__.startswith("4.1.")
@@ -39,6 +40,10 @@ def few(cases: Sequence[Any], count: int) -> list[Any]:
     rest = [one if isinstance(one, ParameterSet) else pytest.param(*one) for one in rest]
     marked = [pytest.param(*c.values, id=c.id, marks=[*c.marks, pytest.mark.slow]) for c in rest]
     return [*cases[:count], *marked]
+
+
+# Tests are about compiled code, as work of any size runs it; `tests/kernels/test_plain.py` is about the other.
+jit.never_plain()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,7 +11,7 @@ With --json, stdout has nothing but JSON objects, one per line. Exit codes:
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import logging
 import sys
 from collections.abc import Iterator
@@ -20,28 +20,48 @@ from typing import Any
 import click
 
 from spark_kbatch import __version__
-from spark_kbatch.cli import (
-    buckets,
-    consuming,
-    deleting,
-    dumping,
-    exporting,
-    groups,
-    maintaining,
-    mirroring,
-    offsets,
-    producing,
-    schemas,
-    serving,
-    topics,
-    upkeep,
-)
 from spark_kbatch.cli.other_tools import in_our_words
-from spark_kbatch.cli.parameters import examples
-from spark_kbatch.cli.paths import ensure_folder, with_path
 from spark_kbatch.cli.stopping import interrupts_told
-from spark_kbatch.errors import ConfigError, KBatchError
+from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import LogFormatter, log_level, visible
+
+# Every command: its module in this package, its name there, and its first line of help. A run imports the module of
+# its command alone, and the help of `kbatch` none.
+_COMMANDS = {
+    "topics": ("topics", "topics", "List topics, with their total records and bytes."),
+    "describe-topic": ("topics", "describe_topic", "Show settings of topics, and their defaults."),
+    "create-topic": ("topics", "create_topic", "Create TOPIC."),
+    "create-partitions": (
+        "topics", "create_partitions", "Add partitions to TOPIC, up to TOTAL in all."
+    ),
+    "alter-topic": ("topics", "alter_topic", "Change settings of TOPIC, and print all of them."),
+    "delete-topic": ("deleting", "delete_topic", "Delete topics with all their records."),
+    "produce": ("producing", "produce", "Write records from files or stdin to TOPIC."),
+    "consume": ("consuming", "consume", "Print records of topics."),
+    "offsets": ("offsets", "offsets", "Find offsets of TOPIC by time, or of a consumer group."),
+    "schemas": ("schemas", "schemas", "Show a topic's schemas in a registry, with their ids."),
+    "delete-records": (
+        "deleting", "delete_records", "Delete the first records of partitions of TOPIC."
+    ),
+    "export": ("exporting", "export", "Copy TOPIC into FILE, or a broker's log dir."),
+    "groups": ("groups", "groups", "List consumer groups, and how far each is behind."),
+    "groups reset": ("groups", "reset", "Move the offsets of a consumer GROUP."),
+    "groups delete": ("groups", "delete", "Delete consumer GROUPs, with their offsets."),
+    "serve": ("serving", "serve", "Serve a cluster to any Kafka client."),
+    "mirror": ("mirroring", "mirror", "Copy TOPICs to another cluster, exactly once, in order."),
+    "history": ("upkeep", "history", "List commits of Spark jobs, newest first."),
+    "gc": ("upkeep", "gc", "Delete expired segments and abandoned files."),
+    "maintain": ("maintaining", "maintain", "Merge small objects of a bucket, and delete garbage."),
+    "describe": ("maintaining", "describe", "Show what there is in a bucket."),
+    "upgrade": ("maintaining", "upgrade", "Let writers use the newest format in a bucket."),
+    "check": ("buckets", "check", "Try what the store of a bucket lets you do."),
+    "ledger": ("buckets", "ledger", "List what has happened in a bucket, newest first."),
+    "verify": ("upkeep", "verify", "Check everything that is stored, and change nothing."),
+    "repair": ("upkeep", "repair", "Repair damaged logs, and report what was done."),
+    "log-dirs": ("upkeep", "log_dirs", "Show log dirs: their state, and what they hold."),
+    "dump": ("dumping", "dump", "Show the contents of a log's FILEs."),
+    "demo": ("demo", "demo", "Write, read and check a year of flights with Spark."),
+}  # fmt: skip
 
 
 class _Commands(click.Group):
@@ -57,14 +77,35 @@ class _Commands(click.Group):
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of their subjects."""
-        return list(self.commands)
+        return list(_COMMANDS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; return None if there is none of this name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name, _help = _COMMANDS[cmd_name]
+        found: click.Command = getattr(importlib.import_module(f"spark_kbatch.cli.{module}"), name)
+        return found
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing any."""
+        room = formatter.width - 6 - max(map(len, _COMMANDS))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, click.Command(name, help=text).get_short_help_str(room))
+                    for name, (_module, _name, text) in _COMMANDS.items()
+                ]
+            )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command to run, and add a default PATH to its arguments where PATH is left out."""
-        if " ".join(args[:2]) in self.commands:  # of two words
+        if " ".join(args[:2]) in _COMMANDS:  # of two words
             args = [" ".join(args[:2]), *args[2:]]
+        from spark_kbatch.cli.paths import with_path  # noqa: PLC0415  as all that commands need
+
         name, command, words = super().resolve_command(ctx, args)
         return name, command, words if command is None else with_path(ctx, command, words)
 
@@ -103,57 +144,6 @@ def cli() -> None:
     If the environment variable KBATCH_PATH is set, PATH may be left out. A first argument that has a "/" or
     is HOST:PORT still counts as PATH; any other one does not, so write ./NAME for a folder here.
     """
-
-
-@click.command(epilog=examples("kbatch demo"))
-@click.argument("path", required=False, callback=ensure_folder)
-def demo(path: str | None) -> None:
-    """Write, read and check a year of flights with Spark.
-
-    PATH is an empty folder or one to create, by default demo-data/flights-log.
-    """
-    if importlib.util.find_spec("pyspark") is None:
-        raise ConfigError(
-            "the demo needs PySpark, which is not installed: pip install 'spark-kbatch[demo]', or "
-            "pip install '.[demo]' in a clone of the repository"
-        )
-    from spark_kbatch.spark import demo as demo_module  # noqa: PLC0415  the other commands need no Spark
-
-    demo_module.main(path)
-
-
-for _command in (
-    topics.topics,
-    topics.describe_topic,
-    topics.create_topic,
-    topics.create_partitions,
-    topics.alter_topic,
-    deleting.delete_topic,
-    producing.produce,
-    consuming.consume,
-    offsets.offsets,
-    schemas.schemas,
-    deleting.delete_records,
-    exporting.export,
-    groups.groups,
-    groups.reset,
-    groups.delete,
-    serving.serve,
-    mirroring.mirror,
-    upkeep.history,
-    upkeep.gc,
-    maintaining.maintain,
-    maintaining.describe,
-    maintaining.upgrade,
-    buckets.check,
-    buckets.ledger,
-    upkeep.verify,
-    upkeep.repair,
-    upkeep.log_dirs,
-    dumping.dump,
-    demo,
-):
-    cli.add_command(_command)
 
 
 def main(prog_name: str = "kbatch") -> None:

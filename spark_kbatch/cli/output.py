@@ -15,14 +15,14 @@ import datetime
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from rich import table as rich_table
-from rich.console import Console
-from rich.text import Text
 
-from spark_kbatch.terminal import cell, to_json, visible
+from spark_kbatch.terminal import cell, may_be_terminal, to_json, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _FOLDED = 12  # the least width to which text is folded
@@ -74,7 +74,17 @@ def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
 
 def is_terminal() -> bool:
     """Return True if stdout is a terminal, or is to be taken for one (FORCE_COLOR)."""
-    return Console().is_terminal
+    return _console() is not None
+
+
+def _console() -> Console | None:
+    """Return the terminal that stdout is; None, without importing rich, if it is none."""
+    if not may_be_terminal(sys.stdout):
+        return None
+    from rich.console import Console  # noqa: PLC0415  takes as long as a whole short command
+
+    console = Console()
+    return console if console.is_terminal else None
 
 
 class _Column(NamedTuple):
@@ -116,17 +126,19 @@ class Table:
 
         The sentence goes to stderr if stdout is not a terminal.
         """
-        console = Console()
-        if not console.is_terminal:
+        console = _console()
+        if console is None:
             print_line("\t".join(column.heading for column in self._columns))
             for row in self._rows:
                 print_line("\t".join(visible(text_of(value)) for value in row))
         if if_empty and not self._rows:
-            click.echo(visible(if_empty), err=not console.is_terminal)
-        elif console.is_terminal:
+            click.echo(visible(if_empty), err=console is None)
+        elif console is not None:
             self._draw(console)
 
     def _draw(self, console: Console) -> None:
+        from rich.table import Table as Drawn  # noqa: PLC0415  as in _console
+
         rows = [[_shown(value) for value in row] for row in self._rows]
         cells = [[len(row[n]) for row in rows] for n in range(len(self._columns))]
         longest = [max(sizes, default=0) for sizes in cells]
@@ -143,7 +155,7 @@ class Table:
             self._draw_row_by_row(console, rows)
             return
         has_room = sum(whole) + borders <= console.width
-        drawn = rich_table.Table(title=cell(self._title, "table.title"), title_justify="left")
+        drawn = Drawn(title=cell(self._title, "table.title"), title_justify="left")
         for column, width in zip(self._columns, least, strict=True):
             drawn.add_column(
                 column.heading,
@@ -157,6 +169,8 @@ class Table:
 
     def _draw_row_by_row(self, console: Console, rows: Sequence[Sequence[str]]) -> None:
         """Print each row vertically, with a line for each column's heading and value."""
+        from rich.text import Text  # noqa: PLC0415  as in _console
+
         console.print(cell(self._title, "table.title"), soft_wrap=True)
         width = max(len(column.heading) for column in self._columns)
         for row in rows:

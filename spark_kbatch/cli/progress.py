@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Protocol
 
-from rich.console import Console
-
-from spark_kbatch.terminal import visible
+from spark_kbatch.terminal import may_be_terminal, visible
 
 
 class OnProgress(Protocol):
@@ -21,8 +20,13 @@ class OnProgress(Protocol):
 @contextlib.contextmanager
 def progress_bar(what: str, *, hidden: bool = False) -> Iterator[OnProgress | None]:
     """Show a progress bar with the time left; yield its update function, or None if none is shown."""
+    if hidden or not may_be_terminal(sys.stderr):
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415  takes as long as a whole short command
+
     console = Console(stderr=True)
-    if hidden or not console.is_terminal or console.is_dumb_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         yield None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415

@@ -8,21 +8,11 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from spark_kbatch.consumer import offset_bounds, planning, reading, splits
+from spark_kbatch.consumer import offset_bounds, planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.rows import (
-    BYTES,
-    ROW_SCHEMA,
-    HeadersOf,
-    Rows,
-    TypedColumns,
-    ensure_columns,
-)
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -45,9 +35,16 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options import arguments
+from spark_kbatch.options.columns import READ
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
 from spark_kbatch.store.source import FoundTopic, LogView, Source
+
+# Planning reads no record, so what decodes them is imported by the methods that do.
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_kbatch.consumer.rows import HeadersOf, TypedColumns
 
 # A name, several, or a pattern that is searched for in names.
 TopicChoice = str | Iterable[str] | re.Pattern[str]
@@ -93,7 +90,7 @@ class TopicReader:
         columns: Sequence[str],
         options: ReadOptions,
         action: str,
-        typed: TypedColumns = BYTES,
+        typed: TypedColumns | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task of a batch read reads, in offset order.
 
@@ -102,7 +99,7 @@ class TopicReader:
             columns: names of `typed.schema`.
             options: of the read.
             action: as in `Source.agreed_offsets`.
-            typed: what keys and values become.
+            typed: what keys and values become, bytes by default.
 
         Raises:
             DataLossError: part of the piece is gone, and `failOnDataLoss` is set.
@@ -122,7 +119,7 @@ class TopicReader:
         piece: StreamPiece,
         columns: Sequence[str],
         options: ReadOptions,
-        typed: TypedColumns = BYTES,
+        typed: TypedColumns | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task of a micro-batch reads, in offset order.
 
@@ -132,7 +129,7 @@ class TopicReader:
             piece: of a plan that was made with `options`.
             columns: names of `typed.schema`.
             options: of the stream.
-            typed: what keys and values become.
+            typed: what keys and values become, bytes by default.
 
         Raises the errors of `read_piece`.
         """
@@ -154,7 +151,7 @@ class TopicReader:
         columns: Sequence[str],
         options: ReadOptions,
         loss: DataLoss,
-        typed: TypedColumns,
+        typed: TypedColumns | None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range of known offsets that the log still holds.
 
@@ -165,12 +162,15 @@ class TopicReader:
             columns: names of `typed.schema`.
             options: of the read.
             loss: told what is gone.
-            typed: what keys and values become.
+            typed: what keys and values become, bytes by default.
         """
+        from spark_kbatch.consumer import reading  # noqa: PLC0415  above
+        from spark_kbatch.consumer.rows import BYTES, Rows  # noqa: PLC0415  likewise
+
         headers_of = self._headers_of(
             options.isolation_level, topic_id, options.max_decompressed_batch_bytes
         )
-        rows = Rows(columns, typed, headers_of=headers_of)
+        rows = Rows(columns, typed or BYTES, headers_of=headers_of)
         try:
             with self.source.fetcher(wanted, topic_id) as fetcher:
                 batches = reading.read_range(
@@ -214,15 +214,17 @@ class TopicReader:
         *,
         topic_id: str = "",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
-        typed: TypedColumns = BYTES,
+        typed: TypedColumns | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of an offset range of one topic, as `reading.read_range` does.
 
         Args:
             topic_id: of the topic to read; by default of the one that has the name when the first rows
                 are taken.
-            typed: what keys and values become; the columns then have the offset too.
+            typed: what keys and values become, bytes by default; otherwise the columns have the offset too.
         """
+        from spark_kbatch.consumer import reading  # noqa: PLC0415  above
+
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
         headers_of = self._headers_of(isolation, topic_id, max_decompressed_batch_bytes)
         with self.source.fetcher(wanted, topic_id) as fetcher:
@@ -230,10 +232,11 @@ class TopicReader:
                 fetcher, wanted, columns, isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             ):  # fmt: skip
-                for name in typed.by_name.keys() & set(columns):
-                    found = typed.decoded(batch, name, wanted.topic_partition, headers_of)
-                    place = batch.schema.get_field_index(name)
-                    batch = batch.set_column(place, name, found.part())
+                if typed is not None:
+                    for name in typed.by_name.keys() & set(columns):
+                        found = typed.decoded(batch, name, wanted.topic_partition, headers_of)
+                        place = batch.schema.get_field_index(name)
+                        batch = batch.set_column(place, name, found.part())
                 yield batch
 
     def _headers_of(
@@ -321,6 +324,8 @@ class TopicReader:
         Args:
             read: yields the offsets of a range that have a record, as the only column.
         """
+        import pyarrow as pa  # noqa: PLC0415  above
+
         end, left, step = wanted.end, count, count
         while end > wanted.start:
             start = max(end - step, wanted.start)
@@ -339,16 +344,21 @@ class TopicReader:
         start: OffsetBound = "earliest",
         end: OffsetBound = "latest",
         last: int | None = None,
-        columns: Iterable[str] = tuple(ROW_SCHEMA.names),
-        typed: TypedColumns = BYTES,
+        columns: Iterable[str] = READ,
+        typed: TypedColumns | None = None,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
         taken: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter,
     ) -> pa.RecordBatchReader:
         """Read records as Arrow; arguments and errors are those of `Cluster.read`.
 
-        `typed` says what keys and values become; `taken` is applied to the batches, for errors as callers get them.
+        `typed` says what keys and values become, bytes by default; `taken` is applied to the batches, for errors as callers get them.
         """
+        import pyarrow as pa  # noqa: PLC0415  above
+
+        from spark_kbatch.consumer.rows import BYTES, Rows, ensure_columns  # noqa: PLC0415  likewise
+
+        typed = typed or BYTES
         names = ensure_columns(columns, typed.schema.names)
         if last is not None:
             arguments.whole_number("last", last, 1)

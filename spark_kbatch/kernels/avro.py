@@ -492,4 +492,4 @@ def examples() -> dict[str, tuple[Any, ...]]:
     }  # fmt: skip
 
 
-load = jit.compile_on_first_call(globals(), HELPERS, examples, {})
+load = jit.compile_on_first_call(globals(), HELPERS, examples)

@@ -29,7 +29,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,10 @@ def never_plain() -> None:
 
 
 def compile_on_first_call(
-    module: dict[str, Any], helpers: Sequence[str], examples: Examples, plain_us: Estimates
+    module: dict[str, Any],
+    helpers: Sequence[str],
+    examples: Examples,
+    plain_us: Estimates = MappingProxyType({}),
 ) -> Callable[[], None]:
     """Replace each kernel of a module by a function that compiles it once it pays.
 

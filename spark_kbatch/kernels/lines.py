@@ -499,4 +499,4 @@ def examples() -> dict[str, tuple[Any, ...]]:
     }
 
 
-load = jit.compile_on_first_call(globals(), HELPERS, examples, {})
+load = jit.compile_on_first_call(globals(), HELPERS, examples)

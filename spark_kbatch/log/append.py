@@ -49,7 +49,6 @@ from spark_kbatch.log.segment import (
 from spark_kbatch.log.state import LogState, boot_id
 from spark_kbatch.model import BATCHES_REMEMBERED, LONG_MAX, AppendOrigin, AppendResult
 from spark_kbatch.record.control import read_marker
-from spark_kbatch.record.down_conversion import assign_offsets
 from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,
@@ -142,6 +141,9 @@ class LogAppender:
 
         `known` tells what a single wrapper holds, as its own offset may not.
         """
+        # Few logs have these, and reading others need not load what decodes them.
+        from spark_kbatch.record.down_conversion import assign_offsets  # noqa: PLC0415
+
         run_bytes_max = min(self._log.config.segment_bytes, RUN_BYTES_MAX)
         for position, header in walk(data, run_bytes_max=run_bytes_max):
             self._ensure_magic(header, position)

@@ -40,8 +40,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from spark_kbatch.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -54,7 +52,6 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import CODECS, AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.record import codec, columns, inspection
 from spark_kbatch.record.header import (
     LOG_APPEND_TIME_TYPE,
     LOG_OVERHEAD,
@@ -198,6 +195,8 @@ def _inspected(
     config: TopicConfig,
     now_ms: int,
 ) -> Accepted:
+    from spark_kbatch.record import inspection  # noqa: PLC0415  a server starts, and a log is read, without it
+
     try:
         times = inspection.inspect(data, header)
     except CorruptRecordError as error:
@@ -220,6 +219,10 @@ def _not_accepted(
     data: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int
 ) -> Iterator[tuple[int, int]]:
     """Yield numbers and times of the first records of a checked batch that its topic refuses for their times."""
+    import numpy as np  # noqa: PLC0415  as in the caller
+
+    from spark_kbatch.record import codec  # noqa: PLC0415  likewise
+
     pieces = codec.decode_batches(
         data,
         [(0, header)],
@@ -242,6 +245,8 @@ def _not_accepted(
 def _recompressed(
     data: Buffer, header: BatchHeader, codec_id: int, topic_partition: TopicPartition
 ) -> bytearray:
+    from spark_kbatch.record import codec  # noqa: PLC0415  as above
+
     try:
         return codec.recompress(data, header, codec_id, limit=_RECOMPRESSED_BYTES_MAX)
     except CorruptRecordError as error:
@@ -355,6 +360,10 @@ def _validate_messages(
     first = batch_headers[0]
     if first.timestamp_type == LOG_APPEND_TIME_TYPE:
         raise refuse("has log append time", "create time, the log's own clock sets the other")
+    import numpy as np  # noqa: PLC0415  as above
+
+    from spark_kbatch.record import codec, columns  # noqa: PLC0415  likewise
+
     rows = codec.decode(data, columns=("key", "value", "offset", "timestamp"))
     largest = len(data)
     if not first.is_wrapper:

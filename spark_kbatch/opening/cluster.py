@@ -18,14 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
-import pyarrow as pa
-
 from spark_kbatch.cluster.catalog import existing
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated, translated_each
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.consumer.topic_reader import TopicChoice, TopicReader
 from spark_kbatch.errors import (
     ClosedError,
@@ -41,8 +38,8 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.opening.listing import skipping_deleted
-from spark_kbatch.opening.values import read_as
 from spark_kbatch.options import arguments
+from spark_kbatch.options.columns import READ
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
@@ -63,6 +60,8 @@ from spark_kbatch.store.store import Catalog, Groups, Store
 # Every Spark read starts two processes that only plan: what they do not need is imported by the
 # methods that do.
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from spark_kbatch.cluster.export import ExportedPartition
     from spark_kbatch.cluster.ownership import ServerAddress
     from spark_kbatch.log.repair import RepairReport
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
     from spark_kbatch.server.server import Server
 
 ALL_RECORDS = -1  # in place of an offset to delete below
-_ROW_COLUMNS = tuple(ROW_SCHEMA.names)
 
 
 # What a place may not have, and how an error says so.
@@ -451,7 +449,7 @@ class Cluster:
         start: OffsetBound = "earliest",
         end: OffsetBound = "latest",
         last: int | None = None,
-        columns: Iterable[str] = _ROW_COLUMNS,
+        columns: Iterable[str] = READ,
         text: bool | Literal["replace"] = False,
         isolation_level: str = "read_committed",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
@@ -502,8 +500,10 @@ class Cluster:
         """
         if not isinstance(topics, (str, re.Pattern)):
             topics = arguments.topic_names("topics", topics)  # once, of an iterator
+        from spark_kbatch.opening.values import read_as  # noqa: PLC0415  above
+
         typed = read_as(text, registry, formats, topics)
-        if columns is _ROW_COLUMNS:
+        if columns is READ:
             columns = typed.schema.names
         return self._reader.read(
             topics,

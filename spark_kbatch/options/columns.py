@@ -1,4 +1,4 @@
-"""The names of the columns that rows to be written have, and what is said of a name that looks like one.
+"""The names of the columns of rows, and what is said of a name to be written that looks like one.
 
 Names are case-sensitive. A column of any other name is not written.
 
@@ -14,6 +14,7 @@ from spark_kbatch.options.option import nearest
 
 logger = logging.getLogger(__name__)
 
+READ = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 WRITTEN = ("topic", "key", "value", "headers", "partition", "timestamp")
 # Rows that were read from a topic may be written unchanged, with columns that only reads have.
 ONLY_READ = ("offset", "timestampType")

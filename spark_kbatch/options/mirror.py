@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kbatch.options.option import MiB
-
 # What was copied is committed after so many bytes, or after so many seconds.
-UNIT_BYTES = 64 * MiB
+UNIT_BYTES = 64 * 1024 * 1024
 UNIT_SECONDS = 5.0
 FAIL_ON_DATA_LOSS = True

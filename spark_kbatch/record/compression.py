@@ -35,6 +35,7 @@ RFC 8878; LZ4 frame format 1.6; KIP-57, KIP-110.
 
 from __future__ import annotations
 
+import functools
 import struct
 import threading
 import zlib
@@ -42,7 +43,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import lz4.frame
-import pyarrow as pa
 import zstandard
 
 from spark_kbatch.errors import ConfigError, CorruptRecordError
@@ -95,7 +95,14 @@ class _ZstdContexts(threading.local):
 
 
 _zstd = _ZstdContexts()
-_snappy = pa.Codec("snappy")  # stateless, so all threads share it
+
+
+@functools.cache
+def _snappy() -> Any:
+    """Return Arrow's codec, which is stateless, so that all threads share it."""
+    import pyarrow as pa  # noqa: PLC0415  not needed for anything else here
+
+    return pa.Codec("snappy")
 
 
 def compress(codec: int, data: Buffer, *, magic: int = 2, level: int | None = None) -> bytes:
@@ -255,7 +262,7 @@ def _gunzip(view: memoryview) -> Iterator[bytes]:
 def _snappy_stream(view: memoryview) -> bytes:
     pieces = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_SIZE):
-        block = _snappy.compress(view[start : start + _XERIAL_BLOCK_SIZE], asbytes=True)
+        block = _snappy().compress(view[start : start + _XERIAL_BLOCK_SIZE], asbytes=True)
         pieces += len(block).to_bytes(4, "big"), block
     return b"".join(pieces)
 
@@ -268,8 +275,8 @@ def _unsnappy(view: memoryview, limit: int) -> Iterator[bytes]:
         if total_size > limit:
             raise _too_large("snappy", limit, total_size)
         try:
-            yield _snappy.decompress(view[start:end], decompressed_size=size, asbytes=True)
-        except (OSError, pa.ArrowInvalid) as error:
+            yield _snappy().decompress(view[start:end], decompressed_size=size, asbytes=True)
+        except (OSError, ValueError) as error:
             raise _undecodable("snappy", start, error) from error
 
 

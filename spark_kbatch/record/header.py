@@ -34,15 +34,15 @@ import contextlib
 import functools
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.kernels import legacy as legacy_kernels
 from spark_kbatch.model import AbortedTransaction
 from spark_kbatch.record import checksums
 from spark_kbatch.record.checksums import Buffer
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LOG_OVERHEAD = 12
 RECORD_BATCH_OVERHEAD = 61
@@ -594,6 +594,10 @@ def scan_messages(
         stop: a position that no message may pass.
         attributes: the value of all messages' attributes in the bits of `mask`.
     """
+    import numpy as np  # noqa: PLC0415  few logs have such messages; it takes a fifth of a second
+
+    from spark_kbatch.kernels import legacy as legacy_kernels  # noqa: PLC0415  likewise
+
     facts = np.array([*run, magic, attributes, mask], np.int64)
     legacy_kernels.scan_messages(_flat(data), stop, facts)
     return MessageRun(*facts[: len(run)].tolist())
@@ -601,6 +605,8 @@ def scan_messages(
 
 def _flat(data: Buffer) -> np.ndarray[Any, Any]:
     """Return a buffer's bytes as a read-only numpy array, the form that kernels take."""
+    import numpy as np  # noqa: PLC0415  as above
+
     flat = np.frombuffer(data, np.uint8)
     flat.setflags(write=False)
     return flat
@@ -619,6 +625,8 @@ def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
             raise _wrong_crc("CRC-32C", position, header.crc, found)
         return
     if header.records_count > _PLAIN_WALK_MAX:
+        from spark_kbatch.kernels import legacy as legacy_kernels  # noqa: PLC0415  as above
+
         position = int(legacy_kernels.check_messages(_flat(data), position, end))
     while position < end:
         expected, found = message_crcs(data, position)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_kbatch.bucket.maintenance import Maintained, Maintenance, Merged
-from spark_kbatch.options.object_store import StoreOptions
+from spark_kbatch.options import arguments
+from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,9 +20,11 @@ _PartitionOfTopic = tuple[str, int]  # topic id, partition
 
 
 def maintain(
-    spark: SparkSession, url: str, options: StoreOptions, *, dry_run: bool = False
+    spark: SparkSession, url: str, store: Mapping[str, str] | None, *, dry_run: bool = False
 ) -> Maintained:
     """Do one round of maintenance, as `spark_kbatch.maintain` says."""
+    given = arguments.options("store", store, "store.endpoint")
+    options = parse_store_options(given, url, alone=True)
     maintenance = Maintenance(url, options)
     if dry_run:
         return maintenance.run(dry_run=True)

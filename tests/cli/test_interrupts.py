@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from tests.support import builders
+from tests.support.commands import COMMANDS
 
 SOON_S = 60
 COMMAND = [sys.executable, "-m", "spark_kbatch"]
@@ -61,12 +62,12 @@ def test_a_question_that_is_interrupted_deletes_nothing(cluster: Cluster) -> Non
     assert cluster.topic_names() == ["events"]
 
 
-@pytest.mark.parametrize("name", sorted(cli.commands))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_so_does_every_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(**_given: object) -> None:
         raise KeyboardInterrupt
 
-    command = cli.commands[name]
+    command = COMMANDS[name]
     monkeypatch.setattr(command, "callback", interrupted)
     monkeypatch.setattr(command, "params", [])
     done = CliRunner().invoke(cli, [name])

@@ -26,6 +26,7 @@ from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
 from tests.support.answers import kbatch_answering
+from tests.support.commands import COMMANDS
 from tests.support.log_histories import data_batch, marker_batch
 from tests.support.store import reader_of, store_of
 
@@ -736,21 +737,21 @@ def test_a_mode_of_kcat_is_answered_by_a_command() -> None:
 
 
 def test_an_answer_of_the_table_is_for_no_option_that_the_command_has() -> None:
-    assert other_tools.OURS.keys() <= cli.commands.keys()
+    assert other_tools.OURS.keys() <= COMMANDS.keys()
     for name, theirs in other_tools.OURS.items():
-        own = {word for one in cli.commands[name].params for word in one.opts}
+        own = {word for one in COMMANDS[name].params for word in one.opts}
         assert not own & theirs.keys(), name
 
 
 def test_options_that_an_answer_names_exist() -> None:
     known = set[str]()
-    for command in cli.commands.values():
+    for command in COMMANDS.values():
         known |= {word for one in command.params for word in one.opts}
     for answers in (other_tools.OF_ALL, *other_tools.OURS.values()):
         for answer in answers.values():
             assert set(re.findall(r"(?<![\w-])--[a-z-]+", answer)) <= known, answer
             for words in re.findall(r"`kbatch ([a-z -]+?)(?: -| [A-Z]|`)", answer):
-                assert words.strip() in cli.commands
+                assert words.strip() in COMMANDS
 
 
 def test_a_format_that_is_given_by_f_as_to_kcat_is_answered_by_ours(path: Path) -> None:
@@ -767,9 +768,9 @@ def test_a_file_of_client_properties_is_not_taken_for_a_setting(path: Path, tmp_
     assert "--command-config" in done.stderr
 
 
-@pytest.mark.parametrize("name", cli.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_ends_with_examples_that_it_takes(name: str) -> None:
-    command = cli.commands[name]
+    command = COMMANDS[name]
     heading, *examples = (command.epilog or "").replace("\b\n", "").splitlines()
     assert heading == "Examples:"
     assert 1 <= len(examples) <= 2

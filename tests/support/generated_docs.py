@@ -30,6 +30,7 @@ from spark_kbatch.options.server import SERVER_OPTIONS
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
 from tests.support import speeds
+from tests.support.commands import COMMANDS
 from tests.test_layout import HEIGHT, PACKAGE
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
@@ -69,7 +70,7 @@ def commands_markdown() -> str:
     """Return the help of each command."""
     parent = click.Context(cli, info_name="kbatch", **cli.context_settings)
     sections = []
-    for name, command in sorted(cli.commands.items()):
+    for name, command in sorted(COMMANDS.items()):
         context = click.Context(command, parent, name, terminal_width=_HELP_WIDTH)
         lines = (line.rstrip() for line in command.get_help(context).splitlines())
         sections.append("\n".join([f"## kbatch {name}", "", "```text", *lines, "```"]))
