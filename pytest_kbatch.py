@@ -113,14 +113,15 @@ def _value(config: pytest.Config, option: _Option) -> Any:
 
 
 @pytest.fixture(scope="session")
-def _kbatch_kernels(request: pytest.FixtureRequest) -> None:
-    """Compile the kernels, or load them, before a test waits for something with a time-out."""
-    from spark_kbatch.testing.compiling import load_kernels
+def _kbatch_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Say that kernels are compiled, if a test has so much to do that they are."""
+    from spark_kbatch.testing.compiling import announced
 
     config = request.config
-    seconds = load_kernels(lambda line: _say(config, line))
-    if seconds is not None:
-        config.stash[_COMPILED_S] = seconds
+    with announced(lambda line: _say(config, line)) as seconds:
+        yield
+        if seconds():
+            config.stash[_COMPILED_S] = seconds()
 
 
 def _say(config: pytest.Config, line: str) -> None:

@@ -19,12 +19,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from spark_kbatch.errors import ConfigError, InvalidTimestampError, RecordDeserializationError
 from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.options import arguments
+from spark_kbatch.options.columns import READ
 from spark_kbatch.record.codec import RECORD_SCHEMA
+from spark_kbatch.record.columns import number_array, repeated_text
 
 if TYPE_CHECKING:
     from spark_kbatch.values.row_errors import RowError
@@ -41,6 +44,8 @@ ROW_SCHEMA = pa.schema(
         RECORD_SCHEMA.field("headers"),
     ]
 )
+
+assert tuple(ROW_SCHEMA.names) == READ
 
 _RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType": "timestamp_type"}
 _TIMESTAMP = ROW_SCHEMA.field("timestamp").type
@@ -286,10 +291,10 @@ class Rows:
         arrays = []
         for name, source, part in self._columns:
             if name == "topic":
-                arrays.append(pa.repeat(topic_partition.topic, batch.num_rows))
+                arrays.append(repeated_text(topic_partition.topic, batch.num_rows))
             elif name == "partition":
-                number = pa.scalar(topic_partition.partition, pa.int32())
-                arrays.append(pa.repeat(number, batch.num_rows))
+                same = np.full(batch.num_rows, topic_partition.partition, np.int32)
+                arrays.append(number_array(same))
             elif name == "timestamp":
                 arrays.append(_to_timestamp(batch.column("timestamp"), topic_partition.topic))
             elif part == _BYTES or source not in self._typed.by_name:

@@ -357,6 +357,7 @@ class TopicReader:
         import pyarrow as pa  # noqa: PLC0415  above
 
         from spark_kbatch.consumer.rows import BYTES, Rows, ensure_columns  # noqa: PLC0415  likewise
+        from spark_kbatch.record.columns import no_rows  # noqa: PLC0415  likewise
 
         typed = typed or BYTES
         names = ensure_columns(columns, typed.schema.names)
@@ -394,7 +395,7 @@ class TopicReader:
                     is_empty = False
                     yield batch
             if is_empty:  # from which a caller that takes batches learns the columns
-                yield pa.RecordBatch.from_pylist([], rows.schema)
+                yield no_rows(rows.schema)
 
         return pa.RecordBatchReader.from_batches(rows.schema, taken(batches()))
 

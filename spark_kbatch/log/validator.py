@@ -221,7 +221,7 @@ def _not_accepted(
     """Yield numbers and times of the first records of a checked batch that its topic refuses for their times."""
     import numpy as np  # noqa: PLC0415  as in the caller
 
-    from spark_kbatch.record import codec  # noqa: PLC0415  likewise
+    from spark_kbatch.record import codec, columns  # noqa: PLC0415  likewise
 
     pieces = codec.decode_batches(
         data,
@@ -233,7 +233,7 @@ def _not_accepted(
     earliest, latest = config.accepted_times(now_ms)
     left = _NAMED_RECORDS_MAX
     for rows in pieces:
-        numbers, times = (rows.column(name).to_numpy() for name in ("offset", "timestamp"))
+        numbers, times = (columns.numbers(rows.column(name)) for name in ("offset", "timestamp"))
         is_bad = (times != NO_TIMESTAMP) & ((times < earliest) | (times > latest))
         for index in np.flatnonzero(is_bad)[:left]:
             yield int(numbers[index]), int(times[index])

@@ -170,7 +170,7 @@ def _one_batch(rows: pa.RecordBatch, codec_id: int) -> MirroredBatch:
         key=rows.column("key"),
         value=rows.column("value"),
         # As they are: a broker's logs may hold times that no producer of ours writes.
-        timestamps=arrow.frozen(np.array(rows.column("timestamp").to_numpy(), np.int64)),
+        timestamps=arrow.frozen(np.array(arrow.numbers(rows.column("timestamp")), np.int64)),
         headers=rows.column("headers"),
     )
     spans = (columns.key, columns.value, columns.headers)

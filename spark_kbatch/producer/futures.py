@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options import arguments
 from spark_kbatch.producer.batch import ProduceResult
-from spark_kbatch.record.columns import Array
+from spark_kbatch.record.columns import Array, bytes_array, number_array
 
 METADATA_SCHEMA = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
@@ -294,10 +294,9 @@ class ArrowFuture(_SentFuture[pa.RecordBatch]):
             partitions[rows] = partition
             if result.base_offset >= 0:
                 offsets[rows] = np.arange(len(rows)) + (result.base_offset + first)
-        topic_names = pa.array(list(names), pa.string()).take(pa.array(topics))
-        return pa.RecordBatch.from_arrays(
-            [topic_names, pa.array(partitions), pa.array(offsets)], schema=METADATA_SCHEMA
-        )
+        topic_names = bytes_array([name.encode() for name in names], pa.string())
+        arrays = [topic_names.take(number_array(topics)), *map(number_array, (partitions, offsets))]
+        return pa.RecordBatch.from_arrays(arrays, schema=METADATA_SCHEMA)
 
     def _call_back(self) -> None:
         assert self._callback is not None

@@ -120,7 +120,7 @@ def decode(
     whole = pa.Table.from_batches(parts, schema).combine_chunks().to_batches()
     if len(whole) > 1:
         raise OverflowError("over 2 GiB in one column; use decode_batches")
-    return whole[0] if whole else pa.RecordBatch.from_pylist([], schema)
+    return whole[0] if whole else arrow.no_rows(schema)
 
 
 def decode_batches(
@@ -347,11 +347,11 @@ class _Piece:
         else:
             ranges = [np.arange(h.base_offset, h.next_offset) for _, h, _, _, _ in self.parts]
             offsets = np.concatenate(ranges)
-            arrays = [pa.array(offsets)] * len(columns)
+            arrays = [arrow.number_array(offsets)] * len(columns)
         if arrays:
             rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         else:
-            nothing = pa.array([{}] * len(offsets), pa.struct([]))
+            nothing = pa.Array.from_buffers(pa.struct([]), len(offsets), [None])
             rows = pa.RecordBatch.from_struct_array(nothing)
         first, end = 0, len(offsets)
         if end:
@@ -448,9 +448,9 @@ class _RecordReader:
         """Return one column of RECORD_SCHEMA as an Arrow array, after `read`."""
         match name:
             case "offset":
-                return arrow.int64_array(self.offsets)
+                return arrow.number_array(self.offsets)
             case "timestamp":
-                return arrow.int64_array(self._numbers[1])
+                return arrow.number_array(self._numbers[1])
             case "key" | "value":
                 index = 0 if name == "key" else 1
                 bounds = self._bounds[index]
@@ -458,7 +458,7 @@ class _RecordReader:
                 return arrow.binary_array(data, bounds, self._valid[index])
             case "timestamp_type":
                 types = [header.timestamp_type for _, header, _, _, _ in self._parts]
-                return pa.array(np.repeat(np.array(types, np.int32), self._counts))
+                return arrow.number_array(np.repeat(np.array(types, np.int32), self._counts))
             case _:
                 return self._headers_column()
 

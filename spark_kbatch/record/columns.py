@@ -13,7 +13,7 @@ A view shares the array's memory if its layout allows that, and keeps the array 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -220,8 +220,8 @@ def _cast(column: pa.Array | pa.ChunkedArray, plain: pa.DataType) -> pa.Array | 
         return _cast(column.cast(pa.list_(entry)), plain)
     if not _is_list(given):
         return column.cast(plain)
-    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    lengths = _without_nulls(column.value_lengths())
+    bounds = number_array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
     fields = list(plain.value_type)
     parts = (
         column.flatten().flatten()
@@ -274,12 +274,16 @@ def header_columns(array: pa.Array) -> HeaderColumns:
     )
 
 
-def int64_numbers(array: pa.Array) -> Array:
-    """Return a numpy view of an Arrow int64 array without nulls."""
+def numbers(array: pa.Array) -> Array:
+    """Return a numpy view of an Arrow array of integers; the numbers of null rows are arbitrary.
+
+    pyarrow's `to_numpy` and `pa.array` import pandas, if it is installed, which takes a third of a second.
+    """
+    dtype = np.dtype(array.type.to_pandas_dtype())
     buffer = array.buffers()[1]
     if buffer is None:
-        return frozen(np.empty(0, np.int64))
-    return frozen(np.frombuffer(buffer, np.int64, len(array), 8 * array.offset))
+        return frozen(np.empty(0, dtype))
+    return frozen(np.frombuffer(buffer, dtype, len(array), dtype.itemsize * array.offset))
 
 
 def headers_spans(array: pa.Array) -> Spans:
@@ -384,7 +388,7 @@ def _to_ms(arrow_type: pa.DataType) -> tuple[int, int]:
 
 
 def integers(array: pa.Array) -> tuple[Array, Array]:
-    """Return an integer array as (int32[n], valid); the numbers of null rows are arbitrary.
+    """Return an integer array as (int32[n], valid); the numbers of null rows are 0.
 
     Raises:
         ConfigError: a number that does not fit into int32.
@@ -392,24 +396,56 @@ def integers(array: pa.Array) -> tuple[Array, Array]:
     if pa.types.is_null(array.type):
         return EMPTY_I32, EMPTY_U8
     try:
-        numbers = array.cast(pa.int32())
+        cast = array.cast(pa.int32())
     except pa.ArrowInvalid as error:
         raise ConfigError(
             f"column 'partition' holds a number that is no partition: {error}"
         ) from None
-    values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-    return frozen(np.ascontiguousarray(values)), _valid(numbers)
+    return frozen(_without_nulls(cast)), _valid(cast)
+
+
+def _without_nulls(array: pa.Array) -> Array:
+    """Return the integers of an array, with 0 for null rows."""
+    found, valid = numbers(array), _valid(array)
+    return np.where(valid, found, 0) if len(valid) else found
 
 
 def dictionary(array: pa.Array) -> tuple[list[str], Array]:
     """Return the distinct strings of an array without nulls, and each row's index among them."""
     encoded = array.dictionary_encode()
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
+    return encoded.dictionary.to_pylist(), numbers(encoded.indices)
 
 
-def int64_array(numbers: Array) -> pa.Array:
-    """Wrap a contiguous int64[n] as an Arrow array without nulls, which takes over its memory."""
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+def number_array(numbers: Array) -> pa.Array:
+    """Wrap contiguous integers as an Arrow array without nulls, which takes over their memory."""
+    arrow_type = pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(arrow_type, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def bytes_array(values: Sequence[bytes | None], arrow_type: pa.DataType) -> pa.Array:
+    """Return an Arrow binary or string array of single values, which are copied."""
+    sizes = [0, *(0 if value is None else len(value) for value in values)]
+    buffers = [
+        _validity(np.array([value is not None for value in values], np.uint8))[0],
+        pa.py_buffer(np.cumsum(sizes, dtype=np.int64)),
+        pa.py_buffer(b"".join(value for value in values if value is not None)),
+    ]
+    large = pa.large_string() if pa.types.is_string(arrow_type) else pa.large_binary()
+    return pa.Array.from_buffers(large, len(values), buffers).cast(arrow_type)
+
+
+def repeated_text(text: str, count: int) -> pa.Array:
+    """Return an Arrow string array that holds one text `count` times."""
+    data = text.encode()
+    bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
+
+
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of no rows."""
+    arrays = [pa.nulls(0, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = False) -> pa.Array:

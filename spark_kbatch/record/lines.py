@@ -127,11 +127,9 @@ class Lines:
 
         Each piece is valid until the next.
         """
-        offsets = columns.int64_numbers(batch.column("offset"))
+        offsets = columns.numbers(batch.column("offset"))
         names = batch.schema.names
-        timestamps = (
-            columns.int64_numbers(batch.column("timestamp")) if "timestamp" in names else offsets
-        )
+        timestamps = columns.numbers(batch.column("timestamp")) if "timestamp" in names else offsets
         key, value = (
             columns.spans(batch.column(name)) if name in names else ABSENT
             for name in ("key", "value")

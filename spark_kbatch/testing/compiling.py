@@ -1,14 +1,12 @@
-"""Compilation of the package's numba kernels before tests need them, with a message to the user."""
+"""What tests notice of the compilation of kernels: a message to the user, and time that is not theirs."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from spark_kbatch.kernels import records, routing
-
-_JIT_LOGGER = "spark_kbatch.kernels.jit"
+from spark_kbatch.kernels import jit
 
 
 class _Announcement(logging.Handler):
@@ -16,33 +14,29 @@ class _Announcement(logging.Handler):
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
-        self.is_made = False
+        self._is_made = False
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell the user about the first compilation, and ignore later ones."""
-        if not self.is_made:
-            self.is_made = True
+        if not self._is_made:
+            self._is_made = True
             self._say(f"kbatch: {record.getMessage()}; this takes some seconds")
 
 
-def load_kernels(say: Callable[[str], None]) -> float | None:
-    """Load the compiled kernels for reads and writes, and compile those missing on this machine.
+@contextlib.contextmanager
+def announced(say: Callable[[str], None]) -> Iterator[Callable[[], float]]:
+    """Tell the user when kernels are compiled; yield a function that returns for how many seconds they were.
 
     Args:
-        say: takes a line for the user before kernels are compiled.
-
-    Returns:
-        How long it took in seconds; None if nothing was compiled.
+        say: takes a line for the user before the first one is compiled.
     """
-    logger, announcement = logging.getLogger(_JIT_LOGGER), _Announcement(say)
-    level, start = logger.level, time.monotonic()
-    logger.setLevel(logging.INFO)
-    logger.addHandler(announcement)
+    announcement, start_s = _Announcement(say), jit.compiling_s()
+    level = jit.logger.level
+    jit.logger.setLevel(logging.INFO)
+    jit.logger.addHandler(announcement)
     try:
-        records.load()
-        routing.load()
+        yield lambda: jit.compiling_s() - start_s
     finally:
-        logger.removeHandler(announcement)
-        logger.setLevel(level)
-    return time.monotonic() - start if announcement.is_made else None
+        jit.logger.removeHandler(announcement)
+        jit.logger.setLevel(level)

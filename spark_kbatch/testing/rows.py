@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.paths import StrPath, absolute_path
-from spark_kbatch.record.columns import HEADERS_TYPE
+from spark_kbatch.record.columns import HEADERS_TYPE, bytes_array
 
 _SENT = ("key", "value", "partition", "timestamp", "headers")
 _READ = ("topic", "offset", "timestampType")  # those of a record that was read; not sent
@@ -65,6 +64,8 @@ def from_one_of(
 def partitions_count(seed: Any) -> int:
     """Return how many partitions a topic needs for these records; 0 if they name none."""
     if isinstance(seed, pa.Table) and "partition" in seed.column_names:
+        import pyarrow.compute as pc  # noqa: PLC0415  takes a tenth of a second
+
         largest = pc.max(seed["partition"]).as_py()
         return 0 if largest is None else int(largest) + 1
     return 0
@@ -181,11 +182,18 @@ def _table(rows: Iterator[tuple[str, Any]]) -> pa.Table:
             found = fields.get(name)
             columns[name].append(None if found is None else convert(where, name, found))
     arrays = {
-        name: pa.array(columns[name], _TYPES[name])
+        name: _array(columns[name], _TYPES[name])
         for name in _SENT
         if name == "value" or any(one is not None for one in columns[name])
     }
     return pa.table(arrays)
+
+
+def _array(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
+    """Return values as an Arrow array; bytes without `pa.array`, which imports pandas."""
+    if pa.types.is_binary(arrow_type):
+        return bytes_array(values, arrow_type)
+    return pa.array(values, arrow_type)
 
 
 def _fields(where: str, row: Any) -> Row:

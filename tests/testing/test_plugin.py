@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 import os
 import re
 import subprocess
@@ -16,8 +14,7 @@ import pytest
 import spark_kbatch
 import spark_kbatch.testing.report
 import spark_kbatch.testing.sessions
-from spark_kbatch.kernels import records, routing
-from spark_kbatch.testing import compiling
+from spark_kbatch.kernels import jit, records, routing
 from tests.conftest import REPOSITORY
 
 pytest_plugins = ["pytester"]
@@ -324,21 +321,48 @@ def test_partitions_come_from_argument_command_line_and_ini_file(
 def test_compiling_is_said_before_and_after(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logger = logging.getLogger(compiling._JIT_LOGGER)
-    what = "compiling the kernel %s into %s, once on this machine"
-    load = functools.partial(logger.info, what, "write_headers", "/cache")
-    monkeypatch.setattr(compiling.records, "load", load)
-    monkeypatch.setattr(compiling.routing, "load", load)
-    pytester.makepyfile("def test_one(kbatch_path): pass\ndef test_two(kbatch_path): pass")
+    monkeypatch.setattr(jit._Spent, "compiling_s", 1.0)
+    pytester.makepyfile("""
+        from spark_kbatch.kernels import jit
+
+        def compile():
+            jit.logger.info("compiling the kernel %s into %s, once on this machine", "write_headers", "/cache")
+            jit._Spent.compiling_s += 0.6
+
+        def test_one(kbatch_path): compile()
+        def test_two(kbatch_path): compile()
+    """)
 
     shown = pytester.runpytest_inprocess(*WORDS).stdout.lines
 
     said = [line for line in shown if "compil" in line]
-    assert said[0] == (
-        "kbatch: compiling the kernel write_headers into /cache, once on this machine; this takes some seconds"
-    )
-    assert said[1].startswith("kbatch: compiled its kernels in 0.0 s")
-    assert len(said) == 2
+    assert said == [
+        "kbatch: compiling the kernel write_headers into /cache, once on this machine; this takes some seconds",
+        "kbatch: compiled its kernels in 1.2 s; later sessions load them",
+    ]
+
+
+def test_compiling_shortens_no_waiting_for_records(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile("""
+        import threading
+
+        def test_it(kbatch_topic, kbatch_records, kbatch_cluster):
+            topic = kbatch_topic("words")
+
+            def write():
+                with kbatch_cluster.producer() as producer:
+                    producer.send(topic, value="v")
+
+            late = threading.Timer(0.3, write)
+            late.start()
+            kbatch_records(topic, 1, timeout=0.01)
+            late.join()
+    """)
+    at = iter([0.0])
+    monkeypatch.setattr(jit, "compiling_s", lambda: next(at, 20.0))
+    pytester.runpytest_inprocess(*WORDS).assert_outcomes(passed=1)
 
 
 def test_a_run_that_uses_no_fixture_loads_nothing_of_the_package(
@@ -417,7 +441,7 @@ def test_kernels_are_compiled_once_for_all_workers(pytester: pytest.Pytester) ->
 
         @pytest.mark.parametrize("number", range(4))
         def test_it(kbatch_topic, kbatch_records, number):
-            assert kbatch_records(kbatch_topic(rows=["v"]))
+            assert kbatch_records(kbatch_topic(rows=["v"] * 20_000))
     """)
     pytester._monkeypatch.setenv("NUMBA_CACHE_DIR", str(pytester.path / "kernels"))
 
