@@ -49,7 +49,7 @@ DOORS = {
         "arguments", "columns", "group", "kinds", "mirror", "object_store", "option", "paths", "producer", "read", "registry", "remote", "security", "server", "topic", "values",
         "write",
     },
-    "kernels": {"avro", "avro_encoding", "legacy", "lines", "records", "routing"},
+    "kernels": {"avro", "avro_encoding", "jit", "legacy", "lines", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "down_conversion", "header", "inspection", "legacy", "lines", "scalar",
         "times",
@@ -87,7 +87,7 @@ DOORS = {
         "catalog", "export", "folder_store", "foreign_store", "group_records", "job", "metrics", "offsets_store", "os_errors",
         "ownership", "parts", "transports",
     },
-    "opening": {"cluster", "encoded_columns", "listing", "readers", "stores", "upkeep", "value_arrays", "values", "writes"},
+    "opening": {"cluster", "encoded_columns", "listing", "places", "readers", "stores", "upkeep", "value_arrays", "values", "writes"},
     "spark": {"demo", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
@@ -107,7 +107,7 @@ FACES = {
     },
     "testing": {
         ROOT, "errors", "options", "terminal",
-        "kernels.records", "kernels.routing",  # compiled once for all tests
+        "kernels.jit",  # compiled once for all tests
         "record.columns", "server.intercepts",
     },
 }  # fmt: skip

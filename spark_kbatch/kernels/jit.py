@@ -49,6 +49,10 @@ Estimates = Mapping[str, Callable[..., int]]
 PLAIN_US = 150_000
 
 
+# The functions of each module of kernels as they are before anything is compiled, by module and name.
+PLAIN: dict[str, Mapping[str, Callable[..., Any]]] = {}
+
+
 class _Spent:
     """What this process has spent on kernels; guarded by nothing, as threads that race do no harm."""
 
@@ -89,7 +93,7 @@ def compile_on_first_call(
     """
     kernels = [*examples()]
     functions = {name: module[name] for name in (*helpers, *kernels)}
-    plain = _plain_functions(module, functions)
+    plain = PLAIN[module["__name__"]] = _plain_functions(module, functions)
     lock = threading.Lock()  # guards the replacement of the module's functions
     missing = {*kernels}
     compiled: _Kernels | None = None
