@@ -121,7 +121,7 @@ def test_the_way_from_a_producer_to_the_command_line(
     options = parse_write_options({"path": str(cluster.path), "topic": "keyed"})
     task = task_producer(store_of(cluster), "job", options)
     for keys in (same, [f"{n // 50}" for n in range(200)]):
-        task.send_arrow(pa.record_batch({"key": keys, "value": ["v"] * 200}))
+        task.append(pa.record_batch({"key": keys, "value": ["v"] * 200}))
     assert task.finish()
     for words in ([], ["--json"], ["--format", "%T %o %S %k %s %h\n"]):
         done = CliRunner().invoke(cli, ["consume", str(cluster.path), "events", "keyed", *words])
