@@ -503,7 +503,7 @@ def _lines_us(*given: Any) -> int:
     parts, offsets, first_row = given[0], given[2], given[17]
     texts = (given[4], given[7], given[11], given[13])
     size_in_bytes = sum(text.shape[0] for text in texts)
-    return 12 * parts.shape[0] * (offsets.shape[0] - first_row) + 3 * size_in_bytes
+    return int(12 * parts.shape[0] * (offsets.shape[0] - first_row) + 3 * size_in_bytes)
 
 
 load = jit.compile_on_first_call(globals(), HELPERS, examples, {"write_lines": _lines_us})

@@ -692,7 +692,7 @@ def examples() -> dict[str, tuple[Any, ...]]:
 
 
 def _rows_us(_slots: Any, first_row: int, timestamps: Any, *_others: Any) -> int:
-    return 20 * (timestamps.shape[0] - first_row)
+    return 20 * int(timestamps.shape[0] - first_row)
 
 
 # For `jit`. A record that is checked may have any number of headers, of two bytes each: hence its bytes count.

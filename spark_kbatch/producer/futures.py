@@ -295,7 +295,8 @@ class ArrowFuture(_SentFuture[pa.RecordBatch]):
             if result.base_offset >= 0:
                 offsets[rows] = np.arange(len(rows)) + (result.base_offset + first)
         topic_names = bytes_array([name.encode() for name in names], pa.string())
-        arrays = [topic_names.take(number_array(topics)), *map(number_array, (partitions, offsets))]
+        names_of_rows = topic_names.take(number_array(topics))
+        arrays = [names_of_rows, number_array(partitions), number_array(offsets)]
         return pa.RecordBatch.from_arrays(arrays, schema=METADATA_SCHEMA)
 
     def _call_back(self) -> None:
