@@ -28,6 +28,10 @@ from tests.support.topics_of_writes import task_producer
 
 MODULES = (records, routing, lines)
 
+# The kernels of `records.write_records`, and the numbers of two of their arguments.
+OF_ROWS = ("write_any_rows", "write_plain_rows", "write_scattered_rows")
+MEMORY, BATCHES = 11, 12
+
 
 @pytest.fixture(scope="module")
 def compared() -> Iterator[dict[str, int]]:
@@ -51,15 +55,31 @@ def in_both_ways(name: str, compiled: Any, module: str, calls: dict[str, int]) -
     def call(*arguments: Any) -> Any:
         calls[name] += 1
         others = [one.copy() if isinstance(one, np.ndarray) else one for one in arguments]
+        starts = others[BATCHES].copy() if name in OF_ROWS else None
         with np.errstate(over="ignore"):
             in_python = jit.PLAIN[module][name](*others)
         found = compiled(*arguments)
         assert found == in_python, name
         for number, (one, other) in enumerate(zip(arguments, others, strict=True)):
+            if starts is not None and number == MEMORY:  # the sender writes to other parts of it
+                one, other = (
+                    written(memory, starts, batches)
+                    for memory, batches in ((one, arguments[BATCHES]), (other, others[BATCHES]))
+                )
             assert np.array_equal(one, other), f"argument {number} of {name}"
         return found
 
     return call
+
+
+def written(memory: Any, starts: Any, batches: Any) -> Any:
+    """Return the bytes of memory that a kernel of rows wrote: what it added to each batch."""
+    return np.concatenate(
+        [
+            memory[:0],
+            *(memory[start:end] for start, end in zip(starts[::8], batches[::8], strict=True)),
+        ]
+    )
 
 
 @given(rows=arrow_rows(), compression=st.sampled_from(["none", "zstd"]))
