@@ -62,7 +62,8 @@ STAGES = {
     "docs/bucket.md": """
 broker = write("broker", "readings").serve(port=0)
 STANDS_FOR["broker:9092"] = broker.bootstrap_servers
-STANDS_FOR["s3://my-bucket/events"] = f"file+bucket://{Path('bucket').absolute()}"
+for shown, folder in [("my-bucket/events", "bucket"), ("my-bucket/history", "history")]:
+    STANDS_FOR[f"s3://{shown}"] = f"file+bucket://{Path(folder).absolute()}"
 """,
     "docs/broker-logs.md": """
 STANDS_FOR["/var/lib/kafka-logs"] = "kafka-logs"
