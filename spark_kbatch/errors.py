@@ -671,7 +671,7 @@ class CorruptLedgerError(KBatchError):
 
     _text = (
         "{name} cannot be trusted: {reason}; nothing is read or written here any more: stop all writers, and "
-        "bring the object back from the bucket's versions or from a copy"
+        "bring the object back from the bucket's versions or from a copy, or see what `kbatch repair` can do"
     )
 
 

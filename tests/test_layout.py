@@ -59,7 +59,7 @@ DOORS = {
         "text_decoder",
     },
     "store": {"job", "source", "store", "transport"},
-    "bucket": {"entries", "happenings", "inspection", "maintenance", "polling", "rights", "staging", "state", "store"},
+    "bucket": {"entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
@@ -102,7 +102,7 @@ FACES = {
         ROOT, "errors", "model", "opening.readers", "opening.listing", "opening.values", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
-        "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.rights", "bucket.store",
+        "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.mending", "bucket.recovery", "bucket.rights", "bucket.store",
         "spark.demo",
     },
     "testing": {

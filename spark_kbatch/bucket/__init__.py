@@ -36,6 +36,9 @@ append, and no object that is changed by comparing it first.
     happenings    what has happened there, entry by entry
     rights        what the store lets a process do
     maintenance   retention, merging and garbage, in a round
+    remains       what can be read of a ledger that is damaged
+    mending       repair, as far as nothing is lost by it
+    recovery      a new cluster of what a replica has whole
     store         the cluster as a store of the port
     polling       how often a stream asks for news
 

@@ -44,7 +44,7 @@ def check(
             if placed.start_offset != expected:
                 damaged.append(f"nothing is at the offsets {expected} to {placed.start_offset - 1}")
             expected = placed.next_offset
-            damaged += _faults(objects, placed)
+            damaged += faults(objects, placed)
     except CorruptLedgerError as error:
         damaged.append(f"what is from offset {expected} on is not known: {error}")
     else:
@@ -53,7 +53,7 @@ def check(
     return RepairReport(topic_partition, start, end, (), tuple(damaged))
 
 
-def _faults(objects: Objects, placed: PlacedExtent) -> Iterator[str]:
+def faults(objects: Objects, placed: PlacedExtent) -> Iterator[str]:
     """Yield what is wrong with one extent, which is read from its start."""
     whole, count = placed.whole, 0
     try:

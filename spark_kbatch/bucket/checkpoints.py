@@ -144,7 +144,7 @@ class LedgerCheckpoints:
         data, entry_data = self._objects.get_many([name, entry_name])
         if data is None:
             return None
-        root = _unpack_root(data, name, number)
+        root = unpack_root(data, name, number)
         if entry_data is None:
             # Both were asked for at once: the entry may have been created in between, but before the root.
             entry_data = self._objects.get(entry_name)
@@ -178,6 +178,13 @@ class LedgerCheckpoints:
             topic_id: TopicExtents(root.extents.get(topic_id, ())) for topic_id in state.topics
         }
         return state
+
+    def ensure_whole(self, root: Root) -> None:
+        """Check that all parts of a checkpoint are there; raises CorruptLedgerError."""
+        self.opened(root)
+        for parts in root.extents.values():
+            for part in parts:
+                self._load(part, root.number)
 
     # Building.
 
@@ -285,7 +292,8 @@ def _pack_root(root: Root) -> bytes:
     )
 
 
-def _unpack_root(data: bytes, name: str, number: int) -> Root:
+def unpack_root(data: bytes, name: str, number: int) -> Root:
+    """Return the root in the object with this name; raises CorruptLedgerError, UnsupportedLedgerError."""
     found = unseal(data, name)
     ensure_version(found, _VERSION)
     if found.integer("number") != number:

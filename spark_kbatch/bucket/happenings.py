@@ -69,9 +69,19 @@ class Happenings:
         return next((one for one in self.newest_first() if one.entry.entry_id == entry_id), None)
 
     def _happening(self, entry: Entry) -> Happening:
-        return Happening(entry, self._words(entry.content), self._records(entry.content))
+        words = EntryWords(self._names)
+        return Happening(entry, words.of(entry.content), words.records(entry.content))
 
-    def _records(self, content: Content) -> dict[str, int]:
+
+class EntryWords:
+    """Entries in words, with the names that topics have."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """Set up; `names` are of topics, by id."""
+        self._names = names
+
+    def records(self, content: Content) -> dict[str, int]:
+        """Return how many records an entry adds, by topic."""
         if not isinstance(content, LedgerCommit):
             return {}
         return {
@@ -83,7 +93,8 @@ class Happenings:
         """Return a topic's name, or its id if it is gone."""
         return self._names.get(topic_id, topic_id)
 
-    def _words(self, content: Content) -> str:
+    def of(self, content: Content) -> str:
+        """Return what an entry says."""
         match content:
             case LedgerStart():
                 return "the cluster begins"
@@ -120,7 +131,7 @@ class Happenings:
         return content.kind
 
     def _commit(self, content: LedgerCommit) -> str:
-        found = [f"{count} records to {topic}" for topic, count in self._records(content).items()]
+        found = [f"{count} records to {topic}" for topic, count in self.records(content).items()]
         if content.starts:
             found.append(f"starts: {self._starts(content.starts)}")
         if content.micro_batch is not None:

@@ -340,6 +340,10 @@ class Ledger:
         first = LedgerStart(self._cluster_id, limits)
         self.commit(lambda state: first if state.number == NO_ENTRY else None)
 
+    def make_checkpoint(self) -> None:
+        """Make a checkpoint of the state, unless there is one; raises as `LedgerCheckpoints.build`."""
+        self._build()
+
     def _rest(self) -> None:
         """Wait for one round trip after a commit that had a rival, which would lose again otherwise."""
         wait_ms = self._rest_until_ms - self.timing.monotonic_ms()

@@ -84,6 +84,9 @@ class Objects(Protocol):
             start_after: yield only names behind this one.
         """
 
+    def copy(self, name: str, to: str) -> bool:
+        """Copy an object within the store, in place of what has that name; False if there is none to copy."""
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects, of which some may be gone."""
 
@@ -123,6 +126,10 @@ class Folder:
         after = self._prefix + start_after if start_after else ""
         for found in self._objects.list(self._prefix + prefix, after):
             yield found._replace(name=found.name.removeprefix(self._prefix))
+
+    def copy(self, name: str, to: str) -> bool:
+        """Copy an object, in the folder."""
+        return self._objects.copy(self._prefix + name, self._prefix + to)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects."""
@@ -218,6 +225,13 @@ class MemoryObjects:
                 last = self._names[at]
                 data, modified_ms = self._objects[last]
             yield ObjectInfo(last, len(data), modified_ms)
+
+    def copy(self, name: str, to: str) -> bool:
+        """Copy an object."""
+        data = self.get(name)
+        if data is not None:
+            self.put(to, data)
+        return data is not None
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects."""

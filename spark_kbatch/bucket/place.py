@@ -1,4 +1,6 @@
-"""The object that says which cluster lies at a place in a bucket; it is created once, with the cluster.
+"""The object that says which cluster lies at a place in a bucket.
+
+It is created once, with the cluster, and replaced only where a cluster is recovered under another id.
 
     {"format":1,"id":"3f..","probe":"..","v":1}     sealed
 
@@ -15,7 +17,7 @@ from spark_kbatch.bucket import names
 from spark_kbatch.bucket.entries import FORMAT
 from spark_kbatch.bucket.objects import Objects, create_or_get
 from spark_kbatch.bucket.sealed import ensure_version, seal, unseal
-from spark_kbatch.errors import ClusterReplacedError
+from spark_kbatch.errors import ClusterReplacedError, ConfigError, CorruptLedgerError
 
 _VERSION = 1
 _ATTEMPTS_MAX = 10
@@ -41,6 +43,29 @@ def read_cluster(place: Objects) -> ClusterObject | None:
     return None if data is None else _parsed(data)
 
 
+def cluster_id_at(url: str, place: Objects) -> str | None:
+    """Return the id of the cluster at a place, also where the object that names it is missing or damaged.
+
+    Raises:
+        ConfigError: there are folders of several clusters, and nothing tells which one it is.
+        UnsupportedLedgerError: a later version has written the object.
+    """
+    try:
+        found = read_cluster(place)
+    except CorruptLedgerError:
+        found = None
+    if found is not None:
+        return found.cluster_id
+    folders = {one.name.partition("/")[0] for one in place.list("")}
+    ids = sorted(one for one in folders if names.RANDOM_ID.fullmatch(one))
+    if len(ids) > 1:
+        raise ConfigError(
+            f"the object {names.CLUSTER!r} at {url} cannot be read, and there are folders of several clusters, "
+            f"{', '.join(ids)}: move all but one of them away"
+        )
+    return ids[0] if ids else None
+
+
 def _parsed(data: bytes) -> ClusterObject:
     found = unseal(data, names.CLUSTER)
     ensure_version(found, _VERSION)
@@ -59,11 +84,23 @@ def create_cluster(
     Raises:
         ObjectStoreError: the store gave no answer.
     """
-    data = seal({"format": FORMAT, "id": cluster_id, "probe": probe, "v": _VERSION})
+    data = _packed(cluster_id, probe)
     there = create_or_get(
         place, names.CLUSTER, data, attempts=_ATTEMPTS_MAX, pause_ms=_PAUSE_MS, sleep_ms=sleep_ms
     )
     return _parsed(there)
+
+
+def replace_cluster(place: Objects, cluster_id: str, probe: str) -> None:
+    """Put a cluster at a place in place of the one that is there; raises as `Objects.put`.
+
+    Processes of the earlier one end once they look; nothing of it is deleted.
+    """
+    place.put(names.CLUSTER, _packed(cluster_id, probe))
+
+
+def _packed(cluster_id: str, probe: str) -> bytes:
+    return seal({"format": FORMAT, "id": cluster_id, "probe": probe, "v": _VERSION})
 
 
 def ensure_cluster(place: Objects, cluster_id: str) -> None:

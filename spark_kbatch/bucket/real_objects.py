@@ -222,6 +222,15 @@ class RealObjects:
                 yield ObjectInfo(one["path"], one["size"], modified_ms)
                 after = one["path"]
 
+    def copy(self, name: str, to: str) -> bool:
+        """Copy an object within the store."""
+        with self.failures("put", to):
+            try:
+                self._obstore.copy(self._store, name, to)
+            except FileNotFoundError:
+                return False
+        return True
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects."""
         wanted = [*names]

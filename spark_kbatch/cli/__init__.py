@@ -13,6 +13,9 @@
     offsets     find offsets
     groups      consumer groups
     upkeep      garbage, history, checks, repair, log dirs
+    buckets     what a bucket's store lets one do, and what has happened in it
+    maintaining merging, retention and garbage of a bucket, and what is in it
+    recovering  a cluster from an incomplete replica of a bucket
     serving     the server
     mirroring   mirrors of topics
     confirming  the question before something is lost

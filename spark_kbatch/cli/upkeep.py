@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,12 +21,20 @@ from spark_kbatch.cli.output import (
     print_line,
 )
 from spark_kbatch.cli.parameters import examples, json_option, refuse_beside
-from spark_kbatch.cli.paths import complete_topic, folder_argument, stored_argument
+from spark_kbatch.cli.paths import (
+    client_options,
+    complete_topic,
+    ensure_goes_with,
+    folder_argument,
+    stored_argument,
+)
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition, Waiting
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.opening.writes import given_up_by_restore
+from spark_kbatch.options.object_store import parse_store_options
+from spark_kbatch.options.paths import bucket_scheme
 from spark_kbatch.options.write import STAGING_RETENTION_MS
 from spark_kbatch.terminal import visible
 
@@ -204,28 +212,75 @@ def _name(commit: Commit) -> str:
 
 
 @click.command(
-    epilog=examples("kbatch repair my-cluster --dry-run", "kbatch repair my-cluster readings-0")
+    epilog=examples(
+        "kbatch repair my-cluster --dry-run",
+        "kbatch repair my-cluster readings-0",
+        "kbatch repair s3://my-bucket/events --dry-run",
+    )
 )
-@folder_argument
+@stored_argument
 @click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1, shell_complete=complete_topic)
 @click.option("--dry-run", is_flag=True, help="Only show what would be repaired.")
+@client_options
 @json_option
-def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> None:
+def repair(
+    path: str, names: Sequence[str], dry_run: bool, client: Mapping[str, str], as_json: bool
+) -> None:
     """Repair damaged logs, and report what was done.
 
     Logs are repaired as far as their batches allow: a lost kbatch.state, indexes, leader epochs and partition.metadata are rebuilt. A log that lost its
     state ends before its first damaged batch; the rest is kept in files whose names end in .deleted.
     Without names, all topics are checked. The exit code is 1 if batches are damaged beyond repair, or the disk of
     a partition's only replica is away.
+
+    PATH may be the URL of a bucket to which no one writes meanwhile: its ledger and checkpoints are repaired as far
+    as others tell what they said, and damaged batches are written again from where they were before a merge. What
+    cannot be repaired so is left as it is.
     """
+    ensure_goes_with(path, client)
+    if bucket_scheme(path):
+        _repair_bucket(path, names, client, dry_run=dry_run, as_json=as_json)
+        return
     cluster = Cluster(path)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
     reports = cluster.repair(chosen or None, dry_run=dry_run)
     done = _with_progress(reports, "Repairing", cluster, chosen, hidden=as_json)
+    _print_repaired(done, dry_run=dry_run, as_json=as_json)
+    if any(report.damaged or report.offline for report in done):
+        sys.exit(1)
+
+
+def _print_repaired(done: Iterable[RepairReport], *, dry_run: bool, as_json: bool) -> None:
     for report in done:
         state = _state(report, "can be repaired" if dry_run else "repaired")
         _print_report(report, state, as_json=as_json)
-    if any(report.damaged or report.offline for report in done):
+
+
+def _repair_bucket(
+    path: str, names: Sequence[str], client: Mapping[str, str], *, dry_run: bool, as_json: bool
+) -> None:
+    from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  only for a bucket
+
+    mending = BucketRepair(path, parse_store_options(client, path, alone=True), dry_run=dry_run)
+    chosen = [tp for name in names for tp in mending.partitions_named(name)]
+    ledger = mending.ledger()
+    if_found = "can be repaired" if dry_run else "repaired"
+    state = "damaged" if ledger.damaged else if_found if ledger.found else "ok"
+    if as_json:
+        print_json({"ledger": state, "found": ledger.found, "damaged": ledger.damaged})
+    else:
+        print_line(visible(f"ledger: {state}, entries 0 to {ledger.last_entry}"))
+        for sentence in (*ledger.found, *ledger.damaged):
+            print_line(visible(f"  {sentence}"))
+    done = []
+    with progress_bar(f"Repairing {path}", hidden=as_json) as on_progress:
+        for report in mending.partitions(chosen or None):
+            done.append(report)
+            if on_progress is not None:
+                total = len(chosen) or mending.partitions_count
+                on_progress(len(done), total, counted(len(done), "partition"))
+    _print_repaired(done, dry_run=dry_run, as_json=as_json)
+    if ledger.damaged or any(report.damaged for report in done):
         sys.exit(1)
 
 

@@ -22,6 +22,7 @@ from spark_kbatch.bucket.real_objects import UPLOAD_PART_BYTES, RealObjects
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
 from tests.bucket.test_objects import (
+    test_a_copy_takes_the_place_of_what_was_there,
     test_a_list_shows_a_folder_in_the_order_of_names,
     test_an_abandoned_upload_is_not_seen,
     test_an_object_is_there_once_it_was_put,
@@ -47,6 +48,7 @@ from tests.support.object_servers import (
 from tests.support.store_proxy import ALL_FAULTS, LATE_S_MAX, StoreProxy
 
 __all__ = [  # what every store gives, here with the fixture `objects` of this file
+    "test_a_copy_takes_the_place_of_what_was_there",
     "test_a_list_shows_a_folder_in_the_order_of_names",
     "test_an_abandoned_upload_is_not_seen",
     "test_an_object_is_there_once_it_was_put",

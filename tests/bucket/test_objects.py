@@ -43,6 +43,17 @@ def test_an_object_is_there_once_it_was_put(objects: Objects) -> None:
     assert objects.get_range("ledger/1", 1, 3) == b"eco"
 
 
+def test_a_copy_takes_the_place_of_what_was_there(objects: Objects) -> None:
+    assert not objects.copy("a/1", "b/2")
+    assert objects.get("b/2") is None
+
+    objects.put("a/1", b"first")
+    objects.put("b/2", b"other")
+
+    assert objects.copy("a/1", "b/2")
+    assert (objects.get("a/1"), objects.get("b/2")) == (b"first", b"first")
+
+
 def test_several_objects_are_returned_in_the_order_asked_for(objects: Objects) -> None:
     objects.put("a/1", b"one")
     objects.put("a/3", b"three")

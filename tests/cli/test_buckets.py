@@ -62,7 +62,7 @@ def test_a_bucket_without_a_cluster_is_told(url: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["serve"], ["repair"], ["gc"], ["history"], ["log-dirs"]],
+    [["serve"], ["gc"], ["history"], ["log-dirs"]],
     ids=lambda words: words[0],
 )
 def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]) -> None:

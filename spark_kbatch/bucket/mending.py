@@ -1,0 +1,306 @@
+"""Repair of a cluster in a bucket, on request, while no one writes to it.
+
+    what is found                                   what is done
+    ----------------------------------------------  ----------------------------------------------------
+    the object `cluster` is missing or damaged      it is put again, if only one cluster can be meant
+    a checkpoint is damaged, or a part is missing   its root is deleted, and a checkpoint of the last entry made,
+                                                    if another one and entries tell the state; else it is left
+    an entry is missing or damaged, and a whole     a tombstone is put in its place: the checkpoint has what it
+      checkpoint is at or after it                  said
+    another entry is missing or damaged, or does    reported and left: what came after it cannot be told; see
+      not follow                                    `recovery`
+    an extent is missing or damaged, and its        they are written again into a segment, and read from that;
+      batches are also where they were before         nothing is lost
+      a merge
+    another extent is missing or damaged            reported and left: what follows it can still be read
+    an index is missing or damaged                  likewise
+
+So nothing is given up here: whatever is done loses no record, and what cannot be done so is said. A merge leaves the
+objects that it has read until the horizon has passed, so for about a week a damaged segment can be written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.checking import faults
+from spark_kbatch.bucket.entries import NO_ENTRY, encode
+from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.merging import Merger, MergeRun
+from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.place import cluster_id_at, read_cluster, replace_cluster
+from spark_kbatch.bucket.placement import PlacedExtent, Placements
+from spark_kbatch.bucket.reading import partitions_of, topic_id_of
+from spark_kbatch.bucket.remains import LedgerRemains
+from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
+from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
+from spark_kbatch.errors import CorruptLedgerError
+from spark_kbatch.log.repair import RepairReport
+from spark_kbatch.model import LONG_MAX, TopicPartition
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
+
+_LEFT = "it is left as it is"
+
+
+class LedgerReport(NamedTuple):
+    """The damage in a ledger, and what was done about it, or would be."""
+
+    last_entry: int  # of the state that can be told
+    found: tuple[str, ...]  # sentences
+    damaged: tuple[str, ...]  # what cannot be repaired
+
+
+class BucketRepair:
+    """One run, or dry run, of the repair of the cluster at one URL, to which no one writes. Not thread-safe."""
+
+    def __init__(
+        self, url: str, options: StoreOptions = NO_STORE_OPTIONS, *, dry_run: bool
+    ) -> None:
+        """Look at the ledger.
+
+        Args:
+            url: of the bucket.
+            options: of the store that it is in.
+            dry_run: whether to report what would be done without doing it.
+
+        Raises:
+            ConfigError: no cluster is there.
+            ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
+            UnsupportedLedgerError: a later version has written it.
+        """
+        self.address = checked(url)
+        self._dry_run = dry_run
+        self._place = objects_at(self.address, options)
+        found = cluster_id_at(self.address, self._place)
+        if found is None:
+            raise nothing_at(self.address)
+        self._cluster_id = found
+        self._objects = Folder(self._place, f"{found}/")
+        self._remains = LedgerRemains(self._objects)
+        self._state, self._why = self._remains.state(self._remains.last)
+        self._found: list[str] = []
+        self._damaged: list[str] = []
+
+    # The ledger.
+
+    def ledger(self) -> LedgerReport:
+        """Repair the ledger and its checkpoints, and report it; raises as `Objects`."""
+        if self._state.number == NO_ENTRY or self._why:
+            self._damaged.append(
+                f"{self._why or 'there is no entry'}; {_LEFT}, and what came after it cannot be told: "
+                "`kbatch recover` begins a cluster with what was before it"
+            )
+        else:
+            self._mend_place()
+            self._mend_entries()
+            self._mend_checkpoints()
+        return LedgerReport(self._state.number, tuple(self._found), tuple(self._damaged))
+
+    def _mend_place(self) -> None:
+        try:
+            why = "" if read_cluster(self._place) else f"{names.CLUSTER} is missing"
+        except CorruptLedgerError as error:
+            why = f"{names.CLUSTER} is damaged: {error.reason}"
+        if why:
+            self._found.append(f"{why}: it is put again, and names {self._cluster_id}")
+            if not self._dry_run:
+                replace_cluster(self._place, self._cluster_id, "repaired")
+
+    def _mend_entries(self) -> None:
+        remains, state = self._remains, self._state
+        base = max((one for one in remains.checkpoints if remains.root(one)), default=NO_ENTRY)
+        for number in range(base + 1):
+            if remains.entry(number) is None:
+                name = names.entry_name(number)
+                self._found.append(
+                    f"{name}: {remains.faults[name]}; a tombstone is put in its place, as checkpoint {base} has what "
+                    "it said"
+                )
+                if not self._dry_run:
+                    self._objects.put(name, encode(remains.tombstone(number, state)))
+
+    def _mend_checkpoints(self) -> None:
+        remains = self._remains
+        broken = [number for number in remains.checkpoints if remains.root(number) is None]
+        for number in broken:
+            name = names.root_name(number)
+            self._found.append(
+                f"{name} cannot be used: {remains.faults[name]}; it is deleted, and a checkpoint of entry "
+                f"{self._state.number} is made"
+            )
+        if broken and not self._dry_run:
+            self._objects.delete(map(names.root_name, broken))
+            self._opened().make_checkpoint()
+
+    def _opened(self) -> Ledger:
+        timing = Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
+        return Ledger(self._place, self._cluster_id, timing)
+
+    # Partitions.
+
+    @property
+    def partitions_count(self) -> int:
+        """How many partitions there are."""
+        return sum(len(topic.partitions) for topic in self._state.topics.values())
+
+    def partitions_named(self, name: str) -> list[TopicPartition]:
+        """Return a topic's partitions for its name, or one partition for a name such as "events-0".
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic or partition.
+        """
+        topic, _, number = name.rpartition("-")
+        if name not in self._state.topic_ids and topic and number.isdecimal():
+            self._state.partition(topic_id_of(self._state, topic), int(number))
+            return [TopicPartition(topic, int(number))]
+        return partitions_of(self._state, name)
+
+    def partitions(self, chosen: Iterable[TopicPartition] | None = None) -> Iterator[RepairReport]:
+        """Repair partitions, by default all, and yield a report of each; the ledger has to be whole, or repaired.
+
+        Raises:
+            CorruptLedgerError: it is not.
+            ObjectStoreError, ObjectAccessDeniedError: the store fails.
+        """
+        if self._damaged or self._state.number == NO_ENTRY:
+            return
+        merger = None
+        if not self._dry_run:
+            ledger = self._opened()
+            merger = Merger(ledger, ledger.timing)
+        wanted = None if chosen is None else {*chosen}
+        for topic in sorted(self._state.topics.values(), key=lambda one: one.name):
+            mended = _MendedTopic(self._objects, self._remains, self._state, topic.topic_id, merger)
+            for number in range(len(topic.partitions)):
+                topic_partition = TopicPartition(topic.name, number)
+                if wanted is None or topic_partition in wanted:
+                    yield mended.report(topic_partition)
+
+
+class _Fault(NamedTuple):
+    """Offsets that cannot be read."""
+
+    start_offset: int
+    next_offset: int
+    why: str
+
+
+class _MendedTopic:
+    """The partitions of one topic, of which what is damaged is looked for elsewhere."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        remains: LedgerRemains,
+        state: LedgerState,
+        topic_id: str,
+        merger: Merger | None,
+    ) -> None:
+        """Set up; without a merger nothing is done, and what would be is reported."""
+        self._objects, self._remains, self._state = objects, remains, state
+        self._topic_id, self._merger = topic_id, merger
+        self._placements = Placements(objects)
+        self._sound: dict[PlacedExtent, bool] = {}  # whether it is, of those that were looked at
+        self._changes = {
+            changes[0].stretch.partition: changes
+            for found_id, changes in remains.changes(state)
+            if found_id == topic_id and changes
+        }
+
+    @functools.cached_property
+    def _others(self) -> dict[int, list[PlacedExtent]]:
+        """All extents that the topic was ever read from and that are there, by partition."""
+        found: dict[int, list[PlacedExtent]] = {}
+        for stretch in self._remains.stretches(self._state, self._topic_id):
+            whole = Change(NO_ENTRY, stretch.base_offset, stretch.next_offset, stretch)
+            extents = found.setdefault(stretch.partition, [])
+            with contextlib.suppress(CorruptLedgerError):  # an index that is missing or damaged
+                for placed in self._placements.of([whole], 0, LONG_MAX):
+                    if placed.extent.name in self._remains.sizes:
+                        extents.append(placed)
+        return found
+
+    def report(self, topic_partition: TopicPartition) -> RepairReport:
+        """Repair a partition, and report it; raises as `Objects`."""
+        partition = topic_partition.partition
+        head = self._state.partition(self._topic_id, partition)
+        found, damaged = list[str](), list[str]()
+        mended = head.start_offset  # up to there
+        for fault in self._faults(partition, head.start_offset, head.next_offset):
+            if fault.next_offset <= mended:
+                continue  # it was in what was written again
+            run = self._run(partition, fault)
+            if not run:
+                damaged.append(f"{fault.why}; {_LEFT}, and reading it is an error")
+                continue
+            count = len({one.extent.name for one in run})
+            found.append(
+                f"{fault.why}; offsets {run[0].start_offset} to {run[-1].next_offset - 1} are written again from where "
+                f"they were before: {count} {'object' if count == 1 else 'objects'}"
+            )
+            mended = run[-1].next_offset
+            if self._merger is not None:
+                merged = self._merger.merge(MergeRun(self._topic_id, partition, run))
+                self._merger.commit(self._topic_id, [merged])
+        return RepairReport(
+            topic_partition, head.start_offset, head.next_offset, tuple(found), tuple(damaged)
+        )
+
+    def _faults(self, partition: int, start: int, end: int) -> Iterator[_Fault]:
+        """Yield what cannot be read of a partition, in order."""
+        expected = start
+        for change in self._changes.get(partition, []):
+            if change.start_offset > expected:
+                yield _hole(expected, change.start_offset)
+            expected = change.next_offset
+            try:
+                placed = [*self._placements.of([change], change.start_offset, change.next_offset)]
+            except CorruptLedgerError as error:
+                why = f"offsets {change.start_offset} to {change.next_offset - 1}: {error.name}: {error.reason}"
+                yield _Fault(change.start_offset, change.next_offset, why)
+                continue
+            for one in placed:
+                for why in faults(self._objects, one):
+                    yield _Fault(one.start_offset, one.next_offset, why)
+        if expected < end:
+            yield _hole(expected, end)
+
+    def _run(self, partition: int, fault: _Fault) -> list[PlacedExtent]:
+        """Return whole extents, none of them damaged, that have all offsets of a fault; none if there are not all."""
+        others = self._others.get(partition, [])
+        for first in others:
+            if first.start_offset <= fault.start_offset < first.next_offset:
+                run = self._run_from(first, others, fault.next_offset)
+                if run:
+                    return run
+        return []
+
+    def _run_from(
+        self, first: PlacedExtent, others: list[PlacedExtent], end: int
+    ) -> list[PlacedExtent]:
+        run: list[PlacedExtent] = []
+        one: PlacedExtent | None = first
+        while one is not None and self._is_sound(one):
+            run.append(one)
+            if one.next_offset >= end:
+                return run
+            offset = one.next_offset
+            at_offset = (other for other in others if other.start_offset == offset)
+            one = next(filter(self._is_sound, at_offset), None)
+        return []
+
+    def _is_sound(self, placed: PlacedExtent) -> bool:
+        if placed not in self._sound:
+            self._sound[placed] = not any(faults(self._objects, placed))
+        return self._sound[placed]
+
+
+def _hole(start: int, end: int) -> _Fault:
+    return _Fault(start, end, f"nothing is at the offsets {start} to {end - 1}")

@@ -1,0 +1,326 @@
+"""Recovery of a cluster from a one-way replica of its bucket, in which objects are missing.
+
+A replica gets objects one by one and in no order, and ends at any moment. So what is good in it is a state: the
+newest one that can be told, and of which every object is there.
+
+    1 chain    the newest state by checkpoints and entries; if an object is missing to which it refers, the state
+               before the entry that brought it, and so on
+    2 lost     what later entries and checkpoints say that is not in that state
+    3 copy     all objects of the state into the folder of a new cluster id, within the store
+    4 ledger   tombstones up to the state's entry, and a checkpoint with the state; then a fence, which says when
+    5 cluster  the object at the place names the new id
+
+Until the last step nothing has changed, and nothing is ever deleted: what was there stays below the old id.
+
+Topics get new ids. So a stream's checkpoint, a group or a mirror that has read what is lost, and would find other
+records at the same offsets, stops instead. A mirror into the cluster goes on from the progress that the state has,
+and copies again what is lost. Numbers of entries go on, as objects are named by them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
+from spark_kbatch.bucket.entries import (
+    NO_ENTRY,
+    Content,
+    Entry,
+    Fence,
+    Horizon,
+    LaterContent,
+    LedgerCommit,
+    Replacement,
+    Tombstone,
+    TopicCreation,
+    encode,
+)
+from spark_kbatch.bucket.happenings import EntryWords
+from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.place import cluster_id_at, replace_cluster
+from spark_kbatch.bucket.remains import LedgerRemains
+from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState, TopicExtents
+from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
+from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
+from spark_kbatch.errors import ConfigError, CorruptLedgerError
+from spark_kbatch.log.checkpoints import random_id as random_topic_id
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
+
+_AT_ONCE = 16
+_TOMBSTONES_AT_ONCE = 1000
+_WRITER = "recover"  # as entries name it, and the fence
+# What these say is in the state in another way, or is nothing that can be lost.
+_NOT_TOLD = (LedgerCommit, Replacement, Horizon, Fence, Tombstone, LaterContent)
+
+
+class LostRange(NamedTuple):
+    """Offsets of a partition that are lost, as far as anything tells of them."""
+
+    topic_partition: TopicPartition
+    start_offset: int
+    next_offset: int
+    records_count: int  # that entries tell of, which may be gone themselves
+
+    @property
+    def is_known(self) -> bool:
+        """Whether entries tell of all offsets."""
+        return self.records_count >= self.next_offset - self.start_offset
+
+
+class LostQuery(NamedTuple):
+    """A query that has written more than is left."""
+
+    query_id: str
+    last: int  # of its micro-batches that is left; -1 for none
+    lost: int  # greatest one that is lost
+
+
+class Chain(NamedTuple):
+    """What can be recovered, and what is lost."""
+
+    cluster_id: str  # of the cluster that is there
+    entry: int  # the last one
+    time_ms: int  # of that
+    why: str  # the next one is not in it; empty at the end of all that is there
+    later: int  # entries after it that can be read
+    newest: int  # the greatest number of an entry or checkpoint that is there
+    lost: tuple[LostRange, ...]
+    undone: Mapping[int, str]  # by entry: what else had happened
+    queries: tuple[LostQuery, ...]
+    objects: int  # that are kept
+    size_in_bytes: int  # of these
+
+
+class Recovery:
+    """Recovery of the cluster at one URL, to which no one writes. Not thread-safe."""
+
+    def __init__(self, url: str, options: StoreOptions = NO_STORE_OPTIONS) -> None:
+        """Find the longest whole chain.
+
+        Args:
+            url: of the bucket.
+            options: of the store that it is in.
+
+        Raises:
+            ConfigError: no cluster is there, or nothing of it can be recovered.
+            ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
+            UnsupportedLedgerError: a later version has written it.
+        """
+        self.address = checked(url)
+        self._place = objects_at(self.address, options)
+        found = cluster_id_at(self.address, self._place)
+        if found is None:
+            raise nothing_at(self.address)
+        self._cluster_id = found
+        self._remains = LedgerRemains(Folder(self._place, f"{self._cluster_id}/"))
+        self._state, why = self._newest_whole()
+        self._names = self._remains.objects_of(self._state)
+        self.chain = self._told(why)
+
+    def _newest_whole(self) -> tuple[LedgerState, str]:
+        """Return the newest state that is whole, and why no later one is."""
+        remains, last, why = self._remains, self._remains.last, ""
+        while True:
+            state, stopped = remains.state(last)
+            why = stopped or why
+            if state.number == NO_ENTRY:
+                raise ConfigError(
+                    f"nothing of the cluster {self._cluster_id} at {self.address} can be recovered: {why}"
+                )
+            missing = min(remains.missing(state), key=lambda one: one.change.number, default=None)
+            if missing is None:
+                return state, why
+            # It is in all states from the entry on that brought it, or from the checkpoint on that has it.
+            last, why = missing.change.number - 1, missing.why
+
+    def _told(self, why: str) -> Chain:
+        state, remains = self._state, self._remains
+        numbers = [number for number in remains.numbers if number > state.number]
+        later = [entry for number in numbers if (entry := remains.entry(number)) is not None]
+        lost = _Lost(state)
+        for entry in later:
+            lost.add(entry.content)
+        for number in remains.checkpoints:
+            heads = remains.heads(number) if number > state.number else None
+            if heads is not None:
+                lost.add_heads(heads)
+        words = EntryWords(lost.names)
+        return Chain(
+            self._cluster_id,
+            state.number,
+            state.time_ms,
+            why,
+            len(later),
+            remains.last,
+            tuple(lost.ranges()),
+            {
+                one.number: words.of(one.content)
+                for one in later
+                if not isinstance(one.content, _NOT_TOLD)
+            },
+            tuple(lost.queries()),
+            len(self._names),
+            sum(remains.sizes[name] for name in self._names),
+        )
+
+    def recover(
+        self, on_progress: Callable[[int, int], object] = lambda _done, _total: None
+    ) -> str:
+        """Begin a new cluster with the chain, and return its id.
+
+        Args:
+            on_progress: called with how many objects are copied, and how many are to be.
+
+        Raises:
+            CorruptLedgerError: an object is gone by now, or the store does not return what was written.
+            ObjectStoreError, ObjectAccessDeniedError: the store fails; all is as it was.
+        """
+        rng = random.Random()
+        cluster_id = names.random_id(rng)
+        target = Folder(self._place, f"{cluster_id}/")
+        renewed = self._renewed(cluster_id)
+        self._copy(cluster_id, on_progress)
+        self._bury(target)
+        if not LedgerCheckpoints(target, rng).build(renewed):
+            raise CorruptLedgerError(names.root_name(renewed.number), "it is there already")
+        ledger = Ledger(self._place, cluster_id, Timing(now_ms, monotonic_ms, sleep_ms, rng))
+        if (ledger.state.number, ledger.state.topics) != (renewed.number, renewed.topics):
+            raise CorruptLedgerError(names.LEDGER, "the store does not return what was written")
+        ledger.commit(lambda state: Fence(_WRITER, state.fences.get(_WRITER, 0) + 1), by=_WRITER)
+        replace_cluster(self._place, cluster_id, f"recovered from {self._cluster_id}")
+        return cluster_id
+
+    def _copy(self, cluster_id: str, on_progress: Callable[[int, int], object]) -> None:
+        wanted = sorted(self._names)
+
+        def copied(name: str) -> bool:
+            return self._place.copy(f"{self._cluster_id}/{name}", f"{cluster_id}/{name}")
+
+        with ThreadPoolExecutor(_AT_ONCE, "kbatch-recover") as pool:
+            for done, (name, is_there) in enumerate(
+                zip(wanted, pool.map(copied, wanted), strict=True), 1
+            ):
+                if not is_there:
+                    raise CorruptLedgerError(name, "it was there, and is missing by now")
+                on_progress(done, len(wanted))
+
+    def _bury(self, target: Objects) -> None:
+        """Put a tombstone for each entry of the chain."""
+
+        def put(entry: Entry) -> None:
+            target.put(names.entry_name(entry.number), encode(entry))
+
+        state = self._state
+        entries = (self._remains.tombstone(number, state) for number in range(state.number + 1))
+        with ThreadPoolExecutor(_AT_ONCE, "kbatch-recover") as pool:
+            while some := [*itertools.islice(entries, _TOMBSTONES_AT_ONCE)]:
+                deque(pool.map(put, some), maxlen=0)
+
+    def _renewed(self, cluster_id: str) -> LedgerState:
+        """Return the state with the new id, and with new ids of topics, which rests on no checkpoint."""
+        state = self._state
+        ids = {topic_id: random_topic_id() for topic_id in state.topics}
+        extents = {topic_id: TopicExtents() for topic_id in ids.values()}
+        for topic_id, changes in self._remains.changes(state):
+            extents[ids[topic_id]].changes += changes
+        return replace(
+            state,
+            cluster_id=cluster_id,
+            topics={
+                ids[topic_id]: replace(head, topic_id=ids[topic_id])
+                for topic_id, head in state.topics.items()
+            },
+            producers={
+                (producer, ids[topic_id], partition): head
+                for (producer, topic_id, partition), head in state.producers.items()
+            },
+            mirrors={name: _with_ids(text, ids) for name, text in state.mirrors.items()},
+            groups={
+                group: {(ids[topic_id], at): head for (topic_id, at), head in offsets.items()}
+                for group, offsets in state.groups.items()
+            },
+            checkpoint=NO_CHECKPOINT,
+            extents=extents,
+        )
+
+
+class _Lost:
+    """What is lost after a state, gathered from what is left of later entries and checkpoints."""
+
+    def __init__(self, state: LedgerState) -> None:
+        self._state = state
+        self.names = {topic.topic_id: topic.name for topic in state.topics.values()}
+        self._starts = {
+            (topic.topic_id, number): head.next_offset
+            for topic in state.topics.values()
+            for number, head in enumerate(topic.partitions)
+        }
+        self._ends: dict[tuple[str, int], int] = {}
+        self._counts = Counter[tuple[str, int]]()
+        self._micro_batches: dict[str, int] = {}
+
+    def add(self, content: Content) -> None:
+        """Add what an entry says."""
+        if isinstance(content, TopicCreation):
+            self.names[content.topic_id] = content.name
+            for number, offset in enumerate(content.first_offsets):
+                self._starts.setdefault((content.topic_id, number), offset)
+        if not isinstance(content, LedgerCommit):
+            return
+        for topic_id, stretches in content.stretches.items():
+            for stretch in stretches:
+                key = topic_id, stretch.partition
+                self._ends[key] = max(self._ends.get(key, 0), stretch.next_offset)
+                self._counts[key] += stretch.records_count
+        if content.micro_batch is not None:
+            query_id, number = content.micro_batch
+            self._micro_batches[query_id] = max(self._micro_batches.get(query_id, -1), number)
+
+    def add_heads(self, later: LedgerState) -> None:
+        """Add where partitions end in a later state."""
+        for topic in later.topics.values():
+            self.names.setdefault(topic.topic_id, topic.name)
+            for number, head in enumerate(topic.partitions):
+                key = topic.topic_id, number
+                self._ends[key] = max(self._ends.get(key, 0), head.next_offset)
+        for query_id, head in later.queries.items():
+            self._micro_batches[query_id] = max(self._micro_batches.get(query_id, -1), head.number)
+
+    def ranges(self) -> Iterator[LostRange]:
+        """Yield the lost offsets of each partition."""
+        by_name = sorted(self._ends, key=lambda key: (self.names.get(key[0], key[0]), key[1]))
+        for key in by_name:
+            topic_id, partition = key
+            start, end = self._starts.get(key, 0), self._ends[key]
+            if start < end:
+                tp = TopicPartition(self.names.get(topic_id, topic_id), partition)
+                yield LostRange(tp, start, end, self._counts[key])
+
+    def queries(self) -> Iterator[LostQuery]:
+        """Yield the queries that have written more."""
+        for query_id, number in sorted(self._micro_batches.items()):
+            last = self._state.queries.get(query_id)
+            left = -1 if last is None else last.number
+            if number > left:
+                yield LostQuery(query_id, left, number)
+
+
+def _with_ids(progress: str, ids: Mapping[str, str]) -> str:
+    """Return a mirror's progress with other ids of its target's topics; see `mirroring/progress.py`."""
+    try:
+        found = json.loads(progress)
+        for topic in found["topics"].values():
+            topic["target_topic_id"] = ids.get(topic["target_topic_id"], topic["target_topic_id"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return progress  # of a later format: the mirror will see that the topics are others
+    return json.dumps(found, separators=(",", ":"))

@@ -1,0 +1,258 @@
+"""What can still be read of a ledger that is damaged: entries, checkpoints, and the states that these give.
+
+    entry        is there, and has its sum; what is wrong with another is remembered
+    checkpoint   its root and all of its parts are there and have their sums, and the root's entry, where that can
+                 be read, has the id that the root tells
+    state        from a whole checkpoint, or from nothing, by the entries after it, one after the other
+
+A whole checkpoint says all that the entries up to its own said. So an entry that is missing below it takes nothing
+away. Nothing is changed here, and nobody is to write to the cluster meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_root
+from spark_kbatch.bucket.entries import (
+    NO_ENTRY,
+    Entry,
+    LedgerCommit,
+    Replacement,
+    Tombstone,
+    decode,
+    tombstone_of,
+)
+from spark_kbatch.bucket.extents import Change, Stretch
+from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.placement import Placements
+from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.errors import CorruptLedgerError, KBatchError, UnsupportedLedgerError
+
+_WINDOW = 16  # entries asked for at once
+MISSING = "it is missing"
+
+
+class Reached(NamedTuple):
+    """The state after the last entry that can be told, and why the next one cannot."""
+
+    state: LedgerState
+    why: str  # empty where nothing was wanted after it
+
+
+class MissingData(NamedTuple):
+    """Offsets of a partition whose batches are not there."""
+
+    topic_id: str
+    change: Change
+    why: str
+
+
+class LedgerRemains:
+    """What can be read of a ledger. Not thread-safe."""
+
+    def __init__(self, objects: Objects) -> None:
+        """List the ledger; `objects` are the cluster's. Raises as `Objects.list`."""
+        self._objects = objects
+        self._rng = random.Random()
+        self._checkpoints = LedgerCheckpoints(objects, self._rng)
+        self._random_ids: dict[int, str] = {}
+        self._placements = Placements(objects)
+        self._entries: dict[int, Entry | None] = {}  # None where there is none that can be read
+        self._roots: dict[int, Root | None] = {}  # likewise, of whole checkpoints
+        self.faults: dict[str, str] = {}  # of objects that were read, by name
+        self.numbers = self._listed(names.LEDGER)  # of entries
+        self.checkpoints = self._listed(names.CHECKPOINTS)  # of roots, whole or not
+
+    def _listed(self, folder: str) -> list[int]:
+        found = (names.number_of(one.name) for one in self._objects.list(folder))
+        return sorted(number for number in found if number >= 0)
+
+    @property
+    def last(self) -> int:
+        """The greatest number of an entry or a checkpoint; -1 if there is none."""
+        return max((*self.numbers[-1:], *self.checkpoints[-1:]), default=NO_ENTRY)
+
+    @functools.cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes of all data, indexes and segments, by name."""
+        return {
+            one.name: one.size_in_bytes
+            for folder in (names.DATA, names.SEGMENTS)
+            for one in self._objects.list(folder)
+        }
+
+    def entry(self, number: int) -> Entry | None:
+        """Return an entry; None if it is missing or damaged.
+
+        Raises:
+            UnsupportedLedgerError: a later version has written it.
+        """
+        if number not in self._entries:
+            numbers = range(number, number + _WINDOW)
+            wanted = [names.entry_name(one) for one in numbers]
+            found = self._objects.get_many(wanted)
+            for at, name, data in zip(numbers, wanted, found, strict=True):
+                self._entries[at] = self._decoded(name, data)
+        return self._entries[number]
+
+    def _decoded(self, name: str, data: bytes | None) -> Entry | None:
+        if data is None:
+            self.faults[name] = MISSING
+            return None
+        try:
+            return decode(data, name)
+        except CorruptLedgerError as error:
+            self.faults[name] = error.reason
+            return None
+
+    def root(self, number: int) -> Root | None:
+        """Return the root of a checkpoint that is whole; None if it is not, and `faults` says why."""
+        if number not in self._roots:
+            name, root = names.root_name(number), None
+            try:
+                root = self._whole_root(name, number)
+            except CorruptLedgerError as error:
+                self.faults[name] = f"{error.name}: {error.reason}"
+            self._roots[number] = root
+        return self._roots[number]
+
+    def _whole_root(self, name: str, number: int) -> Root:
+        data = self._objects.get(name)
+        if data is None:
+            raise CorruptLedgerError(name, MISSING)
+        root, entry = unpack_root(data, name, number), self.entry(number)
+        if entry is not None and entry.entry_id != root.entry_id:
+            raise CorruptLedgerError(
+                name, f"it is of the entry {root.entry_id}, and that one is {entry.entry_id}"
+            )
+        self._checkpoints.ensure_whole(root)
+        return root
+
+    def heads(self, number: int) -> LedgerState | None:
+        """Return where a checkpoint says that partitions end, whole or not; None if that cannot be read."""
+        name = names.root_name(number)
+        try:
+            data = self._objects.get(name)
+            return (
+                None if data is None else self._checkpoints.opened(unpack_root(data, name, number))
+            )
+        except CorruptLedgerError:
+            return None
+
+    def state(self, last: int) -> Reached:
+        """Return the state after the last entry up to `last` that can be told."""
+        whole = (
+            root for one in reversed(self.checkpoints) if one <= last and (root := self.root(one))
+        )
+        root = next(whole, None)
+        state = LedgerState() if root is None else self._checkpoints.opened(root)
+        while state.number < last:
+            why = self._why_not_next(state)
+            if why:
+                return Reached(state, why)
+        return Reached(state, "")
+
+    def _why_not_next(self, state: LedgerState) -> str:
+        """Let a state become the next one; return why that cannot be, empty if it is."""
+        number = state.number + 1
+        name, entry = names.entry_name(number), self.entry(number)
+        if entry is None:
+            return f"{name}: {self.faults[name]}"
+        if isinstance(entry.content, Tombstone):
+            return f"{name}: it is a tombstone, and no checkpoint that can be read is after it"
+        try:
+            state.apply(entry)
+        except UnsupportedLedgerError:
+            raise
+        except KBatchError as error:
+            return f"{name}: it cannot follow: {error}"
+        return ""
+
+    def tombstone(self, number: int, state: LedgerState) -> Entry:
+        """Return the tombstone of an entry up to a state, with its id as far as anything tells of it."""
+        found, after = self.entry(number), self.entry(number + 1)
+        before = self.entry(number - 1) if number else None
+        if found is not None:
+            return tombstone_of(found)
+        if number == state.number:
+            entry_id = state.entry_id
+        else:
+            root = self.root(number) if number in self.checkpoints else None
+            told = [one for one in (after and after.before, root and root.entry_id) if one]
+            entry_id = told[0] if told else self._random_id(number)
+        first_id = names.ID_DIGITS * "0"
+        id_before = first_id if not number else before and before.entry_id
+        return Entry(
+            number, entry_id, id_before or self._random_id(number - 1), state.time_ms, Tombstone()
+        )
+
+    def _random_id(self, number: int) -> str:
+        """Return the id that stands for that of an entry of which nothing is known."""
+        return self._random_ids.setdefault(number, names.random_id(self._rng))
+
+    def changes(self, state: LedgerState) -> Iterator[tuple[str, list[Change]]]:
+        """Yield what is at each offset of a state, by topic id and partition."""
+        for topic_id in sorted(state.topics):
+            for _, changes in sorted(self._checkpoints.changes(state, topic_id).items()):
+                yield topic_id, changes
+
+    def stretches(self, state: LedgerState, topic_id: str) -> list[Stretch]:
+        """Return whatever a topic was ever read from, as far as entries and checkpoints tell, newest first."""
+        created = state.topics[topic_id].created
+        found: dict[Stretch, None] = {}
+        for number in reversed(self.numbers):
+            entry = self.entry(number) if number > created else None
+            if entry is not None and isinstance(entry.content, LedgerCommit):
+                found.update(dict.fromkeys(entry.content.stretches.get(topic_id, ())))
+            elif entry is not None and isinstance(entry.content, Replacement):
+                for one in entry.content.ranges.get(topic_id, ()):
+                    found.update(dict.fromkeys(one.stretches))
+        for number in reversed(self.checkpoints):
+            root = self.root(number) if number >= created else None
+            if root is not None:
+                for changes in self._checkpoints.changes(
+                    self._checkpoints.opened(root), topic_id
+                ).values():
+                    found.update(dict.fromkeys(one.stretch for one in changes))
+        return [*found]
+
+    def missing(self, state: LedgerState) -> Iterator[MissingData]:
+        """Yield what a state refers to and is not there; what is there is not read."""
+        for topic_id, changes in self.changes(state):
+            for change in changes:
+                why = self._why_missing(change)
+                if why:
+                    yield MissingData(topic_id, change, why)
+
+    def _why_missing(self, change: Change) -> str:
+        try:
+            for name, end in self._ends(change):
+                size = self.sizes.get(name)
+                if size is None:
+                    return f"{name} is missing"
+                if size < end:
+                    return f"{name} has {size} bytes, and at least {end} are expected"
+        except CorruptLedgerError as error:
+            return str(error)
+        return ""
+
+    def _ends(self, change: Change) -> Iterator[tuple[str, int]]:
+        """Yield the objects that a change is read from, and how long they are at least."""
+        start, end = change.start_offset, change.next_offset
+        for placed in self._placements.of([change], start, end):
+            extent = placed.extent
+            yield extent.name, extent.position + extent.size_in_bytes
+
+    def objects_of(self, state: LedgerState) -> set[str]:
+        """Return the names of all objects that a state refers to, those that indexes list too."""
+        found = set[str]()
+        for _, changes in self.changes(state):
+            for change in changes:
+                found.update(change.stretch.objects)
+                found.update(name for name, _ in self._ends(change))
+        return found
