@@ -291,6 +291,7 @@ def mirror(
     unit_bytes: int = UNIT_BYTES,
     unit_seconds: float = UNIT_SECONDS,
     fail_on_data_loss: bool = FAIL_ON_DATA_LOSS,
+    keep_offsets: bool = False,
     foreign_end: str = "log",
     source_config: Mapping[str, Any] | None = None,
     target_config: Mapping[str, Any] | None = None,
@@ -302,7 +303,7 @@ def mirror(
     A process that dies at any moment leaves nothing half done: call this again with the same arguments, and
     it goes on. Topics keep their names and numbers of partitions; those that the target does not have are
     created. Records keep key, value, headers, time and order within their partition; offsets are the target's
-    own. Records of aborted transactions are left out. Batches are copied as they are, compressed, wherever
+    own unless they are kept. Records of aborted transactions are left out. Batches are copied as they are, compressed, wherever
     the target can take them so.
 
     Args:
@@ -318,6 +319,9 @@ def mirror(
         unit_seconds: seconds after which it is committed.
         fail_on_data_loss: whether to fail if the source deleted records before they were copied, or to go on
             without them.
+        keep_offsets: whether topics that are created get the ids and settings that they have in the source, and
+            records their offsets, so that whoever has read the source goes on in the target, as a stream does with
+            its checkpoint. The target is a path or a bucket's URL.
         foreign_end: where to end in a broker's logs, as for `open`.
         source_config: of a real cluster: Kafka's keys for clients, such as "security.protocol".
         target_config: likewise of the target.
@@ -343,6 +347,7 @@ def mirror(
         unit_bytes=unit_bytes,
         unit_seconds=unit_seconds,
         fail_on_data_loss=fail_on_data_loss,
+        keep_offsets=keep_offsets,
         foreign_end=foreign_end,
         source_config=source_config,
         target_config=target_config,

@@ -12,8 +12,9 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_kbatch.bucket import names
@@ -45,7 +46,7 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.read import ReadOptions
-from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.topic import Topic, TopicConfig, parse_topic_options
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.source import FoundTopic
@@ -120,6 +121,31 @@ class BucketStore(OwnSource):
     def _use(self, ledger: SharedLedger) -> None:
         self._ledger = ledger
         self._topics, self._reads = BucketTopics(ledger), BucketReads(ledger)
+
+    def create_moved_topic(
+        self,
+        name: str,
+        topic_id: str,
+        first_offsets: Sequence[int],
+        config: Mapping[str, str],
+    ) -> Topic:
+        """Create a topic that goes on with what it has elsewhere, unless there is one; return what there is then.
+
+        Args:
+            name: of the topic.
+            topic_id: that it has; empty for a new one.
+            first_offsets: where each partition begins.
+            config: its settings, by Kafka's keys.
+
+        Raises:
+            ConfigError: what a bucket does not have.
+            RefusedEntryError: another topic has the id.
+        """
+        settings = TopicConfig(**parse_topic_options(config))
+        topic = planned(name, len(first_offsets), None, settings, config)
+        if topic_id:
+            topic = replace(topic, topic_id=topic_id)
+        return self._topics.create(topic, first_offsets)
 
     # The source.
 

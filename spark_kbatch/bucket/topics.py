@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spark_kbatch.bucket.entries import (
     Content,
@@ -84,12 +84,17 @@ class BucketTopics:
         with self._ledger.state() as state:
             return [self._of(state.topic(name)) for name in names if name in state.topic_ids]
 
-    def create(self, topic: Topic) -> Topic:
-        """Create a topic as `planned` returned it, unless there is one of its name; return what there is then."""
+    def create(self, topic: Topic, first_offsets: Sequence[int] = ()) -> Topic:
+        """Create a topic as `planned` returned it, unless there is one of its name; return what there is then.
+
+        Args:
+            topic: which.
+            first_offsets: where each partition begins; 0 by default.
+        """
         content = TopicCreation(
             topic.topic_id,
             topic.name,
-            (0,) * topic.partitions,
+            tuple(first_offsets) or (0,) * topic.partitions,
             {key: _text(topic.known_config, key) for key in topic.given},
         )
 

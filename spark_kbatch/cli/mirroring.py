@@ -32,6 +32,7 @@ _MB = 1_000_000
 @click.option("--unit-bytes", type=click.IntRange(min=1), default=UNIT_BYTES, show_default=True, help="Bytes after which what was copied is committed.")  # fmt: skip
 @click.option("--unit-seconds", type=click.FloatRange(min=0, max=30), default=UNIT_SECONDS, show_default=True, help="Seconds after which what was copied is committed.")  # fmt: skip
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=FAIL_ON_DATA_LOSS, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
+@click.option("--keep-offsets", is_flag=True, help="Keep offsets, and the ids and settings of topics, in a folder or a bucket: streams that read SOURCE go on with TARGET.")  # fmt: skip
 @foreign_end_option
 @click.option("--source-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
 @click.option("--target-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="The same for TARGET.")  # fmt: skip
@@ -45,6 +46,7 @@ def mirror(
     unit_bytes: int,
     unit_seconds: float,
     fail_on_data_loss: bool,
+    keep_offsets: bool,
     foreign_end: str,
     source_config: dict[str, str],
     target_config: dict[str, str],
@@ -54,7 +56,7 @@ def mirror(
 
     SOURCE is the PATH of a cluster or of a broker's logs, the URL of a bucket, or HOST:PORT of a real cluster;
     TARGET is the PATH of a cluster or a bucket's URL, where one is created if there is none, or HOST:PORT. Topics that TARGET does not have are made
-    with SOURCE's number of partitions. Offsets are TARGET's own; records of aborted transactions are left out.
+    with SOURCE's number of partitions. Offsets are TARGET's own unless --keep-offsets is given; records of aborted transactions are left out.
 
     A mirror that was killed goes on where it was: run the same command again.
     """
@@ -70,6 +72,7 @@ def mirror(
             unit_bytes=unit_bytes,
             unit_seconds=unit_seconds,
             fail_on_data_loss=fail_on_data_loss,
+            keep_offsets=keep_offsets,
             foreign_end=foreign_end,
             source_config=source_config,
             target_config=target_config,

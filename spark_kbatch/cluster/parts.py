@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,12 @@ from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import AppendOrigin, OnAppended, TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath, absolute_path
-from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
+from spark_kbatch.options.topic import (
+    Topic,
+    TopicConfig,
+    ensure_not_internal,
+    parse_topic_options,
+)
 from spark_kbatch.options.write import parse_folders
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchParams, OnFetched, Room
@@ -161,6 +167,30 @@ class FolderParts:
         made = administration.create_planned_topic(self.manager, topic, level=logging.WARNING)
         self._warn_of_one_disk(topic.name, topic.replication_factor)
         return made
+
+    def make_moved_topic(
+        self,
+        name: str,
+        topic_id: str,
+        first_offsets: Sequence[int],
+        config: Mapping[str, str],
+    ) -> Topic:
+        """Create a topic with one replica that goes on with what it has elsewhere; as `make_planned_topic`.
+
+        Args:
+            topic_id: that it has; empty for a new one.
+            first_offsets: where each partition begins.
+            config: its settings, by Kafka's keys.
+        """
+        settings = TopicConfig(**parse_topic_options(config))
+        topic = administration.plan_topic(
+            self.manager, name, partitions=len(first_offsets), config=settings, given=config
+        )
+        if topic_id:
+            topic = replace(topic, topic_id=topic_id)
+        return administration.create_planned_topic(
+            self.manager, topic, level=logging.WARNING, first_offsets=first_offsets
+        )
 
     def _warn_of_one_disk(self, name: str, replication_factor: int) -> None:
         in_path = [

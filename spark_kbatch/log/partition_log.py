@@ -130,8 +130,12 @@ class PartitionLog:
         """Create the directory of an empty log, flushed to disk; remove what was there."""
         self.files.flush(self.create_unflushed(topic_id))
 
-    def create_unflushed(self, topic_id: str) -> list[Path]:
+    def create_unflushed(self, topic_id: str, first_offset: int = 0) -> list[Path]:
         """Create an empty log like `create`, for a caller that creates thousands and flushes them together.
+
+        Args:
+            topic_id: of its topic.
+            first_offset: that its first record gets.
 
         Returns:
             The paths to flush before anything refers to the log.
@@ -140,10 +144,10 @@ class PartitionLog:
         self.files.make_dir(self.directory)
         contents = {
             PARTITION_METADATA: partition_metadata(topic_id),
-            LEADER_EPOCHS: leader_epochs([(0, 0)]),
-            STATE_FILE: both_slots(empty_state()),
+            LEADER_EPOCHS: leader_epochs([(0, first_offset)]),
+            STATE_FILE: both_slots(empty_state(first_offset)),
         }
-        for path in segment_at(self.directory, 0).paths:
+        for path in segment_at(self.directory, first_offset).paths:
             self.files.write(path, 0, b"")
         for name, data in contents.items():
             self.files.write(self.directory / name, 0, data)

@@ -106,23 +106,23 @@ def written_to(state: LogState) -> tuple[int, int]:
     return state.leader_epoch, state.log_end_offset
 
 
-def empty_state() -> LogState:
-    """Return the state of a new log."""
+def empty_state(first_offset: int = 0) -> LogState:
+    """Return the state of a new log, whose first record gets that offset."""
     return LogState(
         sequence=0,
-        log_start_offset=0,
-        log_end_offset=0,
-        high_watermark=0,
-        last_stable_offset=0,
+        log_start_offset=first_offset,
+        log_end_offset=first_offset,
+        high_watermark=first_offset,
+        last_stable_offset=first_offset,
         leader_epoch=0,
-        segment_base_offset=0,
+        segment_base_offset=first_offset,
         segment_size=0,
         index_size=0,
         time_index_size=0,
         max_timestamp=-1,
         max_timestamp_offset=-1,
         bytes_since_index_entry=0,
-        recovery_point=0,
+        recovery_point=first_offset,
         prepare_offset=-1,
         boot_id=boot_id(),
     )

@@ -6,7 +6,7 @@
 A mirror has a name. Under it the target keeps how far the source was read, and stores that together with
 the records: in the record of a commit, or in a transaction. So a process may die at any moment, and the
 next one of the name goes on. Topics keep their names and numbers of partitions, records their order, key,
-value, headers and time; offsets are the target's own. What readers of committed records do not see is not
+value, headers and time; offsets are the target's own, unless they are to be kept. What readers of committed records do not see is not
 copied: aborted transactions and markers.
 
     module        contents

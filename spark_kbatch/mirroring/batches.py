@@ -13,6 +13,9 @@ header is rewritten, with a CRC of that. It is encoded again, with the codec tha
 Batches of aborted transactions are left out, and so are control batches. The record's key, value, headers
 and time stay what a reader of the source gets; its offset becomes the next one of the target.
 
+Where the target keeps offsets (`in_place`), a record has that of the source: gaps are filled by batches without
+records, as compaction leaves them. Batches with gaps between their records are copied as they are then.
+
 Nothing here reads a log. A batch's CRC is checked before another one is computed.
 
 Source: Kafka clients/.../record/DefaultRecordBatch.java; KIP-534 (the delete horizon in base_timestamp).
@@ -20,6 +23,7 @@ Source: Kafka clients/.../record/DefaultRecordBatch.java; KIP-534 (the delete ho
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,7 +32,7 @@ import pyarrow as pa
 
 from spark_kbatch.consumer.reading import without_aborted
 from spark_kbatch.errors import CorruptRecordError, RecordTooLargeError
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import INT_MAX, TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
@@ -47,6 +51,7 @@ from spark_kbatch.record.header import (
     ensure_valid,
     rewrite,
     unpack,
+    without_records,
 )
 
 # A large batch that has to be encoded again becomes several of about this size, before compression.
@@ -60,6 +65,11 @@ class MirroredBatch(NamedTuple):
     attributes: int
     records_count: int
     is_kept: bool  # its records are the bytes of the source
+
+    @property
+    def offsets_count(self) -> int:
+        """How many offsets it takes, some of which may have no record."""
+        return unpack(self.data).last_offset_delta + 1
 
 
 def batches(
@@ -93,6 +103,62 @@ def batches(
                 )  # fmt: skip
     except CorruptRecordError as error:
         raise error.at(read.path, read.position) from None
+
+
+def in_place(
+    topic_partition: TopicPartition,
+    read: LogRead,
+    *,
+    start_offset: int,
+    max_bytes: int,
+    next_offset: int,
+) -> Iterator[MirroredBatch]:
+    """Yield the batches for a target that ends at `next_offset`, so that each record keeps its offset.
+
+    Other arguments and errors are those of `batches`.
+    """
+    try:
+        for position, header in without_aborted(read):
+            if header.is_control or not header.records_count or header.next_offset <= start_offset:
+                continue
+            if header.base_offset >= start_offset and _is_right_at_its_offset(header, max_bytes):
+                yield from gap(next_offset, header.base_offset)
+                yield _kept(read.data, position, header)
+                next_offset = header.next_offset
+                continue
+            pieces = _decoded(read.data, position, header, start_offset)
+            for first, rows in (run for piece in pieces for run in _dense_runs(piece)):
+                yield from gap(next_offset, first)
+                yield from _encoded(topic_partition, rows, header.codec, max_bytes)
+                next_offset = first + rows.num_rows
+    except CorruptRecordError as error:
+        raise error.at(read.path, read.position) from None
+
+
+def gap(start_offset: int, next_offset: int) -> Iterator[MirroredBatch]:
+    """Yield batches without records that have these offsets; none if there are no offsets."""
+    while start_offset < next_offset:
+        count = min(next_offset - start_offset, INT_MAX)
+        yield MirroredBatch(without_records(count), 0, 0, is_kept=False)
+        start_offset += count
+
+
+def _dense_runs(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows whose offsets follow each other, with the first one's offset."""
+    offsets = rows.column("offset").to_numpy()
+    starts = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    for first, end in itertools.pairwise(starts):
+        if first < end:
+            yield int(offsets[first]), rows[first:end]
+
+
+def _is_right_at_its_offset(header: BatchHeader, max_bytes: int) -> bool:
+    """Return True if a source batch can be copied to where its records keep their offsets."""
+    return (
+        header.magic == MAGIC
+        and not header.attributes & ~(CODEC_MASK | TRANSACTIONAL)
+        and header.size_in_bytes <= max_bytes
+    )
 
 
 def _means_the_same_anywhere(header: BatchHeader, max_bytes: int) -> bool:
@@ -131,15 +197,20 @@ def _encoded_again(
     start_offset: int,
     max_bytes: int,
 ) -> Iterator[MirroredBatch]:
-    pieces = codec.decode_batches(
+    for rows in _decoded(source, position, header, start_offset):
+        yield from _encoded(topic_partition, rows, header.codec, max_bytes)
+
+
+def _decoded(
+    source: memoryview, position: int, header: BatchHeader, start_offset: int
+) -> Iterator[pa.RecordBatch]:
+    return codec.decode_batches(
         source,
         [(position, header)],
         columns=codec.RECORD_SCHEMA.names,
         start_offset=start_offset,
         max_bytes=_PIECE_BYTES,
     )
-    for rows in pieces:
-        yield from _encoded(topic_partition, rows, header.codec, max_bytes)
 
 
 def _encoded(

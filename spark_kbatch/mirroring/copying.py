@@ -13,6 +13,9 @@ A crash at any moment leaves units that are whole, with their progress, or are n
 run goes on where the last unit ended. A partition is read in order of its offsets by one process, and
 units follow one another, so the order is kept.
 
+A mirror can keep offsets and the ids of topics, in a folder or a bucket: a topic is created with both, and offsets
+that have no record there are filled. Then who knows an offset of the source goes on in the target.
+
 What cannot be mirrored exactly once is refused: a target that has records of which no progress is known, or
 gets them from another mirror at the same time; a topic that was created again on either side; a source
 that lost records which were copied; and, unless asked for, one that deleted records before they were copied.
@@ -34,12 +37,12 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.mirroring.batches import batches
+from spark_kbatch.mirroring.batches import MirroredBatch, batches, gap, in_place
 from spark_kbatch.mirroring.progress import NOTHING, LastBatch, Progress, TopicIds
-from spark_kbatch.mirroring.target import Target, TargetTopic
+from spark_kbatch.mirroring.target import KeptTopic, Target, TargetTopic
 from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.option import MiB
-from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.topic import Topic, settings_to_keep
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.source import Fetcher, Source
 
@@ -74,6 +77,7 @@ class Settings(NamedTuple):
     unit_bytes: int
     unit_ms: int
     fail_on_data_loss: bool
+    keep_offsets: bool = False  # and ids of topics
 
 
 class Mirror:
@@ -108,6 +112,9 @@ class Mirror:
         self._stored: Progress = NOTHING
         self._ids: dict[str, TopicIds] = {}
         self._offsets: dict[TopicPartition, int] = {}
+        self._target_ends: dict[
+            TopicPartition, int
+        ] = {}  # with what was sent; where offsets are kept
         self._last_batches: dict[TopicPartition, LastBatch] = {}  # before these offsets
         self._unchecked: set[TopicPartition] = set()  # whose last batch is of an earlier run
         self._unwritten: dict[str, Mapping[int, int]] = {}  # topics, with the target's end offsets
@@ -149,28 +156,49 @@ class Mirror:
         self._topics = {name: self._source.topic(name) for name in names}
         for topic in self._topics.values():
             self._ensure_whole(topic)
+        views = self._source.views(self._partitions())
+        starts = {tp: view.offsets.log_start_offset for tp, view in views.items()}
         self._stored = self._target.take_over()
         missing = [name for name in names if not self._find_in_target(name)]
         for name in missing:
-            self._target_topics[name] = self._target.create_topic(
-                name, self._topics[name].partitions
-            )
+            topic = self._topics[name]
+            kept = _kept(topic, starts) if self._settings.keep_offsets else None
+            self._target_topics[name] = self._target.create_topic(name, topic.partitions, kept)
             # Another mirror may have found it missing, too.
             self._ensure_empty_without_progress(name)
         self._ids = {
             name: TopicIds(topic.topic_id, self._target_topics[name].topic_id)
             for name, topic in self._topics.items()
         }
-        views = self._source.views(self._partitions())
-        for topic_partition, view in views.items():
+        for topic_partition, start in starts.items():
             stored = self._stored.offsets.get(topic_partition)
-            start = view.offsets.log_start_offset
             self._offsets[topic_partition] = start if stored is None else stored
             if topic_partition in self._stored.last_batches:
                 self._last_batches[topic_partition] = self._stored.last_batches[topic_partition]
         self._unchecked = set(self._last_batches)
+        if self._settings.keep_offsets:
+            self._look_up_target()
         self._done = self._done._replace(topics_created=tuple(missing))
         self._target.start(self._progress())
+
+    def _look_up_target(self) -> None:
+        """Look up where the target ends, and check that it can go on there with the source's offsets."""
+        for name, ids in self._ids.items():
+            if ids.source_topic_id and ids.source_topic_id != ids.target_topic_id:
+                raise ConfigError(
+                    f"topic {name!r} has the id {ids.target_topic_id} in {self._target.name}, and "
+                    f"{ids.source_topic_id} in {self._settings.source}; a mirror that keeps offsets keeps ids too, "
+                    "and creates the topic itself: delete it there, or give another target"
+                )
+            for number, end in self._target.end_offsets(name).items():
+                tp = TopicPartition(name, number)
+                if end > self._offsets[tp]:
+                    raise ConfigError(
+                        f"partition {tp} of {self._target.name} ends at {end}, and was copied up to "
+                        f"{self._offsets[tp]}: someone else has written to it, so offsets cannot be kept; mirror to "
+                        "another target"
+                    )
+                self._target_ends[tp] = end
 
     def _partitions(self) -> list[TopicPartition]:
         return [
@@ -232,6 +260,8 @@ class Mirror:
                 f"topic {name!r} of {target} has records, and mirror {mirror!r} has not written any of "
                 "them. Run the mirror that did, or delete the topic there to copy it again"
             )
+        if self._settings.keep_offsets and not self._target.has_records(name):
+            return  # it may begin at any offset
         for partition, end in ends.items():
             if end > 0 and partition not in known:
                 raise ConfigError(
@@ -330,10 +360,12 @@ class Mirror:
             raise self._ends_too_early(topic_partition, end, edges.end_offset(_ISOLATION))
         read = read.below(end)
         if not read.batches:  # compaction left nothing up to the end
+            self._fill(topic_partition, end)
             self._go_on_from(topic_partition, end, None)
             return
         self._send(topic_partition, read, offset)
         header = read.batches[-1][1]
+        self._fill(topic_partition, header.next_offset)
         self._go_on_from(topic_partition, header.next_offset, LastBatch.of(header))
 
     def _go_on_from(self, tp: TopicPartition, offset: int, last: LastBatch | None) -> None:
@@ -343,13 +375,28 @@ class Mirror:
         else:
             self._last_batches[tp] = last
 
+    def _fill(self, topic_partition: TopicPartition, next_offset: int) -> None:
+        """Let the target end at an offset of the source, if offsets are kept."""
+        if self._settings.keep_offsets:
+            end = self._target_ends[topic_partition]
+            self._send_batches(topic_partition, list(gap(end, next_offset)))
+
     def _send(self, topic_partition: TopicPartition, read: LogRead, offset: int) -> None:
-        topic = self._target_topics[topic_partition.topic]
-        found = list(
-            batches(topic_partition, read, start_offset=offset, max_bytes=topic.max_message_bytes)
-        )
+        max_bytes = self._target_topics[topic_partition.topic].max_message_bytes
+        if self._settings.keep_offsets:
+            end = self._target_ends[topic_partition]
+            found = in_place(
+                topic_partition, read, start_offset=offset, max_bytes=max_bytes, next_offset=end
+            )
+        else:
+            found = batches(topic_partition, read, start_offset=offset, max_bytes=max_bytes)
+        self._send_batches(topic_partition, list(found))
+
+    def _send_batches(self, topic_partition: TopicPartition, found: list[MirroredBatch]) -> None:
         if not found:
             return
+        if self._settings.keep_offsets:
+            self._target_ends[topic_partition] += sum(one.offsets_count for one in found)
         if not self._unit_bytes:
             self._unit_began_ms = monotonic_ms()
         self._target.send(topic_partition, found)
@@ -379,6 +426,7 @@ class Mirror:
             "offsets %d to %d of %s were deleted in %s before they were copied, and are left out",
             offset, error.log_start_offset - 1, topic_partition, self._settings.source,
         )  # fmt: skip
+        self._fill(topic_partition, error.log_start_offset)
         self._go_on_from(topic_partition, error.log_start_offset, None)
 
     def _ensure_same(self, name: str) -> None:
@@ -430,3 +478,11 @@ class Mirror:
         left = sum(max(end - self._offsets[tp], 0) for tp, end in self._ends.items())
         self._done = self._done._replace(offsets_left=left)
         self._on_progress(self._done)
+
+
+def _kept(topic: Topic, starts: Mapping[TopicPartition, int]) -> KeptTopic:
+    """Return what the target's topic is to have as the source's has it, if it has to be created."""
+    partitions = (TopicPartition(topic.name, number) for number in range(topic.partitions))
+    return KeptTopic(
+        topic.topic_id, tuple(starts[tp] for tp in partitions), settings_to_keep(topic)
+    )

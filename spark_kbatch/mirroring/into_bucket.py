@@ -21,7 +21,7 @@ from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, TargetTopic
+from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, TargetTopic
 from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -69,8 +69,15 @@ class BucketTarget:
         except UnknownTopicOrPartitionError:
             return None
 
-    def create_topic(self, name: str, partitions: int) -> TargetTopic:
+    def create_topic(
+        self, name: str, partitions: int, kept: KeptTopic | None = None
+    ) -> TargetTopic:
         """Create a topic in the target cluster."""
+        if kept is not None:
+            made = self._store.create_moved_topic(
+                name, kept.topic_id, kept.first_offsets, kept.config
+            )
+            return self._known(made)
         made = self._store.catalog.create_topic(
             name, partitions=partitions, replication_factor=None, config={}, exist_ok=True
         )
@@ -86,8 +93,11 @@ class BucketTarget:
             return _ends(state, topic)
 
     def has_records(self, topic: str) -> bool:
-        """Return True if a topic of the target ever had a record."""
-        return any(self.end_offsets(topic).values())
+        """Return True if a topic of the target has records."""
+        with self._ledger.state() as state:
+            return any(
+                head.start_offset < head.next_offset for head in state.topic(topic).partitions
+            )
 
     def start(self, progress: Progress) -> None:
         """Do nothing, as the first commit stores the mirror's progress."""

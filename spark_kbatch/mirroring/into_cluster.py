@@ -32,7 +32,12 @@ from spark_kbatch.errors import (
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Committed, Progress
-from spark_kbatch.mirroring.target import EndOffsets, TargetTopic, ensure_no_other_wrote
+from spark_kbatch.mirroring.target import (
+    EndOffsets,
+    KeptTopic,
+    TargetTopic,
+    ensure_no_other_wrote,
+)
 from spark_kbatch.model import LATEST, OffsetRange, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import Topic
@@ -111,8 +116,15 @@ class ClusterTarget:
         found = self._client.metadata([name], fresh=True).topics.get(name)
         return None if found is None else self._known(found)
 
-    def create_topic(self, name: str, partitions: int) -> TargetTopic:
+    def create_topic(
+        self, name: str, partitions: int, kept: KeptTopic | None = None
+    ) -> TargetTopic:
         """Create a topic with the cluster's default settings and replication factor."""
+        if kept is not None:
+            raise ConfigError(
+                f"{self.name} is a real cluster, which gives records its own offsets and topics its own ids: they can "
+                "be kept in a folder or a bucket"
+            )
         # Its answer may have been lost.
         with contextlib.suppress(TopicAlreadyExistsError):
             self._client.create_topic(name, partitions)

@@ -31,7 +31,7 @@ from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, TargetTopic
+from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, TargetTopic
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options
@@ -80,8 +80,15 @@ class PathTarget:
         except UnknownTopicOrPartitionError:
             return None
 
-    def create_topic(self, name: str, partitions: int) -> TargetTopic:
+    def create_topic(
+        self, name: str, partitions: int, kept: KeptTopic | None = None
+    ) -> TargetTopic:
         """Create a topic with one replica in the target cluster."""
+        if kept is not None:
+            made = self._store.make_moved_topic(
+                name, kept.topic_id, kept.first_offsets, kept.config
+            )
+            return self._known(made)
         return self._known(
             self._store.make_topic(
                 name, TopicConfig(), partitions=partitions, replication_factor=1, implied=True
@@ -101,8 +108,11 @@ class PathTarget:
         }
 
     def has_records(self, topic: str) -> bool:
-        """Return True if a topic of the target ever had a record."""
-        return any(self.end_offsets(topic).values())
+        """Return True if a topic of the target has records."""
+        return any(
+            info.offsets.log_start_offset < info.offsets.log_end_offset
+            for info in self._store.describe([topic])
+        )
 
     def start(self, progress: Progress) -> None:
         """Do nothing, as the first commit stores the mirror's progress."""
@@ -119,7 +129,8 @@ class PathTarget:
         transport, topic = StagedFiles(self._staging), self._topics[topic_partition.topic]
         for batch in batches:
             data = memoryview(batch.data)
-            one = ProduceBatch(topic, topic_partition, data, batch.records_count)
+            # A commit counts offsets, of which a mirror that keeps them may have some without a record.
+            one = ProduceBatch(topic, topic_partition, data, batch.offsets_count)
             with self._fenced():
                 transport.send(SendRequest(-1, 0, [one]), _ensure_staged)
 

@@ -38,6 +38,7 @@ def mirror(
     unit_bytes: int,
     unit_seconds: float,
     fail_on_data_loss: bool,
+    keep_offsets: bool,
     foreign_end: str,
     source_config: Mapping[str, Any] | None,
     target_config: Mapping[str, Any] | None,
@@ -57,6 +58,7 @@ def mirror(
         unit_bytes=arguments.whole_number("unit_bytes", unit_bytes, 1, INT_MAX),
         unit_ms=int(arguments.seconds("unit_seconds", unit_seconds) * 1000),
         fail_on_data_loss=arguments.boolean("fail_on_data_loss", fail_on_data_loss),
+        keep_offsets=arguments.boolean("keep_offsets", keep_offsets),
     )
     origin = _open("source", source, source_config, foreign_end=foreign_end)
     source_id = origin.cluster_id

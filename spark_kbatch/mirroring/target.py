@@ -19,6 +19,14 @@ class TargetTopic(NamedTuple):
     max_message_bytes: int  # the most bytes of one batch
 
 
+class KeptTopic(NamedTuple):
+    """What a topic of the target has as the source has it, where offsets are kept."""
+
+    topic_id: str  # empty if the source tells none
+    first_offsets: tuple[int, ...]  # of each partition
+    config: Mapping[str, str]  # settings that were given, by Kafka's keys
+
+
 EndOffsets: TypeAlias = Mapping[str, Mapping[int, int]]  # by topic and partition
 
 
@@ -67,8 +75,14 @@ class Target(Protocol):
     def topic(self, name: str) -> TargetTopic | None:
         """Return a topic of the target; None if it does not exist."""
 
-    def create_topic(self, name: str, partitions: int) -> TargetTopic:
-        """Create a topic in the target, with the target's default settings."""
+    def create_topic(
+        self, name: str, partitions: int, kept: KeptTopic | None = None
+    ) -> TargetTopic:
+        """Create a topic in the target, with the target's default settings or what is to be kept.
+
+        Raises:
+            ConfigError: the target cannot keep it.
+        """
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic, 0 if it never had a record."""

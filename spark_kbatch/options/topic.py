@@ -34,6 +34,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
 _VERSION = re.compile(r"(\d)\.(\d{1,2})(\.\d{1,2}){0,2}(-IV\d)?")
 _NEWEST_MAGIC = 2
+_OF_FORMATS = ("message.format.version", "message.timestamp.type")
 _NO_CHANGES: Mapping[str, object] = {}
 _VERSIONS = "a version of Kafka, 0.8 or later, such as 0.9.0, 0.10.2 or 3.0"
 
@@ -419,6 +420,26 @@ def ensure_not_alike(name: str, other: str) -> None:
     """
     if other != name and other.replace(".", "_") == name.replace(".", "_"):
         raise InvalidTopicError(name, "Kafka's metrics write '.' as '_'", other)
+
+
+def settings_to_keep(topic: Topic) -> dict[str, str]:
+    """Return the settings that a topic has in another place to which it moves, by Kafka's keys.
+
+    Older formats and a broker's times are left out: what is stored there is of the newest format, with the times that
+    the records have here. Of a place that does not tell settings there are none.
+    """
+    if topic.config is None:
+        return {}
+    found = {
+        option.key: getattr(topic.config, topic_field(option.key)) for option in CONFIG_OPTIONS
+    }
+    default = TopicConfig()
+    return {
+        key: str(value)
+        for key, value in found.items()
+        if key not in _OF_FORMATS
+        and (key in topic.given or value != getattr(default, topic_field(key)))
+    }
 
 
 def ensure_has_all(

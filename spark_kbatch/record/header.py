@@ -349,6 +349,18 @@ def seal(
     _CRC.pack_into(out, CRC_POSITION, checksums.crc32c(out[CRC_COVERS_FROM:]))
 
 
+def without_records(offsets_count: int) -> bytearray:
+    """Return a batch that has offsets and no records, as compaction leaves it where all of them are gone."""
+    data = bytearray(RECORD_BATCH_OVERHEAD)
+    _HEADER.pack_into(
+        data, 0,
+        0, RECORD_BATCH_OVERHEAD - LOG_OVERHEAD, NO_LEADER_EPOCH, MAGIC, 0, 0, offsets_count - 1,
+        NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, 0,
+    )  # fmt: skip
+    _CRC.pack_into(data, CRC_POSITION, checksums.crc32c(memoryview(data)[CRC_COVERS_FROM:]))
+    return data
+
+
 def seal_message(out: memoryview, magic: int, offset: int, attributes: int, timestamp: int) -> None:
     """Write the header and CRC of one message of V0 or V1 whose key and value are already in place."""
     if magic > 0:

@@ -157,23 +157,32 @@ def _new_topic(
     return Topic(name, random_id(), partitions, config, replicas, frozenset(given))
 
 
-def create_planned_topic(manager: ReplicaManager, topic: Topic, *, level: int) -> Topic:
-    """Create a topic as `plan_topic` returned it, unless one of its name exists; return what exists then."""
+def create_planned_topic(
+    manager: ReplicaManager, topic: Topic, *, level: int, first_offsets: Sequence[int] = ()
+) -> Topic:
+    """Create a topic as `plan_topic` returned it, unless one of its name exists; return what exists then.
+
+    Args:
+        level: of the line in the log that tells the creation.
+        first_offsets: where each partition begins; 0 by default.
+    """
     with manager.locks.metadata():
         found = manager.metadata.topics.find(topic.name)
         if found is not None:
             return found
         manager.metadata.topics.ensure_may_be_named(topic.name)
-        _create_locked(manager, topic, level)
+        _create_locked(manager, topic, level, first_offsets)
         return topic
 
 
-def _create_locked(manager: ReplicaManager, topic: Topic, level: int) -> None:
+def _create_locked(
+    manager: ReplicaManager, topic: Topic, level: int, first_offsets: Sequence[int] = ()
+) -> None:
     """Create a topic whose name no other has, and tell it in the log; internal topics are not told."""
     with manager.writing():
         manager.deletions.continue_locked()
         manager.deletions.ensure_name_is_free_locked(topic.name)
-        _write_locked(manager, topic)
+        _write_locked(manager, topic, first_offsets)
     if not topic.name.startswith(INTERNAL_PREFIX):
         logger.log(
             level,
@@ -185,8 +194,8 @@ def _create_locked(manager: ReplicaManager, topic: Topic, level: int) -> None:
         )
 
 
-def _write_locked(manager: ReplicaManager, topic: Topic) -> None:
-    _make_logs(manager, topic, range(topic.partitions))
+def _write_locked(manager: ReplicaManager, topic: Topic, first_offsets: Sequence[int] = ()) -> None:
+    _make_logs(manager, topic, range(topic.partitions), first_offsets)
     manager.metadata.topics.write(topic)
 
 
@@ -357,8 +366,10 @@ def _assign(
     )
 
 
-def _make_logs(manager: ReplicaManager, topic: Topic, partitions: range) -> None:
-    """Create the empty logs of a topic's new partitions, flushed to disk.
+def _make_logs(
+    manager: ReplicaManager, topic: Topic, partitions: range, first_offsets: Sequence[int] = ()
+) -> None:
+    """Create the empty logs of a topic's new partitions, flushed to disk; they begin at 0 by default.
 
     What an interrupted attempt has left is removed: that is always empty.
 
@@ -376,7 +387,8 @@ def _make_logs(manager: ReplicaManager, topic: Topic, partitions: range) -> None
         for node_id in topic.replicas_of(number):
             directory = cluster_file.log_directory(topic_partition, node_id)
             log = PartitionLog(manager.files, directory, topic_partition, topic.known_config)
-            unflushed += log.create_unflushed(topic.topic_id)
+            first_offset = first_offsets[number] if first_offsets else 0
+            unflushed += log.create_unflushed(topic.topic_id, first_offset)
             nodes.add(node_id)
     _flush(manager, unflushed)
     manager.files.flush(dirs.all[node_id].path for node_id in sorted(nodes))
