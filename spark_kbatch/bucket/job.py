@@ -239,6 +239,12 @@ class BucketJob:
             entry = ledger.commit(propose, by=_author(staged))
             if entry is not None:
                 logger.info("committed entry %d of %s", entry.number, self.options.path)
+        if entry is not None and stretches and self.options.maintain_ms:
+            # Few jobs ask for it.
+            from spark_kbatch.bucket.maintenance import merge_within  # noqa: PLC0415
+
+            options = self.options
+            merge_within(options.path, options.store, options.maintain_ms, [*stretches])
 
     def _created(self, ledger: SharedLedger, staged: Sequence[BucketStaged]) -> dict[str, str]:
         """Create the planned topics that do not exist yet; return the id that each planned one has now.

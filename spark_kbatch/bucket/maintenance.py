@@ -5,6 +5,8 @@
     horizon     is moved, if an entry is old enough
     collect     all that nothing refers to any more is deleted
 
+Writers may do a little of it after their commits, as much of the merge as fits into `maintain.ms`.
+
 It can be stopped anywhere and run anywhere, also several times at once. A partition whose merge fails, because
 its topic is deleted or because someone else has merged it, is left for the next time.
 """
@@ -12,7 +14,7 @@ its topic is deleted or because someone else has merged it, is left for the next
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spark_kbatch.bucket.batch_stream import MissingObjectError
@@ -21,15 +23,20 @@ from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector
 from spark_kbatch.bucket.ledger import Timing
 from spark_kbatch.bucket.merging import RUN_EXTENTS, Merger, MergeRun
-from spark_kbatch.bucket.placement import Placements
+from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.retention import config_of, retained_from
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.urls import checked, ledger_at
-from spark_kbatch.errors import RefusedEntryError, UnknownTopicOrPartitionError
+from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.errors import KBatchError, RefusedEntryError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 logger = logging.getLogger(__name__)
+
+# What a merge is expected to take at first: of each extent a request, and its bytes twice.
+_EXTENT_MS = 10
+_BYTES_A_MS = 20_000
 
 
 class Merged(NamedTuple):
@@ -204,6 +211,50 @@ class Maintenance:
         if due is not None and not dry_run:
             self._collector.move_horizon(due)
         return self._collector.collect(time_ms, dry_run=dry_run, horizon=due)
+
+
+def merge_within(
+    url: str, options: StoreOptions, budget_ms: int, topic_ids: Iterable[str]
+) -> Merged:
+    """Merge what can be in a short time, after a commit, which stands whatever happens here.
+
+    A run that would take too long is cut. What fails is logged, and left for the next time.
+
+    Args:
+        url: of the bucket.
+        options: of the store that it is in.
+        budget_ms: how long it may take, about.
+        topic_ids: of the topics that are looked at.
+    """
+    deadline_ms, merged = monotonic_ms() + budget_ms, Merged()
+    try:
+        maintenance = Maintenance(url, options)
+        slowness = 1.0  # of the store, by what was expected of it
+        for run in maintenance.runs(topic_ids):
+            began_ms = monotonic_ms()
+            some = _within(run, (deadline_ms - began_ms) / slowness)
+            if some is None:
+                break
+            merged_now = maintenance.merge([some])
+            slowness = max((monotonic_ms() - began_ms) / _expected_ms(some.extents), 0.1)
+            merged = Merged(*map(sum, zip(merged, merged_now, strict=True)))
+    except KBatchError as error:
+        logger.info("small objects of %s are left for the next time: %s", url, error)
+    return merged
+
+
+def _within(run: MergeRun, left_ms: float) -> MergeRun | None:
+    """Return as much of a run as can be merged in a time; None if that is too little to be worth it."""
+    extents = run.extents
+    while _expected_ms(extents) > left_ms:
+        extents = extents[: len(extents) // 2]
+        if len(extents) < RUN_EXTENTS // 2:
+            return None
+    return run._replace(extents=extents)
+
+
+def _expected_ms(extents: Sequence[PlacedExtent]) -> float:
+    return sum(_EXTENT_MS + one.extent.size_in_bytes / _BYTES_A_MS for one in extents)
 
 
 def _still_to_move(state: LedgerState, starts: StartOffsetsByTopic) -> StartOffsets | None:

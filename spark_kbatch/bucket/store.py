@@ -83,7 +83,7 @@ class BucketStore(OwnSource):
             ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
             CorruptLedgerError, UnsupportedLedgerError: its ledger cannot be read.
         """
-        self.address = checked(url)
+        self.address, self._options = checked(url), options
         place = objects_at(self.address, options, create=create)
         found = read_cluster(place)
         if found is None and create:
@@ -244,13 +244,23 @@ class BucketStore(OwnSource):
         chosen = parse_producer_options(config, options, own)
         return Producer(
             chosen,
-            BucketTransport(self._ledger),
+            BucketTransport(self._ledger, self._maintain(chosen.maintain_ms)),
             self._finder(create=chosen.auto_create_topics_enable),
             now_ms,
             # Without a counter, which all would have to write: of so many, no two are the same.
             new_producer_id=lambda: self._ledger.rng.randrange(LONG_MAX),
             takes_runs=True,
         )
+
+    def _maintain(self, budget_ms: int) -> Callable[[Iterable[str]], object] | None:
+        """Return what merges for a short while; None if no time is given."""
+
+        def maintain(topic_ids: Iterable[str]) -> None:
+            from spark_kbatch.bucket.maintenance import merge_within  # noqa: PLC0415  seldom needed
+
+            merge_within(self.address, self._options, budget_ms, topic_ids)
+
+        return maintain if budget_ms else None
 
     def _finder(self, *, create: bool) -> Callable[[str], Topic]:
         known: dict[str, Topic] = {}  # which are not created again once they are deleted

@@ -7,15 +7,19 @@
 What a partition's check refuses is answered with its error; the others are written. A run that the ledger has
 already, as an earlier answer was lost, is answered with its offsets: sequences are in entries, so it does not matter
 which process wrote them.
+
+Now and then, after as many entries as make a merge worth it, another thread merges for a short while.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.bucket.entries import Content, LedgerCommit, ProducedBatch
 from spark_kbatch.bucket.extents import Stretch
+from spark_kbatch.bucket.merging import RUN_EXTENTS
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.staging import DataObjects, StagedExtents, stretch_of
 from spark_kbatch.bucket.state import LedgerState, ProducerHead, RememberedBatch
@@ -35,6 +39,8 @@ from spark_kbatch.record.header import (
     unpack,
 )
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
+
+Maintain: TypeAlias = Callable[[Iterable[str]], object]
 
 _WRITER = "producer"  # as which entries name it
 
@@ -72,8 +78,16 @@ class _RunToWrite(NamedTuple):
 class BucketTransport:
     """Transport of a plain producer; it takes runs."""
 
-    def __init__(self, ledger: SharedLedger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: SharedLedger, maintain: Maintain | None = None) -> None:
+        """Set up.
+
+        Args:
+            ledger: of the cluster.
+            maintain: called in a thread of its own, with the ids of topics, after each RUN_EXTENTS entries.
+        """
+        self._ledger, self._maintain = ledger, maintain
+        self._written, self._entries = set[str](), 0  # since it was called last: topic ids, entries
+        self._maintaining: threading.Thread | None = None
 
     def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         """Write the batches of a request by one entry; each partition gets an answer of its own.
@@ -129,7 +143,23 @@ class BucketTransport:
                 answer[run.topic_partition] = found
             return LedgerCommit(stretches, produced=tuple(produced)) if stretches else None
 
-        self._ledger.commit(propose, by=_WRITER, timeout_ms=timeout_ms)
+        if self._ledger.commit(propose, by=_WRITER, timeout_ms=timeout_ms) is not None:
+            self._maybe_maintain(runs)
+
+    def _maybe_maintain(self, runs: Sequence[_RunToWrite]) -> None:
+        if self._maintain is None:
+            return
+        self._written.update(run.topic_id for run in runs)
+        self._entries += 1
+        is_busy = self._maintaining is not None and self._maintaining.is_alive()
+        if self._entries < RUN_EXTENTS or is_busy:
+            return
+        written, self._written, self._entries = self._written, set(), 0
+        # The process ends after the thread, which no one else waits for.
+        self._maintaining = threading.Thread(
+            target=self._maintain, args=(written,), name="kbatch-maintain"
+        )
+        self._maintaining.start()
 
 
 def _runs(batches: Sequence[ProduceBatch]) -> Iterator[_RunToWrite]:

@@ -32,7 +32,7 @@ def cluster(objects: AgingObjects) -> Iterator[Cluster]:
 
 def send(cluster: Cluster, *sent: str, topic: str = "events", time_ms: int | None = None) -> None:
     """Send records, each by an entry and an object of its own."""
-    with cluster.producer(linger_ms=0) as producer:
+    with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
         for value in sent:
             producer.send(topic, value, partition=0, timestamp=time_ms).result()
 

@@ -31,7 +31,7 @@ def cluster(objects: MemoryObjects) -> Cluster:
 
 def send(cluster: Cluster, *sent: str, partition: int = 0) -> None:
     """Send records, each by an entry and an object of its own; the first one is entry 2."""
-    with cluster.producer(linger_ms=0) as producer:
+    with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
         for value in sent:
             producer.send("events", value, partition=partition).result()
 

@@ -78,7 +78,7 @@ def test_maintenance_by_spark_merges_what_many_small_commits_wrote(
 ) -> None:
     with spark_kbatch.open(url, create=True) as cluster:
         cluster.create_topic("events", partitions=2)
-        with cluster.producer(linger_ms=0) as producer:
+        with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
             for at in range(220):
                 producer.send("events", f"{at:03d}", partition=at % 2).result()
     sent = [f"{at:03d}" for at in range(220)]

@@ -1,0 +1,219 @@
+"""A mirror that keeps offsets and ids: folders become buckets and back, and streams go on with their checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import spark_kbatch
+from spark_kbatch import Cluster
+from spark_kbatch.cli.main import cli
+from spark_kbatch.errors import ConfigError, DataLossError
+from tests.support import builders, reference
+from tests.support.broker_dirs import a_batch, a_partition
+from tests.support.bucket_objects import a_url
+from tests.support.log_histories import data_batch, marker_batch
+from tests.support.stream_queries import Query
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Cluster:
+    """Return a cluster in a folder, whose first records are deleted."""
+    cluster = builders.a_cluster(tmp_path / "folder", topics={"events": 2})
+    write(cluster)
+    cluster.alter_topic(
+        "events", {"retention.ms": 123_456_789_000_000, "max.message.bytes": 7_000_000}
+    )
+    cluster.delete_records({("events", 0): 4})
+    return cluster
+
+
+def write(cluster: Cluster) -> None:
+    """Append two batches to each partition."""
+    for seed in range(2):
+        for partition in range(2):
+            batch = builders.batch(n=3 + partition, seed=seed, compression="zstd")
+            builders.append_records(cluster, {("events", partition): batch})
+
+
+def send(cluster: Cluster, *values: str) -> None:
+    with cluster.producer() as producer:
+        for value in values:
+            producer.send("events", value, partition=0).result()
+
+
+def moved(source: object, target: object, *words: str) -> str:
+    """Mirror by the command, and return what it said."""
+    words = ("mirror", str(source), str(target), "events", "--keep-offsets", *words)
+    result = CliRunner().invoke(cli, words, prog_name="kbatch")
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def refused(source: object, target: object, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        spark_kbatch.mirror(str(source), str(target), "events", keep_offsets=True)
+
+
+def edges(cluster: Cluster) -> list[tuple[int, int]]:
+    rows = cluster.describe(["events"])
+    return [(row.offsets.log_start_offset, row.offsets.log_end_offset) for row in rows]
+
+
+def ensure_same(cluster: Cluster, other: Cluster) -> None:
+    """Check that two clusters have the same topic with the same records at the same offsets."""
+    assert builders.contents(other) == builders.contents(cluster)
+    mine, theirs = cluster.topic("events"), other.topic("events")
+    assert (theirs.topic_id, theirs.partitions) == (mine.topic_id, mine.partitions)
+    assert theirs.config == mine.config
+    assert edges(other) == edges(cluster)
+
+
+def test_a_folder_becomes_a_bucket_and_a_folder_again(folder: Cluster, tmp_path: Path) -> None:
+    url = a_url()
+    moved(folder.path, url)
+    with spark_kbatch.open(url) as bucket:
+        assert edges(bucket) == [(4, 6), (0, 8)]
+        ensure_same(folder, bucket)
+        send(bucket, "a", "b")
+
+        moved(url, tmp_path / "back")
+
+        back = Cluster(tmp_path / "back")
+        ensure_same(bucket, back)
+    send(back, "c")
+    assert edges(back) == [(4, 9), (0, 8)]
+    assert not any(report.found or report.damaged for report in back.verify())
+
+
+def test_what_comes_later_is_copied_to_its_offsets(folder: Cluster) -> None:
+    url = a_url()
+    moved(folder.path, url)
+    write(folder)
+    moved(folder.path, url)
+
+    with spark_kbatch.open(url) as bucket:
+        ensure_same(folder, bucket)
+    assert "Copied 0 records" in moved(folder.path, url)
+
+
+def test_empty_partitions_begin_where_they_did(folder: Cluster, tmp_path: Path) -> None:
+    folder.delete_records({("events", 0): -1, ("events", 1): -1})
+    url = a_url()
+    moved(folder.path, url)
+    moved(url, tmp_path / "back")
+
+    back = Cluster(tmp_path / "back")
+    assert edges(back) == [(6, 6), (8, 8)]
+    ensure_same(folder, back)
+    send(back, "a")
+    assert [row.offset for row in builders.read_records(back, "events", partitions=[0])] == [6]
+
+
+@pytest.mark.parametrize("into", ["bucket", "folder"])
+def test_a_stream_goes_on_with_its_checkpoint(folder: Cluster, tmp_path: Path, into: str) -> None:
+    query = Query(folder._store, subscribe="events")
+    assert query.batch() == {"events-0": (4, 6), "events-1": (0, 8)}
+    target = a_url() if into == "bucket" else str(tmp_path / "target")
+    moved(folder.path, target)
+
+    with spark_kbatch.open(target) as cluster:
+        query.topics = cluster._store
+        assert query.restart(path=target).batch() is None
+        send(cluster, "a", "b", "c")
+        assert query.batch() == {"events-0": (6, 9)}
+        query.restart()
+        assert query.batch() is None
+
+
+def test_a_stream_stops_after_a_mirror_that_does_not_keep_offsets(folder: Cluster) -> None:
+    query = Query(folder._store, subscribe="events")
+    query.batch()
+    url = a_url()
+    spark_kbatch.mirror(folder.path, url, "events")
+
+    with spark_kbatch.open(url) as bucket:
+        query.topics = bucket._store
+        query.restart()
+        with pytest.raises(DataLossError):
+            query.batch()
+
+
+@pytest.mark.parametrize("into", ["bucket", "folder"])
+def test_offsets_without_records_stay_without(tmp_path: Path, into: str) -> None:
+    held = [
+        data_batch(base_offset=5, n=3, producer_id=1, transactional=True),
+        data_batch(base_offset=8, n=2, producer_id=2, transactional=True),
+        marker_batch(base_offset=10, producer_id=1, abort=True),
+        marker_batch(base_offset=11, producer_id=2, abort=False),
+        a_batch(12, 14, 17),
+        reference.encode_messages([reference.Record(20, 7, b"k", b"v")], magic=1, codec=1),
+        data_batch(base_offset=30, n=1),
+        marker_batch(base_offset=31, producer_id=4, abort=False),
+    ]
+    a_partition(tmp_path / "broker" / "events-0", {5: held}, index=False)
+    target = a_url() if into == "bucket" else str(tmp_path / "target")
+
+    moved(tmp_path / "broker", target, "--unit-bytes", "1")
+
+    with spark_kbatch.open(target) as cluster:
+        found = builders.read_records(cluster, "events")
+        assert [record.offset for record in found] == [8, 9, 12, 14, 17, 20, 30]
+        assert [(record.value or b"")[:8] for record in found[2:6]] == [
+            b"value 12", b"value 14", b"value 17", b"v",
+        ]  # fmt: skip
+        assert edges(cluster) == [(5, 32)]
+        assert [one.offset for one in builders.read_records(cluster, "events", start=18)] == [
+            20,
+            30,
+        ]
+        assert not any(report.found or report.damaged for report in cluster.verify())
+        send(cluster, "more")
+        assert builders.read_records(cluster, "events")[-1].offset == 32
+
+
+def test_a_topic_with_another_id_is_refused(folder: Cluster) -> None:
+    url = a_url()
+    with spark_kbatch.open(url, create=True) as bucket:
+        bucket.create_topic("events", 2)
+
+    refused(folder.path, url, "keeps ids too")
+
+
+def test_a_target_that_someone_else_writes_to_is_refused(folder: Cluster) -> None:
+    url = a_url()
+    moved(folder.path, url)
+    with spark_kbatch.open(url) as bucket:
+        send(bucket, "a")
+
+    refused(folder.path, url, "events-0 of .* ends at 7, and was copied up to 6")
+
+
+def test_a_mirror_that_died_before_its_first_records_goes_on(
+    folder: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = a_url()
+    with monkeypatch.context() as failing:
+        failing.setattr("spark_kbatch.mirroring.into_bucket.BucketTarget.commit", _die)
+        with pytest.raises(KeyboardInterrupt):
+            spark_kbatch.mirror(folder.path, url, "events", keep_offsets=True)
+    folder.delete_records({("events", 0): 5})  # the target begins at 4
+
+    moved(folder.path, url)
+
+    with spark_kbatch.open(url) as bucket:
+        assert builders.contents(bucket) == builders.contents(folder)
+        assert edges(bucket) == [(4, 6), (0, 8)]
+
+
+def _die(*_given: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_progress_names_what_was_copied(folder: Cluster) -> None:
+    url = a_url()
+    row = json.loads(moved(folder.path, url, "--json"))
+    assert (row["records"], row["topics_created"]) == (10, ["events"])
