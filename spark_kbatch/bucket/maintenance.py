@@ -232,7 +232,7 @@ def merge_within(
         slowness = 1.0  # of the store, by what was expected of it
         for run in maintenance.runs(topic_ids):
             began_ms = monotonic_ms()
-            some = _within(run, (deadline_ms - began_ms) / slowness)
+            some = within(run, (deadline_ms - began_ms) / slowness)
             if some is None:
                 break
             merged_now = maintenance.merge([some])
@@ -243,7 +243,7 @@ def merge_within(
     return merged
 
 
-def _within(run: MergeRun, left_ms: float) -> MergeRun | None:
+def within(run: MergeRun, left_ms: float) -> MergeRun | None:
     """Return as much of a run as can be merged in a time; None if that is too little to be worth it."""
     extents = run.extents
     while _expected_ms(extents) > left_ms:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
+from spark_kbatch.bucket import maintenance as maintaining
 from spark_kbatch.bucket import merging, reading
 from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptRecordError
+from tests.support.bucket_jobs import commit_batch
 from tests.support.bucket_objects import AgingObjects, Died, a_bucket, opened_again, values
 from tests.support.long_use import DAY_MS, PARTITIONS, RECORDS, Day, LongUse
 
@@ -198,6 +201,77 @@ def test_a_reader_of_many_pieces_warns_once_and_names_the_command(
     (message,) = caplog.messages
     assert "topic 'events' is in 6 pieces" in message
     assert f"`kbatch maintain {cluster._store.address}`" in message
+
+
+# After commits.
+
+
+def wait_for_merges() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "kbatch-maintain":
+            thread.join(60)
+
+
+def produce(cluster: Cluster, count: int, **options: int) -> None:
+    with cluster.producer(linger_ms=0, **options) as producer:
+        for value in numbered(count):
+            producer.send("events", value, partition=0).result()
+    wait_for_merges()
+
+
+def test_a_producer_merges_after_each_hundred_commits(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    produce(cluster, 99)
+    assert objects.names_of("segments") == []
+    produce(cluster, 105, maintain_ms=60_000)
+
+    (segment,) = objects.names_of("segments")
+    assert segment
+    assert [*values(opened_again(cluster))] == [*numbered(99), *numbered(105)]
+
+
+def test_a_producer_without_time_to_maintain_merges_nothing(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    produce(cluster, 105, maintain_ms=0)
+
+    assert objects.names_of("segments") == []
+
+
+def test_a_job_merges_after_its_commit_if_it_has_time_for_it(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    send(cluster, *numbered(110))
+    url = str(cluster._store.address)
+
+    commit_batch(url, [["a"]])
+    assert objects.names_of("segments") == []
+    commit_batch(url, [["b"]], maintain_ms=60_000)
+
+    assert len(objects.names_of("segments")) == 1
+    assert [*values(opened_again(cluster))] == [*numbered(110), "a", "b"]
+
+
+def test_a_job_whose_merge_fails_is_committed(cluster: Cluster, objects: AgingObjects) -> None:
+    send(cluster, *numbered(100))
+    name = objects.names_of("data")[0]
+    objects.put(name, b"?" * len(objects.content(name)))
+
+    commit_batch(str(cluster._store.address), [["a"]], maintain_ms=60_000)
+
+    assert objects.names_of("segments") == []
+    assert [*values(opened_again(cluster), partitions=[0], start=100)] == ["a"]
+
+
+def test_only_what_fits_into_the_time_is_merged() -> None:
+    run = MergeRun("t", 0, tuple(placed(10 * at, size=100) for at in range(400)))
+
+    def extents_within(left_ms: float) -> int | None:
+        found = maintaining.within(run, left_ms)
+        return None if found is None else len(found.extents)
+
+    assert [extents_within(ms) for ms in (10_000, 2100, 600, 100)] == [400, 200, 50, None]
 
 
 # Erasure.

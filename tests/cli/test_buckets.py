@@ -84,7 +84,10 @@ def test_maintain_merges_and_tells_what_it_does(url: str) -> None:
     done("produce", url, "events", stdin="a\nb\n")
     assert done("maintain", url) == "Nothing to do.\n"
 
-    with spark_kbatch.open(url) as cluster, cluster.producer(linger_ms=0, maintain_ms=0) as producer:
+    with (
+        spark_kbatch.open(url) as cluster,
+        cluster.producer(linger_ms=0, maintain_ms=0) as producer,
+    ):
         for at in range(120):
             producer.send("events", f"{at}").result()
     looked = done("maintain", url, "--dry-run")
@@ -131,7 +134,10 @@ def test_maintain_refuses_what_is_no_bucket(tmp_path: Path) -> None:
 def test_verify_finds_what_is_damaged_or_gone(tmp_path: Path) -> None:
     url = f"file+bucket://{tmp_path}/bucket"
     done("create-topic", url, "events", "--partitions", "2")
-    with spark_kbatch.open(url) as cluster, cluster.producer(linger_ms=0, maintain_ms=0) as producer:
+    with (
+        spark_kbatch.open(url) as cluster,
+        cluster.producer(linger_ms=0, maintain_ms=0) as producer,
+    ):
         for at in range(6):
             producer.send("events", f"{at}", partition=at % 2).result()
     assert done("verify", url) == "2 partitions checked: none with faults.\n"
@@ -153,7 +159,10 @@ def test_verify_finds_what_is_damaged_or_gone(tmp_path: Path) -> None:
 
 def test_describe_shows_what_is_read_and_what_waits(url: str) -> None:
     done("create-topic", url, "events", "--partitions", "2")
-    with spark_kbatch.open(url) as cluster, cluster.producer(linger_ms=0, maintain_ms=0) as producer:
+    with (
+        spark_kbatch.open(url) as cluster,
+        cluster.producer(linger_ms=0, maintain_ms=0) as producer,
+    ):
         for at in range(120):
             producer.send("events", f"{at}", partition=0).result()
     shown = dict(line.split(maxsplit=1) for line in done("describe", url).splitlines()[:6])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import spark_kbatch
+from spark_kbatch.bucket.maintenance import Maintenance
 from tests.support.frames import load, values
 
 pytestmark = pytest.mark.spark
@@ -71,6 +72,35 @@ def test_a_stream_reads_from_a_bucket_and_writes_to_it_once(
         (tmp_path / "checkpoint" / "commits" / name).unlink()
     assert run().exception() is None
     assert values(spark, url, "copies") == [*"abcdef"]
+
+
+def test_spark_reads_the_same_rows_before_during_and_after_a_merge(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    with spark_kbatch.open(url, create=True) as cluster:
+        cluster.create_topic("events", partitions=2)
+        with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
+            for at in range(12):
+                producer.send("events", f"{at:02d}", partition=at % 2).result()
+    columns = ("partition", "offset", "value", "timestamp")
+    loaded = load(spark, url, subscribe="events").select(*columns)
+    before = sorted(loaded.collect())
+    streamed = []
+
+    def take(rows: DataFrame, number: int) -> None:
+        streamed.extend(rows.select(*columns).collect())
+        if number == 0:
+            maintenance = Maintenance(url)
+            assert maintenance.merge(maintenance.runs(run_extents=6)).segments == 2
+
+    source = spark.readStream.format("kbatch").option("subscribe", "events")
+    source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 8)
+    query = source.load(url).writeStream.foreachBatch(take)
+    query = query.option("checkpointLocation", str(tmp_path / "merged")).trigger(availableNow=True)
+    query.start().awaitTermination()
+
+    assert sorted(streamed) == sorted(loaded.collect()) == before
+    assert len(before) == 12
 
 
 def test_maintenance_by_spark_merges_what_many_small_commits_wrote(

@@ -19,6 +19,8 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, TopicConfig, TopicPartition
+from spark_kbatch.bucket.maintenance import Maintenance
+from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
@@ -49,6 +51,23 @@ def in_a_bucket(path: Path) -> AbstractContextManager[Cluster]:
 
 
 @contextmanager
+def in_a_merged_bucket(path: Path) -> Iterator[Cluster]:
+    """Open a bucket in which whatever was committed is merged at once."""
+    url, real = f"file+bucket://{path / 'bucket'}", SharedLedger.commit
+
+    def commit(ledger: SharedLedger, *given: Any, **named: Any) -> Any:
+        entry = real(ledger, *given, **named)
+        maintenance = Maintenance(url)
+        maintenance.merge(maintenance.runs(run_extents=2))
+        return entry
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SharedLedger, "commit", commit)
+        with in_a_bucket(path) as cluster:
+            yield cluster
+
+
+@contextmanager
 def a_real_cluster(path: Path) -> Iterator[Cluster]:
     with (
         a_folder(path) as folder,
@@ -63,6 +82,7 @@ PLACES: dict[str, Place] = {
     "real cluster": a_real_cluster,
     "memory": in_memory,
     "bucket": in_a_bucket,
+    "bucket that is merged": in_a_merged_bucket,
 }
 
 
