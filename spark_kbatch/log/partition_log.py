@@ -68,6 +68,7 @@ from spark_kbatch.log.state import (
     both_slots,
     empty_state,
     flush_state,
+    is_of_new_log,
     read_slots,
     read_state,
     valid_slots,
@@ -650,7 +651,8 @@ def _warn_without_epochs(directory: Path, error: str) -> None:
 def holds_records(files: Files, directory: Path) -> bool:
     """Return True if the log in a partition's directory holds, or once held, any batches.
 
-    An interrupted creation leaves neither a byte in a .log file nor a state with a log end above 0.
+    An interrupted creation leaves neither a byte in a .log file nor a state that was written since; a log that begins
+    elsewhere than at 0 ends there.
     """
     if not files.is_dir(directory):
         return False
@@ -658,6 +660,9 @@ def holds_records(files: Files, directory: Path) -> bool:
         logs = (name for name in files.list(directory) if base_offset_of(name) is not None)
         if any(files.size(directory / name) for name in logs):
             return True
-        return any(state.log_end_offset > 0 for state in valid_slots(files, directory))
+        return any(
+            state.log_end_offset > 0 and not is_of_new_log(state)
+            for state in valid_slots(files, directory)
+        )
     except FileNotFoundError:  # no state, or the directory was removed meanwhile
         return False

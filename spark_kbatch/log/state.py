@@ -128,6 +128,11 @@ def empty_state(first_offset: int = 0) -> LogState:
     )
 
 
+def is_of_new_log(state: LogState) -> bool:
+    """Return True if a state may be the one that a log was created with, in either slot."""
+    return state.sequence <= 1 and state.log_start_offset == state.log_end_offset
+
+
 def pack(state: LogState) -> bytes:
     """Return the bytes of one slot of `kbatch.state`."""
     body = _SLOT.pack(_MAGIC, _VERSION, *state)

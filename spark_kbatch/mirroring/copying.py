@@ -402,12 +402,13 @@ class Mirror:
         self._target.send(topic_partition, found)
         self._unit_topics.add(topic_partition.topic)
         size, kept = sum(len(one.data) for one in found), sum(one.is_kept for one in found)
+        encoded = sum(one.records_count > 0 for one in found) - kept
         self._unit_bytes += size
         self._done = self._done._replace(
             records_count=self._done.records_count + sum(one.records_count for one in found),
             size_in_bytes=self._done.size_in_bytes + size,
             batches_kept=self._done.batches_kept + kept,
-            batches_encoded=self._done.batches_encoded + len(found) - kept,
+            batches_encoded=self._done.batches_encoded + encoded,
         )
 
     def _skip_lost(self, topic_partition: TopicPartition, error: OffsetOutOfRangeError) -> None:

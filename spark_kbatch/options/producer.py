@@ -58,7 +58,7 @@ class ProducerConfig:
     partitioner_adaptive_partitioning_enable: bool = option("partitioner.adaptive.partitioning.enable", kinds.BOOLEAN, True, "Whether records without a key prefer partitions with fewer waiting batches.")
     auto_create_topics_enable: bool = option("auto.create.topics.enable", kinds.BOOLEAN, True, "Whether a topic that does not exist is created, with one partition, when a record is sent to it; for clusters in a folder. A topic that is deleted while the producer runs is not created again.")
     flush: bool = option("flush", kinds.BOOLEAN, True, "Whether a batch is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose acknowledged records.")
-    maintain_ms: int = option("maintain.ms", kinds.number(0, LONG_MAX), 2000, "In a bucket: how long to merge small objects of the topics that were written to, after each 100 commits of this producer; it goes on meanwhile. With 0, `kbatch maintain` alone does that.")
+    maintain_ms: int = option("maintain.ms", kinds.number(0, LONG_MAX), 2000, "In a bucket: how long to merge small objects of the topics that were written to, after each 100 commits of this producer; it goes on meanwhile. With 0, `kbatch maintain` alone does that. Ignored elsewhere.")
     # fmt: on
 
 

@@ -174,7 +174,7 @@ class WriteOptions:
     flush: bool = option("flush", kinds.BOOLEAN, True, "Whether a commit is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose the last commits.")
     staging_retention_ms: int = option("staging.retention.ms", kinds.number(60_000, LONG_MAX), STAGING_RETENTION_MS, "How long a job's staged files may go without a write before the job counts as dead and the next commit deletes them. Set it higher than the longest time in which no task of a job writes.")
     commits_retention_bytes: int = option("commits.retention.bytes", kinds.number(-1, LONG_MAX), COMMITS_RETENTION_BYTES, "About how large `__commits`, the history of commits, may grow before its oldest commits are deleted; -1 keeps all. A commit takes 300 bytes, and 8 for each partition of its topics.")
-    maintain_ms: int = option("maintain.ms", kinds.number(0, LONG_MAX), 0, "In a bucket: how long a commit may take to merge small objects of the topics that it wrote to, after it is visible. With 0, `kbatch maintain` alone does that.")
+    maintain_ms: int = option("maintain.ms", kinds.number(0, LONG_MAX), 0, "In a bucket: how long a commit may take to merge small objects of the topics that it wrote to, after it is visible. With 0, `kbatch maintain` alone does that. Ignored elsewhere.")
     txn_app_id: str | None = option("txnAppId", kinds.OptionKind(_txn_app_id, "1 to 1000 characters"), None, "With `txnVersion`, makes a batch write idempotent: a unique name of the application, such as a query and one of its sinks, that writes each version once.")
     transactional_id_expiration_ms: int | None = option("transactional.id.expiration.ms", kinds.number(1, LONG_MAX), None, "How long a stream, or a `txnAppId`, is remembered after its last commit; a retry after that is written again. Not set, each is remembered for good, in about 100 bytes.")
     txn_version: int | None = option("txnVersion", kinds.number(0, LONG_MAX), None, "Version of this write; must increase. A write whose version is not above the last one committed for its `txnAppId` is skipped as a duplicate, with a warning. Batch writes only.")
@@ -216,7 +216,7 @@ WRITE_OPTIONS = table_of(WriteOptions, "a write")
 # Options that mean something in a folder alone.
 EMBEDDED_WRITE_KEYS = (
     "auto.create.topics.enable", "log.dirs", "adopt.min.bytes", "overwrite.delete.delay.ms", "flush", "staging.retention.ms",
-    "commits.retention.bytes", "maintain.ms", "txnAppId", "txnVersion", "transactional.id.expiration.ms",
+    "commits.retention.bytes", "txnAppId", "txnVersion", "transactional.id.expiration.ms",
 )  # fmt: skip
 # Keys of Kafka's producer that mean something with a real cluster alone; as in Spark's connector they need
 # the prefix.

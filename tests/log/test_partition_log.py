@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spark_kbatch import Cluster
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.append import LogAppender
-from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.log.segment import SegmentIndexer, segment_at
 from spark_kbatch.log.state import LogState, empty_state
 from spark_kbatch.model import OffsetRange, ReadRange, TopicPartition
@@ -52,6 +52,24 @@ def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> list[Record]:
         found += reference.decode_batches(bytes(read.data))
         offset = found[-1].offset + 1
     return found
+
+
+# Creating.
+
+
+def test_a_log_that_begins_elsewhere_holds_no_records_until_it_has_some(tmp_path: Path) -> None:
+    made = a_log(tmp_path)
+    log = PartitionLog(made.files, tmp_path / "events-7", TopicPartition("events", 7), TopicConfig())
+    log.create_unflushed("an-id", 41)
+
+    assert not holds_records(log.files, log.directory)
+    assert (log.state().log_start_offset, log.state().log_end_offset) == (41, 41)
+    ensure_sound(log)
+
+    append(log, a_batch([1, 2]))
+    assert holds_records(log.files, log.directory)
+    assert [record.offset for record in read_all(log)] == [41, 42]
+    ensure_sound(log)
 
 
 # Appending.

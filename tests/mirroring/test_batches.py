@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError, RecordTooLargeError
-from spark_kbatch.mirroring.batches import MirroredBatch, batches
+from spark_kbatch.mirroring.batches import MirroredBatch, batches, gap, in_place
 from spark_kbatch.model import AbortedTransaction, IsolationLevel, ReadRange, TopicPartition
 from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.record.header import LogRead, walk
@@ -278,3 +278,66 @@ def test_logs_of_real_brokers_are_mirrored_record_for_record(shared_data: Path) 
         encoded += sum(not batch.is_kept for batch in found)
     assert kept > 100
     assert encoded > 10
+
+
+# Where offsets are kept.
+
+
+def kept_in_place(
+    data: bytes,
+    *,
+    next_offset: int = 0,
+    start_offset: int = 0,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> tuple[list[Record], list[MirroredBatch]]:
+    """Return the records with the offsets that they get in a log that ends at `next_offset`, and the batches."""
+    found = [*in_place(TP, read_of(data, aborted), start_offset=start_offset, max_bytes=NO_LIMIT, next_offset=next_offset)]  # fmt: skip
+    result, offset = list[Record](), next_offset
+    for one in found:
+        header = read_header(bytes(one.data))
+        assert (header.base_offset, header.records_count) == (0, one.records_count)
+        assert one.offsets_count == header.last_offset_delta + 1
+        of_batch = decode_batches(bytes(one.data)) if one.records_count else []
+        result += [r._replace(offset=offset + r.offset) for r in of_batch]
+        offset += one.offsets_count
+    return result, found
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_with_gaps_is_copied_to_where_its_offsets_stay(codec: int) -> None:
+    source = reference.encode_batch(records(2, 3, 7), base_offset=0, codec=codec)
+
+    found, (batch,) = kept_in_place(source)
+
+    assert batch.is_kept
+    assert found == records(2, 3, 7)
+
+
+def test_gaps_between_batches_are_filled_by_batches_without_records() -> None:
+    source = reference.encode_batch(records(4, 5), base_offset=4) + reference.encode_batch(
+        records(9), base_offset=9
+    )
+
+    found, all_of_them = kept_in_place(source, next_offset=1)
+
+    assert found == records(4, 5, 9)
+    assert [(one.records_count, one.offsets_count) for one in all_of_them] == [
+        (0, 3), (2, 2), (0, 3), (1, 1),
+    ]  # fmt: skip
+
+
+def test_what_is_encoded_again_keeps_its_offsets_too() -> None:
+    source = reference.encode_batch(
+        records(2, 3, 7), base_offset=0, attributes_extra=LOG_APPEND_TIME
+    )
+
+    found, all_of_them = kept_in_place(source, next_offset=2, start_offset=3)
+
+    assert [one.offset for one in found] == [3, 7]
+    assert [one.offsets_count for one in all_of_them] == [1, 1, 3, 1]
+
+
+def test_a_gap_may_be_longer_than_a_batch_can_tell() -> None:
+    counts = [one.offsets_count for one in gap(7, 2**31 + 17)]
+
+    assert counts == [2**31 - 1, 11]
