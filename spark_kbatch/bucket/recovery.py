@@ -293,8 +293,8 @@ class _Lost:
             for number, head in enumerate(topic.partitions):
                 key = topic.topic_id, number
                 self._ends[key] = max(self._ends.get(key, 0), head.next_offset)
-        for query_id, head in later.queries.items():
-            self._micro_batches[query_id] = max(self._micro_batches.get(query_id, -1), head.number)
+        for query_id, query in later.queries.items():
+            self._micro_batches[query_id] = max(self._micro_batches.get(query_id, -1), query.number)
 
     def ranges(self) -> Iterator[LostRange]:
         """Yield the lost offsets of each partition."""
