@@ -62,8 +62,15 @@ STAGES = {
     "docs/bucket.md": """
 broker = write("broker", "readings").serve(port=0)
 STANDS_FOR["broker:9092"] = broker.bootstrap_servers
-for shown, folder in [("my-bucket/events", "bucket"), ("my-bucket/history", "history")]:
+write("my-cluster", "readings")
+for shown, folder in [
+    ("my-bucket/events", "bucket"),
+    ("my-bucket/history", "history"),
+    ("my-bucket/moved", "moved"),
+    ("my-replica/events", "replica"),
+]:
     STANDS_FOR[f"s3://{shown}"] = f"file+bucket://{Path(folder).absolute()}"
+write(STANDS_FOR["s3://my-replica/events"], "readings")
 """,
     "docs/broker-logs.md": """
 STANDS_FOR["/var/lib/kafka-logs"] = "kafka-logs"
@@ -78,6 +85,8 @@ write("PATH", "orders")
 write("SOURCE", "clicks")
 write("other", "readings")
 STANDS_FOR["/data/my-cluster"] = "PATH"
+STANDS_FOR["recover URL"] = f"recover file+bucket://{Path('replica').absolute()}"
+write(STANDS_FOR["recover URL"].partition(" ")[2], "readings")
 write_broker_dir("LOG_DIR", "readings", partitions=2)
 write_files()
 broker = write("broker", "readings")

@@ -94,7 +94,7 @@ class Shell:
             if not re.search(
                 "--yes|--dry-run", line
             ):  # a reader answers the question on a terminal
-                line = re.sub(r"^kbatch (delete-\w+|groups delete)", r"\g<0> --yes", line)
+                line = re.sub(r"^kbatch (delete-\w+|groups delete|recover)", r"\g<0> --yes", line)
             for shown, real in STANDS_FOR.items():
                 line = line.replace(shown, real)
             if line.startswith("kbatch serve ") or "--follow" in line:
