@@ -310,7 +310,7 @@ class Ledger:
         self._rest()
         while True:
             self._follow_until(deadline_ms)
-            self._ensure_may_write()
+            ensure_may_write(self.state)
             content = propose(self.state)
             if content is None:
                 return None
@@ -361,13 +361,6 @@ class Ledger:
                 self._pause(attempts)
             else:
                 return
-
-    def _ensure_may_write(self) -> None:
-        if self.state.format > FORMAT:
-            raise UnsupportedLedgerError(
-                names.LEDGER,
-                f"writers need format {self.state.format}, and this one knows {FORMAT}",
-            )
 
     def _ensure_in_time(self, deadline_ms: int, why: str) -> None:
         if self.timing.monotonic_ms() >= deadline_ms:
@@ -467,3 +460,15 @@ class Ledger:
             self._checkpoints.numbers(self._newest_checkpoint), default=NO_CHECKPOINT
         )
         return number - self._newest_checkpoint >= overdue
+
+
+def ensure_may_write(state: LedgerState) -> None:
+    """Check that this version may write after a state.
+
+    Raises:
+        UnsupportedLedgerError: writers need a later one.
+    """
+    if state.format > FORMAT:
+        raise UnsupportedLedgerError(
+            names.LEDGER, f"writers need format {state.format}, and this one knows {FORMAT}"
+        )

@@ -238,7 +238,7 @@ def merge_within(
             merged_now = maintenance.merge([some])
             slowness = max((monotonic_ms() - began_ms) / _expected_ms(some.extents), 0.1)
             merged = Merged(*map(sum, zip(merged, merged_now, strict=True)))
-    except KBatchError as error:
+    except (KBatchError, RuntimeError) as error:  # the latter where the process ends meanwhile
         logger.info("small objects of %s are left for the next time: %s", url, error)
     return merged
 

@@ -31,7 +31,7 @@ from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checking import faults
 from spark_kbatch.bucket.entries import NO_ENTRY, encode
 from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.ledger import Ledger, Timing, ensure_may_write
 from spark_kbatch.bucket.merging import Merger, MergeRun
 from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.place import cluster_id_at, read_cluster, replace_cluster
@@ -91,7 +91,13 @@ class BucketRepair:
     # The ledger.
 
     def ledger(self) -> LedgerReport:
-        """Repair the ledger and its checkpoints, and report it; raises as `Objects`."""
+        """Repair the ledger and its checkpoints, and report it; raises as `Objects`.
+
+        Raises:
+            UnsupportedLedgerError: writers need a later version.
+        """
+        if not self._dry_run:
+            ensure_may_write(self._state)
         if self._state.number == NO_ENTRY or self._why:
             self._damaged.append(
                 f"{self._why or 'there is no entry'}; {_LEFT}, and what came after it cannot be told: "

@@ -96,7 +96,7 @@ def _lost_line(lost: LostRange) -> str:
     start, last = lost.start_offset, lost.next_offset - 1
     line = f"{lost.topic_partition}: offsets {start} to {last} are lost"
     if lost.records_count and not lost.is_known:
-        return f"{line}, of which {counted(lost.records_count, 'record')} are told of."
+        return f"{line}; what is left of entries tells of {counted(lost.records_count, 'record')}."
     return f"{line}: {counted(lost.records_count, 'record')}." if lost.records_count else f"{line}."
 
 

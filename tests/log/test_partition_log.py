@@ -59,7 +59,9 @@ def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> list[Record]:
 
 def test_a_log_that_begins_elsewhere_holds_no_records_until_it_has_some(tmp_path: Path) -> None:
     made = a_log(tmp_path)
-    log = PartitionLog(made.files, tmp_path / "events-7", TopicPartition("events", 7), TopicConfig())
+    log = PartitionLog(
+        made.files, tmp_path / "events-7", TopicPartition("events", 7), TopicConfig()
+    )
     log.create_unflushed("an-id", 41)
 
     assert not holds_records(log.files, log.directory)
