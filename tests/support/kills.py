@@ -205,6 +205,9 @@ class Moment:
             time.sleep(min(0.01, max(0.0, end - time.monotonic())))
         return not over()
 
+    def end(self) -> None:
+        """Let go what waits for the moment to pass: nothing."""
+
     def _staged(self) -> str:
         """Return the newest transaction in which a task has made an attempt."""
         while True:
