@@ -25,8 +25,8 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #
 #     errors      every exception, as a tree
 #     model       values that cross rooms
-#     files       all file I/O; beside it: clock, meters, mutexes, stored_json (JSON read from disk, checked),
-#                 terminal (text made safe to print)
+#     files       all file I/O; beside it: clock, meters, mutexes, machine_files (what this machine
+#                 remembers), stored_json (JSON read from disk, checked), terminal (text made safe to print)
 #     options     each option once, with its default; checks of arguments
 #     kernels     compiled code: records, routing (row -> batch), messages of V0 and V1
 #     record      bytes <-> Arrow: the record batch

@@ -24,6 +24,7 @@ LAYERS = (
     {"errors", "meters"},
     {"stored_json"},
     {"files"},
+    {"machine_files"},
     {"options"},
     {"kernels"},
     {"record", "values"},
