@@ -6,7 +6,6 @@ import json
 import os
 import random
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,10 @@ import pytest
 import spark_kbatch
 from spark_kbatch.bucket import job as bucket_job
 from spark_kbatch.bucket.checkpoints import pack_heads
+from spark_kbatch.bucket.entries import Fence
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY, KNOWN_MAX, QUIET_MS
 from spark_kbatch.bucket.ledger_cache import LedgerCache, store_of
+from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.bucket.urls import ledger_at, place_in_memory
 from spark_kbatch.errors import ClusterReplacedError
@@ -57,13 +58,6 @@ def cold(url: str, objects: AllCounted) -> str:
 def file_of(folder: Path) -> Path:
     (found,) = folder.glob("*/*.json")
     return found
-
-
-def knows(url: str, cache: LedgerCache, **changes: int) -> None:
-    """Change what is remembered."""
-    known = cache.get(ledger_at(url).state.cluster_id)
-    assert known is not None
-    cache.put(known._replace(**changes))
 
 
 # Requests.
@@ -180,16 +174,14 @@ def test_too_many_entries_without_a_checkpoint_are_not_remembered(
     ledger = ledger_at(url)
     ledger._checkpoint_every = 10**9
     while ledger.state.number < number + 2 * KNOWN_MAX:
-        ledger.commit(lambda state: _growth(state))
+        ledger.commit(next_fence)
     assert ledger.known(0) is None
     BucketStore(url).follow()
     known = cache.get(cluster_id)
     assert known is None or len(known.entries) <= KNOWN_MAX
 
 
-def _growth(state):
-    from spark_kbatch.bucket.entries import Fence
-
+def next_fence(state: LedgerState) -> Fence:
     return Fence("f", state.fences.get("f", 0) + 1)
 
 
@@ -359,10 +351,10 @@ def test_what_leads_to_another_store_is_remembered_apart(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for what this machine remembers, alone."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    yield tmp_path
+    return tmp_path
 
 
 def test_files_of_a_real_store_are_the_users_own_and_have_no_secrets(machine: Path) -> None:
