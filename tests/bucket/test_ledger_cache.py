@@ -22,9 +22,9 @@ from spark_kbatch.bucket.urls import ledger_at, place_in_memory
 from spark_kbatch.errors import ClusterReplacedError
 from spark_kbatch.machine_files import digest_of
 from spark_kbatch.options.object_store import parse_store_options
-from tests.bucket.test_requests import COLD_OPEN_MAX, AllCounted
+from tests.bucket.test_requests import COLD_OPEN_MAX
 from tests.support.bucket_jobs import begun, commit_batch, commit_micro_batch, staged
-from tests.support.bucket_objects import a_bucket, values
+from tests.support.bucket_objects import AllCounted, a_bucket, values
 from tests.support.object_servers import KEY, SECRET, moto
 
 WARM = {"get cluster": 1, "get ledger": 1}
