@@ -250,10 +250,11 @@ class BucketJob:
             cache_at(options.path, options.store),
         )
         known = cache.get(cluster_id) if cache is not None else None
-        # The process that has just begun the commit's own job may have looked, a moment ago.
-        if known is None or not 0 <= now_ms() - known.followed_ms < _COMMIT_AGE_MAX_MS:
+        # Spark begins another job in the process of a commit, which has looked a moment ago.
+        is_followed = known is not None and 0 <= now_ms() - known.followed_ms < _COMMIT_AGE_MAX_MS
+        if not is_followed:
             ensure_cluster(place, cluster_id)
-        return SharedLedger(options.path, place, cluster_id, cache, known)
+        return SharedLedger(options.path, place, cluster_id, cache, known, is_followed=is_followed)
 
     def _created(self, ledger: SharedLedger, staged: Sequence[BucketStaged]) -> dict[str, str]:
         """Create the planned topics that do not exist yet; return the id that each planned one has now.

@@ -21,6 +21,7 @@ from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import ClosedError
 from spark_kbatch.model import LONG_MAX
 
+_NEVER_MS = -LONG_MAX
 _JOB_AGE_MAX_MS = 3_600_000  # of the state that a job may begin at: well below what is collected
 
 
@@ -42,6 +43,8 @@ class SharedLedger:
         cluster_id: str,
         cache: LedgerCache | None = None,
         known: KnownLedger | None = None,
+        *,
+        is_followed: bool = False,
     ) -> None:
         """Open the ledger; raises as `Ledger`.
 
@@ -51,13 +54,15 @@ class SharedLedger:
             cluster_id: of the cluster there.
             cache: where this machine remembers what the state is made of; None for nowhere.
             known: what it has there.
+            is_followed: whether that was the newest state a moment ago, by another process of the same job.
         """
         self.address, self._is_closed, self._asks = address, False, True
         self.rng = random.Random()
         timing = Timing(now_ms, monotonic_ms, sleep_ms, self.rng)
         self._lock = threading.RLock()  # guards all that follows; none is taken while it is held
         self._ledger = Ledger(place, cluster_id, timing, known)
-        self._followed_ms = monotonic_ms() - _age_ms(known)
+        is_old = known is not None and not is_followed
+        self._followed_ms = _NEVER_MS if is_old else monotonic_ms()
         self._cache = cache
         self._remembered: int | None = None  # the number of the state that is there by this process
         self._changes: dict[str, _TopicChanges] = {}  # by topic id
@@ -178,11 +183,3 @@ class SharedLedger:
         # Whoever created the cluster may have ended before it wrote the first entry.
         if self._ledger.state.number == NO_ENTRY:
             self._ledger.start(DEFAULT_LIMITS)
-
-
-def _age_ms(known: KnownLedger | None) -> int:
-    """Return how long ago the store was asked for a state; for long if that is not known."""
-    if known is None:
-        return 0  # it has just been opened
-    age_ms = now_ms() - known.followed_ms
-    return age_ms if age_ms >= 0 else LONG_MAX
