@@ -402,7 +402,8 @@ class Ledger:
             by: who writes, for people.
             timeout_ms: how long to try.
             is_followed: whether the state was followed a moment ago, so that to follow it again is not worth
-                a request: the entry is only written if the state was the last one.
+                a request: the entry is only written if the state was the last one, and what the state refuses
+                is tried again after the newest.
 
         Raises:
             CommitError: it was not written within the time.
@@ -414,28 +415,39 @@ class Ledger:
         entry_id, losses = names.random_id(timing.rng), 0
         self._rest()
         while True:
-            if losses or not is_followed:
+            if not is_followed:
                 self._follow_until(deadline_ms)
-            self._ensure_may_write()
-            content = propose(self.state)
-            if content is None:
+            try:
+                entry = self._proposed(propose, entry_id, by)
+            except KBatchError:
+                if not is_followed:
+                    raise
+                is_followed = False  # later entries may be what is missing
+                continue
+            if entry is None:
                 return None
-            state, now_ms = self.state, timing.now_ms()
-            entry = Entry(
-                state.number + 1, entry_id, state.entry_id, max(now_ms, state.time_ms), content, by
-            )
-            state.check(entry)
             if self._create(entry, deadline_ms):
                 break
-            losses += 1
+            losses, is_followed = losses + 1, False
             self._ensure_in_time(deadline_ms, f"{losses} other entries were first")
             longest_ms = self._round_trip_ms * min(losses, _LOSSES_MAX)
             timing.sleep_ms(timing.rng.random() * longest_ms)
-        state.apply(entry)
+        self.state.apply(entry)
         self._keep(encode(entry))
         # One's own entry proves nothing: it could be created where the cluster was removed.
         self._rest_until_ms = timing.monotonic_ms() + self._round_trip_ms if losses else 0
         self._look_after()
+        return entry
+
+    def _proposed(self, propose: Propose, entry_id: str, by: str) -> Entry | None:
+        """Return the next entry, which has been checked; None if nothing is to be written."""
+        self._ensure_may_write()
+        content, state = propose(self.state), self.state
+        if content is None:
+            return None
+        time_ms = max(self.timing.now_ms(), state.time_ms)
+        entry = Entry(state.number + 1, entry_id, state.entry_id, time_ms, content, by)
+        state.check(entry)
         return entry
 
     def start(self, limits: Mapping[str, int]) -> None:
