@@ -1,11 +1,11 @@
 """Any schedule of writers, readers and an adversary that share a bucket, over the product's own ledger and fold.
 
 Writers stage batches and commit them, as the micro-batches of a query or as jobs of their own, and try again in
-a new process after each crash and each error. New processes begin with what one of two machines knows, which may be
-old, or with nothing; and some commits do not ask what is new first. Two mirrors have one name. Readers read everything that comes. The adversary does whatever
-may happen to a ledger at any time: it moves the horizon and deletes what that allows, puts tombstones and takes
-checkpoints away, replaces data by merged data, moves start offsets, writes wrong hints, changes limits, creates
-and deletes topics.
+a new process after each crash and each error. New processes begin with what one of two machines knows, which may
+be old, or with nothing; and some commits do not ask what is new first. Two mirrors have one name. Readers read
+everything that comes. The adversary does whatever may happen to a ledger at any time: it moves the horizon and
+deletes what that allows, puts tombstones and takes checkpoints away, replaces data by merged data, moves start
+offsets, writes wrong hints, changes limits, creates and deletes topics.
 
 All the while:
 
