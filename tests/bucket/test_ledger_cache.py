@@ -12,6 +12,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.bucket import job as bucket_job
+from spark_kbatch.bucket import shared_ledger
 from spark_kbatch.bucket.checkpoints import pack_heads
 from spark_kbatch.bucket.entries import Fence
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY, KNOWN_MAX, QUIET_MS
@@ -24,10 +25,24 @@ from spark_kbatch.machine_files import digest_of
 from spark_kbatch.options.object_store import parse_store_options
 from tests.bucket.test_requests import COLD_OPEN_MAX
 from tests.support.bucket_jobs import begun, commit_batch, commit_micro_batch, staged
+from tests.support.bucket_ledgers import SetTime
 from tests.support.bucket_objects import AllCounted, a_bucket, values
 from tests.support.object_servers import KEY, SECRET, moto
 
 WARM = {"get cluster": 1, "get ledger": 1}
+
+
+@pytest.fixture(autouse=True)
+def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
+    """The clock of all processes."""
+    time = SetTime()
+    for module, name in (
+        (bucket_job, "now_ms"),
+        (shared_ledger, "now_ms"),
+        (shared_ledger, "monotonic_ms"),
+    ):
+        monkeypatch.setattr(module, name, lambda: int(time.now_ms))
+    return time
 
 
 @pytest.fixture
@@ -92,17 +107,29 @@ def test_the_commit_of_a_micro_batch_costs_two_gets_and_one_create(
 
 
 def test_the_commit_of_a_batch_job_costs_two_gets_and_one_create(
-    objects: AllCounted, url: str, monkeypatch: pytest.MonkeyPatch
+    objects: AllCounted, url: str, time: SetTime
 ) -> None:
     commit_batch(url, [["a"]])
     job = begun(url)
     messages = staged(job, ["b"])
     objects.taken()
-    monkeypatch.setattr(bucket_job, "_COMMIT_AGE_MAX_MS", 0)  # as after tasks that take long
+    time.now_ms += QUIET_MS // 2  # its tasks take long
 
     job.commit_batch(messages)
 
-    assert objects.taken() == {"get cluster": 1, "get ledger": 2, "create ledger": 1}
+    assert objects.taken() == {**WARM, "create ledger": 1}
+
+
+def test_after_a_minute_the_store_has_to_show_the_last_known_entry(
+    objects: AllCounted, url: str, time: SetTime
+) -> None:
+    commit_batch(url, [["a"]])
+    objects.taken()
+    time.now_ms += QUIET_MS
+
+    begun(url)
+
+    assert objects.taken() == {"get cluster": 1, "get ledger": 2, "get hint": 1}
 
 
 def test_a_stream_of_many_micro_batches_reads_no_checkpoint(objects: AllCounted, url: str) -> None:
@@ -277,7 +304,7 @@ def test_a_machine_that_can_remember_nothing_works(
 
 
 def test_a_new_cluster_at_the_place_is_not_taken_for_the_old_one(
-    objects: AllCounted, url: str, cache: LedgerCache, monkeypatch: pytest.MonkeyPatch
+    objects: AllCounted, url: str, cache: LedgerCache, time: SetTime
 ) -> None:
     commit_batch(url, [["old"]])
     job = begun(url)
@@ -290,6 +317,7 @@ def test_a_new_cluster_at_the_place_is_not_taken_for_the_old_one(
     with spark_kbatch.open(url) as cluster:
         assert [*values(cluster)] == []
     commit_batch(url, [["new"]])
+    time.now_ms += 2000
     with pytest.raises(ClusterReplacedError):
         job.commit_batch(messages)
     with spark_kbatch.open(url) as cluster:
@@ -306,10 +334,9 @@ def test_a_place_that_is_empty_again_has_no_cluster(
 
 
 def test_a_bucket_that_was_put_back_to_what_it_was_before_is_believed_and_not_the_file(
-    objects: AllCounted, written: tuple[str, list[str]], cache: LedgerCache
+    objects: AllCounted, written: tuple[str, list[str]], cache: LedgerCache, time: SetTime
 ) -> None:
     url, sent = written
-    cluster_id = ledger_at(url).state.cluster_id
     before = AllCounted()
     for one in [*objects.list("")]:
         data = objects.get(one.name)
@@ -318,9 +345,7 @@ def test_a_bucket_that_was_put_back_to_what_it_was_before_is_believed_and_not_th
     for value in ("lost", "lost, too"):
         commit_batch(url, [[value]])
     place_in_memory(url, before, cache)
-    known = cache.get(cluster_id)
-    assert known is not None
-    cache.put(known._replace(proved_ms=known.proved_ms - QUIET_MS))
+    time.now_ms += QUIET_MS
     cold(url, before)
 
     read_and_written_again(url, sent)
