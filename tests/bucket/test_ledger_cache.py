@@ -154,7 +154,7 @@ def test_a_process_that_was_left_far_behind_opens_the_newest_checkpoint(
 ) -> None:
     commit_batch(url, [["a"]])
     other = cold(url, objects)
-    for number in range(20 * CHECKPOINT_EVERY):
+    for number in range(4 * CHECKPOINT_EVERY):
         commit_batch(other, [[f"{number}"]])
     objects.taken()
 
