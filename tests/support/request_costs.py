@@ -128,10 +128,10 @@ def _average(asked: Mapping[str, int], count: int) -> Requests:
 def costs_markdown() -> str:
     """Return the table of docs/bucket.md, and the prices that it goes by."""
     lines = [
-        f"By the prices of S3 Standard in us-east-1 of {PRICES_OF}: {PUT_DOLLARS} dollars for 1,000 puts, creates and "
+        f"By the prices of S3 Standard in us-east-1, looked up in {PRICES_OF}: {PUT_DOLLARS} dollars for 1,000 puts, creates and "
         f"lists, {GET_DOLLARS} for 1,000 gets. What is stored, and what leaves the region, costs more.",
         "",
-        "| a micro-batch each | of a query that writes, with | requests | dollars a day | of one that reads that | dollars a day |",
+        "| a micro-batch each | of a query that writes, with | requests | dollars a day | of a query that reads this | dollars a day |",
         "|---|---|---|---|---|---|",
     ]
     for name, interval_s in INTERVALS_S.items():
