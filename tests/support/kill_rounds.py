@@ -96,7 +96,8 @@ class Round:
         self._left: list[psutil.Process] = []
         self._producers = itertools.count()
         work.save(folder)
-        config = TopicConfig(segment_bytes=rng.choice((20_000, 1 << 30)))
+        segment_bytes = rng.choice((20_000, 1 << 30))
+        config = TopicConfig(segment_bytes=segment_bytes) if proxy is None else TopicConfig()
         with spark_kbatch.open(self.cluster, create=True) as cluster:
             for topic in (TOPIC, SOURCE):
                 cluster.create_topic(topic, partitions=work.partitions, config=config)
