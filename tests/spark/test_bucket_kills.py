@@ -119,6 +119,7 @@ def test_a_micro_batch_whose_driver_died_before_it_knew_is_repeated_and_skipped(
 
     check_in_order(work.url, work, tmp_path)
     assert [*micro_batches_of(work.url).values()] == [1] * work.micro_batches
+    assert drivers.printed().count("skipping duplicate transaction") >= 1
 
 
 def test_a_stream_between_topics_of_a_bucket_copies_each_record_once(

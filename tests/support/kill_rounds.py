@@ -62,6 +62,11 @@ class Drivers:
             self._driver = Program(self._folder / f"driver-{next(self._count)}", "driver")
         return self._driver
 
+    def printed(self) -> str:
+        """Return what all drivers have printed."""
+        files = sorted(self._folder.glob("driver-*"))
+        return "".join(file.read_text(errors="replace") for file in files)
+
     def forget(self) -> None:
         self._driver = None
 

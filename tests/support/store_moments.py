@@ -36,7 +36,7 @@ class StoreMoment:
             rng: to draw with.
             proxy: before the store.
             commits: within which the moment is.
-            request: at which it is, of REQUESTS; "" for any of them, or none.
+            request: at which it is, of REQUESTS, once that is done; "" for any of them, or none.
         """
         self._proxy, self._held = proxy, None
         self._timer: threading.Timer | None = None
@@ -48,7 +48,7 @@ class StoreMoment:
             return
         method, path, each = REQUESTS[kind]
         number = rng.randint(1, max(1, round(commits * each)))
-        is_done = rng.random() < 0.5
+        is_done = rng.random() < 0.5 or bool(request)
         self._held = proxy.held = Held(method, path, number, is_done=is_done)
         self._shown = f"{'after' if is_done else 'before'} {kind!r} number {number}"
 
