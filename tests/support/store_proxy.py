@@ -26,6 +26,7 @@ import contextlib
 import http.client
 import random
 import re
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -209,6 +210,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
     proxy: StoreProxy
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say what went wrong, unless the client was killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class _Handler(BaseHTTPRequestHandler):
