@@ -25,8 +25,8 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #
 #     errors      every exception, as a tree
 #     model       values that cross rooms
-#     files       all file I/O; beside it: clock, meters, mutexes, stored_json (JSON read from disk, checked),
-#                 terminal (text made safe to print)
+#     files       all file I/O; beside it: clock, meters, mutexes, machine_files (what this machine
+#                 remembers), stored_json (JSON read from disk, checked), terminal (text made safe to print)
 #     options     each option once, with its default; checks of arguments
 #     kernels     compiled code: records, routing (row -> batch), messages of V0 and V1
 #     record      bytes <-> Arrow: the record batch
@@ -192,6 +192,7 @@ __all__ = [
     "mirror",
     "open",
     "register",
+    "store_options",
 ]
 
 # All names are imported on first use: a program that only reads loads neither the producer, nor the server, nor the
@@ -484,3 +485,25 @@ def maintain(
     from spark_kbatch.spark.maintaining import maintain as run  # noqa: PLC0415  only for a bucket
 
     return run(spark, url, store, dry_run=dry_run)
+
+
+def store_options(spark: SparkSession, url: str = "", *, stream: bool = False) -> dict[str, str]:
+    """Return the options `store.*` that say what a session's settings `fs.s3a.*` say.
+
+        options = spark_kbatch.store_options(spark, "s3a://events/plant")
+        spark.read.format("kbatch").options(**options).option("subscribe", "readings").load("s3a://events/plant")
+
+    Endpoint, region and keys are translated; what is not set, or comes from elsewhere than the configuration, is
+    left to the environment of each process. Options travel in plans, with their values hidden where a plan is shown.
+
+    Args:
+        spark: the session; not one of Spark Connect.
+        url: of the bucket, for settings of this bucket alone, `fs.s3a.bucket.BUCKET.*`.
+        stream: whether the options are for a stream, which outlives the token of a session.
+
+    Raises:
+        ConfigError: a token is set, and `stream` is true; or a setting cannot be used.
+    """
+    from spark_kbatch.spark.hadoop import store_options as translate  # noqa: PLC0415  only for a bucket
+
+    return translate(spark, url, stream=stream)

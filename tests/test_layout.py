@@ -24,6 +24,7 @@ LAYERS = (
     {"errors", "meters"},
     {"stored_json"},
     {"files"},
+    {"machine_files"},
     {"options"},
     {"kernels"},
     {"record", "values"},
@@ -88,7 +89,7 @@ DOORS = {
         "ownership", "parts", "transports",
     },
     "opening": {"cluster", "encoded_columns", "listing", "places", "readers", "stores", "upkeep", "value_arrays", "values", "writes"},
-    "spark": {"demo", "maintaining", "source"},
+    "spark": {"demo", "hadoop", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
 

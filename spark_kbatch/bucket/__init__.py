@@ -16,6 +16,7 @@ append, and no object that is changed by comparing it first.
     checkpoints   states that are stored, so that not all entries are read
     place         which cluster lies at a place
     ledger        reading to the end, and the loop that commits
+    ledger_cache  what this machine knows of it
     probe         whether a store does what is asked of it
     shared_ledger the ledger for the threads of one process
     staging       batches in objects before a commit

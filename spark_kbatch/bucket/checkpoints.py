@@ -72,6 +72,15 @@ class Root(NamedTuple):
     extents: Mapping[str, tuple[PartRef, ...]]  # by topic id; a topic without changes has none
 
 
+class CheckpointObjects(NamedTuple):
+    """What a state is made of: a checkpoint's objects as they are in the store."""
+
+    number: int
+    root: bytes
+    entry: bytes  # that it is of
+    heads: bytes
+
+
 class MissingPartError(CorruptLedgerError):
     """A part that a root names is not there."""
 
@@ -87,6 +96,7 @@ class LedgerCheckpoints:
             rng: for the names of parts.
         """
         self._objects, self._rng = objects, rng
+        self.objects: CheckpointObjects | None = None  # of the one that was opened or built last
         self._worthless: set[int] = set()  # checkpoints with a part that is missing
 
     def numbers(self, hinted: int = NO_CHECKPOINT) -> list[int]:
@@ -110,11 +120,12 @@ class LedgerCheckpoints:
             for number in reversed(numbers):
                 if number in self._worthless:
                     continue
-                root = self.root(number)
-                if root is None:
+                found = self._root_and_entry(number)
+                if found is None:
                     break  # deleted since it was listed, so there are newer ones
                 try:
-                    return self.opened(root)
+                    heads = self._part(unpack_root(found[0], names.root_name(number), number).heads)
+                    return self.restored(CheckpointObjects(number, *found, heads))
                 except MissingPartError as error:
                     self.give_up(number, error)
             else:
@@ -140,23 +151,20 @@ class LedgerCheckpoints:
         Raises:
             CorruptLedgerError: it is damaged, or does not belong to the entry that has its number.
         """
+        found = self._root_and_entry(number)
+        return None if found is None else _checked_root(number, *found)
+
+    def _root_and_entry(self, number: int) -> tuple[bytes, bytes] | None:
         name, entry_name = names.root_name(number), names.entry_name(number)
         data, entry_data = self._objects.get_many([name, entry_name])
         if data is None:
             return None
-        root = unpack_root(data, name, number)
         if entry_data is None:
             # Both were asked for at once: the entry may have been created in between, but before the root.
             entry_data = self._objects.get(entry_name)
         if entry_data is None:
             raise CorruptLedgerError(entry_name, f"it is missing, and {name} is of it")
-        entry = decode(entry_data, entry_name)
-        if entry.entry_id != root.entry_id:
-            raise CorruptLedgerError(
-                name,
-                f"it is of the entry with the id {root.entry_id}, and {entry_name} has {entry.entry_id}",
-            )
-        return root
+        return data, entry_data
 
     def changes(self, state: LedgerState, topic_id: str) -> dict[int, list[Change]]:
         """Return what is at each offset of a topic from the start offsets on, by partition, in order.
@@ -170,8 +178,21 @@ class LedgerCheckpoints:
 
     def opened(self, root: Root) -> LedgerState:
         """Return the state that a checkpoint has; raises as `changes`."""
-        found = unseal(self._part(root.heads), root.heads.name)
-        state = unpack_heads(found)
+        return self._state_of(root, self._part(root.heads))
+
+    def restored(self, objects: CheckpointObjects) -> LedgerState:
+        """Return the state that these objects make; no store is asked.
+
+        Raises:
+            CorruptLedgerError: they are damaged, or do not belong together.
+        """
+        root = _checked_root(objects.number, objects.root, objects.entry)
+        state = self._state_of(root, _checked_part(root.heads, objects.heads))
+        self.objects = objects
+        return state
+
+    def _state_of(self, root: Root, heads: bytes) -> LedgerState:
+        state = unpack_heads(unseal(heads, root.heads.name))
         state.number, state.entry_id, state.time_ms = root.number, root.entry_id, root.time_ms
         state.checkpoint = root.number
         state.extents = {
@@ -188,8 +209,12 @@ class LedgerCheckpoints:
 
     # Building.
 
-    def build(self, state: LedgerState) -> bool:
+    def build(self, state: LedgerState, entry: bytes = b"") -> bool:
         """Make the checkpoint of a state, and let the state rest on it; return False if it is not needed.
+
+        Args:
+            state: to store.
+            entry: the one that the state is after, for `objects`.
 
         Raises:
             MissingPartError: a part that would be named again, or merged, is missing.
@@ -208,11 +233,14 @@ class LedgerCheckpoints:
             topic_id: self._parts(state, topic_id, random_id) for topic_id in sorted(state.extents)
         }
         name = names.part_name(state.number, random_id, "heads")
-        heads = self._put(name, pack_heads(state))
+        heads_data = pack_heads(state)
+        heads = self._put(name, heads_data)
         root = Root(state.number, state.entry_id, state.time_ms, heads, extents)
-        answer = self._objects.create(names.root_name(root.number), _pack_root(root))
+        root_data = _pack_root(root)
+        answer = self._objects.create(names.root_name(root.number), root_data)
         if answer is CreateAnswer.CREATED:
             _rest_on(state, root)
+            self.objects = CheckpointObjects(state.number, root_data, entry, heads_data)
         return answer is CreateAnswer.CREATED
 
     def _parts(self, state: LedgerState, topic_id: str, random_id: str) -> tuple[PartRef, ...]:
@@ -242,12 +270,28 @@ class LedgerCheckpoints:
         data = self._objects.get(part.name)
         if data is None:
             raise MissingPartError(part.name, "it is missing")
-        if (len(data), sum_of(data)) != part[1:]:
-            raise CorruptLedgerError(
-                part.name,
-                f"it has {len(data)} bytes with the sum {sum_of(data)}, and {part[1:]} is expected",
-            )
-        return data
+        return _checked_part(part, data)
+
+
+def _checked_part(part: PartRef, data: bytes) -> bytes:
+    if (len(data), sum_of(data)) != part[1:]:
+        raise CorruptLedgerError(
+            part.name,
+            f"it has {len(data)} bytes with the sum {sum_of(data)}, and {part[1:]} is expected",
+        )
+    return data
+
+
+def _checked_root(number: int, data: bytes, entry_data: bytes) -> Root:
+    """Return a root that belongs to the entry; raises CorruptLedgerError."""
+    name, entry_name = names.root_name(number), names.entry_name(number)
+    root, entry = unpack_root(data, name, number), decode(entry_data, entry_name)
+    if entry.entry_id != root.entry_id:
+        raise CorruptLedgerError(
+            name,
+            f"it is of the entry with the id {root.entry_id}, and {entry_name} has {entry.entry_id}",
+        )
+    return root
 
 
 def _rest_on(state: LedgerState, root: Root) -> None:

@@ -45,7 +45,7 @@ from spark_kbatch.bucket.staging import (
 )
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.topics import BucketTopics, planned
-from spark_kbatch.bucket.urls import objects_at
+from spark_kbatch.bucket.urls import cache_at, objects_at
 from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import (
     CommitError,
@@ -62,6 +62,10 @@ if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
 
 logger = logging.getLogger(__name__)
+
+# Of the state that a commit goes on from. Were others faster, the entry is not written, and the commit goes on
+# from theirs.
+_COMMIT_AGE_MAX_MS = 1000
 
 
 class BucketStaged(NamedTuple):
@@ -208,10 +212,8 @@ class BucketJob:
         logger.info("a job failed; what it staged for %d partitions stays unseen", count)
 
     def _commit(self, staged: Sequence[BucketStaged], micro_batch: MicroBatch | None) -> None:
-        place = objects_at(self.options.path, self.options.store)
-        ensure_cluster(place, self._cluster_id)
-        with closing(SharedLedger(self.options.path, place, self._cluster_id)) as ledger:
-            with ledger.state() as state:
+        with closing(self._ledger()) as ledger:
+            with ledger.state(max_age_ms=_COMMIT_AGE_MAX_MS) as state:
                 if _is_committed(state, micro_batch):
                     return
             ids = self._created(ledger, staged)
@@ -236,7 +238,7 @@ class BucketJob:
                     micro_batch,
                 )
 
-            entry = ledger.commit(propose, by=_author(staged))
+            entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)
             if entry is not None:
                 logger.info("committed entry %d of %s", entry.number, self.options.path)
         if entry is not None and stretches and self.options.maintain_ms:
@@ -245,6 +247,20 @@ class BucketJob:
 
             options = self.options
             merge_within(options.path, options.store, options.maintain_ms, [*stretches])
+
+    def _ledger(self) -> SharedLedger:
+        """Open the ledger to commit, after a look whether the cluster is still there."""
+        options, cluster_id = self.options, self._cluster_id
+        place, cache = (
+            objects_at(options.path, options.store),
+            cache_at(options.path, options.store),
+        )
+        known = cache.get(cluster_id) if cache is not None else None
+        # Spark begins another job in the process of a commit, which has looked a moment ago.
+        is_followed = known is not None and 0 <= now_ms() - known.followed_ms < _COMMIT_AGE_MAX_MS
+        if not is_followed:
+            ensure_cluster(place, cluster_id)
+        return SharedLedger(options.path, place, cluster_id, cache, known, is_followed=is_followed)
 
     def _created(self, ledger: SharedLedger, staged: Sequence[BucketStaged]) -> dict[str, str]:
         """Create the planned topics that do not exist yet; return the id that each planned one has now.
@@ -301,7 +317,9 @@ class _TopicsOfRows:
                 self.planned_ids.add(of_job.topic.topic_id)
             return of_job.topic
         if self._topics is None:  # a task whose job knows its topic does not read the ledger
-            ledger = SharedLedger(options.path, self._place, self._cluster_id)
+            cache = cache_at(options.path, options.store)
+            known = cache.get(self._cluster_id) if cache is not None else None
+            ledger = SharedLedger(options.path, self._place, self._cluster_id, cache, known)
             self._topics = BucketTopics(ledger)
         found = find_topic(self._topics, name, options)
         if found is None:

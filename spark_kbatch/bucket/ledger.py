@@ -33,6 +33,12 @@ again from that. These mean that the ledger is corrupt, and readers and writers 
 - a tombstone with no checkpoint at or after it
 
 `hint` says where to look for the newest checkpoint and nothing else: it may be old, wrong or missing.
+
+A new process may begin with what its machine knows: the objects that a state was made of, which never change. So
+any of them that follow each other from a checkpoint or the first entry on make a state that was true once, and
+what came later is read as always. They are not believed for longer than QUIET_MS unless the store still shows the last of
+these entries: the bucket may have been put back to what it was before that. Where the ledger has gone far beyond them,
+the newest checkpoint is opened instead.
 """
 
 from __future__ import annotations
@@ -43,7 +49,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, MissingPartError
+from spark_kbatch.bucket.checkpoints import (
+    CheckpointObjects,
+    LedgerCheckpoints,
+    MissingPartError,
+)
 from spark_kbatch.bucket.entries import (
     FORMAT,
     NO_ENTRY,
@@ -82,7 +92,12 @@ CHECKPOINT_OVERDUE = 24  # made by anyone who commits
 HINT_EVERY_MS = 5000
 QUIET_MS = 60_000  # without news, after which the cluster's own object is read again
 
+KNOWN_MAX = CHECKPOINT_OVERDUE  # entries after a checkpoint that a machine keeps
+
 _WINDOW_MAX = 16  # entries asked for at once
+_FAR = (
+    14  # entries after the last known one, behind which a checkpoint is looked for: four questions
+)
 _LOSSES_MAX = 8  # that lengthen the wait after a loss
 _DENIED_MAX = 3
 _PAUSE_MS, _PAUSE_MAX_MS = 50, 5000
@@ -101,6 +116,16 @@ class Timing(NamedTuple):
 Propose: TypeAlias = Callable[[LedgerState], Content | None]
 
 
+class KnownLedger(NamedTuple):
+    """The objects that a state is made of, for the next process on this machine."""
+
+    cluster_id: str
+    proved_ms: int  # when the store showed one of the entries; since 1970
+    followed_ms: int  # when it was last asked for news
+    checkpoint: CheckpointObjects | None  # None: all entries are there from the first one on
+    entries: tuple[bytes, ...]  # after the checkpoint
+
+
 class _TombstoneAheadError(Exception):
     """A tombstone is the next entry."""
 
@@ -113,15 +138,17 @@ class Ledger:
         place: Objects,
         cluster_id: str,
         timing: Timing,
+        known: KnownLedger | None = None,
         *,
         checkpoint_every: int = CHECKPOINT_EVERY,
     ) -> None:
-        """Open the ledger, and read it up to its end.
+        """Open the ledger, and read it up to its end; of a known one, only as far as it is known.
 
         Args:
             place: the objects under the prefix at which the cluster lies.
             cluster_id: its id.
             timing: clocks and chance.
+            known: what this machine knows of it.
             checkpoint_every: how many entries lie between two checkpoints.
 
         Raises:
@@ -136,14 +163,63 @@ class Ledger:
         self._news_ms = self._hinted_ms = timing.monotonic_ms()
         self._round_trip_ms = 0
         self._rest_until_ms = 0  # for others, after a commit that had a rival
+        self.proved_ms = timing.now_ms()  # when the store was last seen to have this ledger
         self.state = LedgerState()
-        self._open(self._hint())
-        self._follow_listed()
+        self._last_entry = b""
+        self._entries: (
+            list[bytes] | None
+        ) = []  # after the opened checkpoint; None: too many to be kept
+        self._known_number: int | None = None  # while it is not known whether much has come since
+        if known is None or not self._restore(known):
+            self._open(self._hint())
+            self._follow_listed()
 
     @property
     def objects(self) -> Objects:
         """The cluster's objects."""
         return self._objects
+
+    def known(self, followed_ms: int) -> KnownLedger | None:
+        """Return what the state is made of; None if that is too much to be kept.
+
+        Args:
+            followed_ms: when the store was last asked for news; since 1970.
+        """
+        if self._entries is None or self.state.number == NO_ENTRY:
+            return None
+        checkpoint = self._checkpoints.objects
+        return KnownLedger(
+            self._cluster_id, self.proved_ms, followed_ms, checkpoint, tuple(self._entries)
+        )
+
+    def _restore(self, known: KnownLedger) -> bool:
+        """Take a known state; return False, without one, if it is damaged, or the store does not show it."""
+        try:
+            if known.checkpoint is not None:
+                self.state = self._checkpoints.restored(known.checkpoint)
+            for data in known.entries:
+                self._fold(decode(data, names.entry_name(self.state.number + 1)), data)
+            if self.state.cluster_id == self._cluster_id and self._is_there(known):
+                self._newest_checkpoint = self.state.checkpoint
+                self._known_number = self.state.number
+                return True
+        except (CorruptLedgerError, UnsupportedLedgerError, _TombstoneAheadError) as error:
+            logger.info("what this machine knows of the ledger is not used: %s", error)
+        self.state, self._entries = LedgerState(), []
+        self._checkpoints.objects = None
+        return False
+
+    def _is_there(self, known: KnownLedger) -> bool:
+        """Return True if the store shows the last known entry, and no checkpoint after it."""
+        now_ms = self.timing.now_ms()
+        if 0 <= now_ms - known.proved_ms < QUIET_MS:
+            self.proved_ms = known.proved_ms
+            return True
+        name = names.entry_name(self.state.number)
+        entry, hint = self._objects.get_many([name, names.HINT])
+        if entry is None or decode(entry, name).entry_id != self.state.entry_id:
+            return False
+        return self._checkpoint_in(hint) <= self.state.number
 
     # Reading.
 
@@ -163,6 +239,7 @@ class Ledger:
                 self._open_above(self.state.number + 1)
             if known <= 0:
                 window = min(2 * window, _WINDOW_MAX)
+            self._skip_if_far()
         now_ms = self.timing.monotonic_ms()
         if self.state.number > last:
             self._news_ms = now_ms
@@ -203,8 +280,18 @@ class Ledger:
                 self._leave_checkpoint(error)
 
     def _open(self, hinted: int) -> None:
-        self.state = self._checkpoints.newest(hinted) or LedgerState()
+        self._checkpoints.objects = None
+        self.state, self._entries = self._checkpoints.newest(hinted) or LedgerState(), []
         self._newest_checkpoint = self.state.checkpoint
+
+    def _skip_if_far(self) -> None:
+        """Open a checkpoint if much has come since the state that this machine knew, once."""
+        if self._known_number is None or self.state.number - self._known_number < _FAR:
+            return
+        self._known_number = None
+        hinted = self._hint()
+        if hinted > self.state.number:
+            self._open(hinted)
 
     def _open_above(self, number: int) -> None:
         """Open the newest checkpoint, as entry `number` is a tombstone."""
@@ -238,10 +325,11 @@ class Ledger:
                     raise CorruptLedgerError(name, "it is missing, and later entries are there")
             if data is None:
                 return False
-            self._fold(decode(data, name))
+            self._fold(decode(data, name), data)
+            self.proved_ms = self.timing.now_ms()
         return True
 
-    def _fold(self, entry: Entry) -> None:
+    def _fold(self, entry: Entry, data: bytes) -> None:
         name = names.entry_name(entry.number)
         if isinstance(entry.content, Tombstone):
             raise _TombstoneAheadError
@@ -251,6 +339,14 @@ class Ledger:
             raise
         except KBatchError as error:
             raise CorruptLedgerError(name, f"it cannot follow: {error}") from None
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        self._last_entry = data
+        if self._entries is not None:
+            self._entries.append(data)
+            if len(self._entries) > KNOWN_MAX:
+                self._entries = None
 
     def _follow_listed(self) -> None:
         """Read all entries; raise if a list shows entries after one that is missing."""
@@ -271,7 +367,9 @@ class Ledger:
 
     def _hint(self) -> int:
         """Return the number of a checkpoint to look at first."""
-        data = self._objects.get(names.HINT)
+        return self._checkpoint_in(self._objects.get(names.HINT))
+
+    def _checkpoint_in(self, data: bytes | None) -> int:
         if data is None:
             return NO_CHECKPOINT
         try:
@@ -290,7 +388,12 @@ class Ledger:
     # Writing.
 
     def commit(
-        self, propose: Propose, *, by: str = "", timeout_ms: int = COMMIT_TIMEOUT_MS
+        self,
+        propose: Propose,
+        *,
+        by: str = "",
+        timeout_ms: int = COMMIT_TIMEOUT_MS,
+        is_followed: bool = False,
     ) -> Entry | None:
         """Write an entry, and return it; None if `propose` has nothing to write.
 
@@ -298,6 +401,9 @@ class Ledger:
             propose: returns what is to be written, given the state after which it is to be.
             by: who writes, for people.
             timeout_ms: how long to try.
+            is_followed: whether the state was followed a moment ago, so that to follow it again is not worth
+                a request: the entry is only written if the state was the last one, and what the state refuses
+                is tried again after the newest.
 
         Raises:
             CommitError: it was not written within the time.
@@ -309,26 +415,39 @@ class Ledger:
         entry_id, losses = names.random_id(timing.rng), 0
         self._rest()
         while True:
-            self._follow_until(deadline_ms)
-            ensure_may_write(self.state)
-            content = propose(self.state)
-            if content is None:
+            if not is_followed:
+                self._follow_until(deadline_ms)
+            try:
+                entry = self._proposed(propose, entry_id, by)
+            except KBatchError:
+                if not is_followed:
+                    raise
+                is_followed = False  # later entries may be what is missing
+                continue
+            if entry is None:
                 return None
-            state, now_ms = self.state, timing.now_ms()
-            entry = Entry(
-                state.number + 1, entry_id, state.entry_id, max(now_ms, state.time_ms), content, by
-            )
-            state.check(entry)
             if self._create(entry, deadline_ms):
                 break
-            losses += 1
+            losses, is_followed = losses + 1, False
             self._ensure_in_time(deadline_ms, f"{losses} other entries were first")
             longest_ms = self._round_trip_ms * min(losses, _LOSSES_MAX)
             timing.sleep_ms(timing.rng.random() * longest_ms)
-        state.apply(entry)
-        self._news_ms = timing.monotonic_ms()
-        self._rest_until_ms = self._news_ms + self._round_trip_ms if losses else 0
+        self.state.apply(entry)
+        self._keep(encode(entry))
+        # One's own entry proves nothing: it could be created where the cluster was removed.
+        self._rest_until_ms = timing.monotonic_ms() + self._round_trip_ms if losses else 0
         self._look_after()
+        return entry
+
+    def _proposed(self, propose: Propose, entry_id: str, by: str) -> Entry | None:
+        """Return the next entry, which has been checked; None if nothing is to be written."""
+        ensure_may_write(self.state)
+        content, state = propose(self.state), self.state
+        if content is None:
+            return None
+        time_ms = max(self.timing.now_ms(), state.time_ms)
+        entry = Entry(state.number + 1, entry_id, state.entry_id, time_ms, content, by)
+        state.check(entry)
         return entry
 
     def start(self, limits: Mapping[str, int]) -> None:
@@ -440,12 +559,12 @@ class Ledger:
 
     def _build(self) -> bool:
         try:
-            is_built = self._checkpoints.build(self.state)
+            is_built = self._checkpoints.build(self.state, self._last_entry)
         except MissingPartError as error:
             self._leave_checkpoint(error)
             return False
         if is_built:
-            self._newest_checkpoint = self.state.number
+            self._newest_checkpoint, self._entries = self.state.number, []
         return is_built
 
     def _is_checkpoint_due(self) -> bool:

@@ -12,13 +12,16 @@ from typing import NamedTuple
 
 from spark_kbatch.bucket.entries import NO_ENTRY, Entry
 from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, Ledger, Propose, Timing
+from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, KnownLedger, Ledger, Propose, Timing
+from spark_kbatch.bucket.ledger_cache import LedgerCache
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.staging import WriterJob
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
 from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import ClosedError
+from spark_kbatch.model import LONG_MAX
 
+_NEVER_MS = -LONG_MAX
 _JOB_AGE_MAX_MS = 3_600_000  # of the state that a job may begin at: well below what is collected
 
 
@@ -33,20 +36,35 @@ class _TopicChanges(NamedTuple):
 class SharedLedger:
     """One ledger, which one thread at a time uses. Thread-safe."""
 
-    def __init__(self, address: str, place: Objects, cluster_id: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        place: Objects,
+        cluster_id: str,
+        cache: LedgerCache | None = None,
+        known: KnownLedger | None = None,
+        *,
+        is_followed: bool = False,
+    ) -> None:
         """Open the ledger; raises as `Ledger`.
 
         Args:
             address: of the place, for errors.
             place: the objects at it.
             cluster_id: of the cluster there.
+            cache: where this machine remembers what the state is made of; None for nowhere.
+            known: what it has there.
+            is_followed: whether that was the newest state a moment ago, by another process of the same job.
         """
         self.address, self._is_closed, self._asks = address, False, True
         self.rng = random.Random()
         timing = Timing(now_ms, monotonic_ms, sleep_ms, self.rng)
         self._lock = threading.RLock()  # guards all that follows; none is taken while it is held
-        self._ledger = Ledger(place, cluster_id, timing)
-        self._followed_ms = monotonic_ms()
+        self._ledger = Ledger(place, cluster_id, timing, known)
+        is_old = known is not None and not is_followed
+        self._followed_ms = _NEVER_MS if is_old else monotonic_ms()
+        self._cache = cache
+        self._remembered: int | None = None  # the number of the state that is there by this process
         self._changes: dict[str, _TopicChanges] = {}  # by topic id
         self.objects, self.cluster_id = self._ledger.objects, cluster_id
 
@@ -65,6 +83,7 @@ class SharedLedger:
             if self._asks and is_old:
                 self._ledger.follow()
                 self._followed_ms = monotonic_ms()
+                self._remember()
             yield self._ledger.state
 
     def followed(self) -> SharedLedger:
@@ -108,14 +127,30 @@ class SharedLedger:
         return topic.created, extents.parts, len(extents.changes), last, starts
 
     def commit(
-        self, propose: Propose, *, by: str = "", timeout_ms: int = COMMIT_TIMEOUT_MS
+        self,
+        propose: Propose,
+        *,
+        by: str = "",
+        timeout_ms: int = COMMIT_TIMEOUT_MS,
+        max_age_ms: int = 0,
     ) -> Entry | None:
-        """Write an entry, the first one of the ledger too if there is none; as `Ledger.commit`."""
+        """Write an entry, the first one of the ledger too if there is none; as `Ledger.commit`.
+
+        Args:
+            propose, by, timeout_ms: see there.
+            max_age_ms: how long ago the store may have been asked for the state, before it is written to.
+        """
         with self._lock:
             self.ensure_open()
             self._ensure_started()
-            entry = self._ledger.commit(propose, by=by, timeout_ms=timeout_ms)
+            entry = self._ledger.commit(
+                propose,
+                by=by,
+                timeout_ms=timeout_ms,
+                is_followed=monotonic_ms() - self._followed_ms < max_age_ms,
+            )
             self._followed_ms = monotonic_ms()
+            self._remember()
             return entry
 
     def begin_job(self) -> WriterJob:
@@ -134,6 +169,15 @@ class SharedLedger:
         """Raise ClosedError if it is closed."""
         if self._is_closed:
             raise ClosedError(self.address)
+
+    def _remember(self) -> None:
+        """Leave the state to the next process, if it has changed since that was done here."""
+        if self._cache is None or self._ledger.state.number == self._remembered:
+            return
+        self._remembered = self._ledger.state.number
+        known = self._ledger.known(now_ms())
+        if known is not None:
+            self._cache.put(known)
 
     def _ensure_started(self) -> None:
         # Whoever created the cluster may have ended before it wrote the first entry.

@@ -4,7 +4,7 @@
     2 the ledger is read, and followed by whatever is asked later
     3 writes put objects, and then an entry
 
-Nothing is kept on this machine.
+What the ledger's state is made of is remembered by this machine, for the next process; see `ledger_cache`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_kbatch.bucket.topics import (
     BucketTopics,
     planned,
 )
-from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
+from spark_kbatch.bucket.urls import cache_at, checked, nothing_at, objects_at
 from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.same_topic import OwnSource
@@ -91,7 +91,9 @@ class BucketStore(OwnSource):
         if found is None:
             raise nothing_at(self.address)
         self.cluster_id = found.cluster_id
-        self._use(SharedLedger(self.address, place, found.cluster_id))
+        cache = cache_at(self.address, options)
+        known = cache.get(found.cluster_id) if cache is not None else None
+        self._use(SharedLedger(self.address, place, found.cluster_id, cache, known))
 
     @property
     def catalog(self) -> BucketCatalog:

@@ -32,6 +32,7 @@ from spark_kbatch.options.topic import (
     ensure_not_alike,
     ensure_not_internal,
     ensure_valid_topic,
+    parse_topic_options,
     settings_of_a_new_topic,
     topic_field,
     topic_key,
@@ -235,7 +236,7 @@ def planned(
 
     Raises:
         InvalidTopicError: the name.
-        ConfigError: what a bucket does not have.
+        ConfigError: what a bucket does not have, or a setting out of its range.
     """
     ensure_not_internal(ensure_valid_topic(name))
     if (replication_factor or 1) != 1:
@@ -248,6 +249,8 @@ def planned(
         for field, value in vars(config).items()
         if value != getattr(TopicConfig, field)
     )
+    # A TopicConfig may have what no option can be; nobody could read that back.
+    parse_topic_options({key: _text(config, key) for key in keys})
     return Topic(name, random_id(), partitions, config, given=keys)
 
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.ledger_cache import LedgerCache, store_of
 from spark_kbatch.bucket.objects import MemoryObjects, Objects
 from spark_kbatch.bucket.place import read_cluster
 from spark_kbatch.bucket.real_objects import RealObjects
@@ -31,6 +32,7 @@ from spark_kbatch.options.paths import FILE_BUCKET, MEMORY_BUCKET, bucket_scheme
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
 
 _in_memory: dict[str, Objects] = {}  # by URL
+_caches_in_tests: dict[str, LedgerCache] = {}  # by URL
 
 
 def objects_at(
@@ -71,9 +73,22 @@ def _client_options(store: StoreOptions) -> dict[str, bool]:
     return {"allow_http": True} if is_allowed or store.endpoint.startswith("http://") else {}
 
 
-def place_in_memory(url: str, objects: Objects) -> None:
-    """Let objects of a test's own be at a URL of this process's memory."""
+def cache_at(url: str, store: StoreOptions = NO_STORE_OPTIONS) -> LedgerCache | None:
+    """Return where this machine remembers the ledger at a URL; None for a store that is on this machine itself.
+
+    Args:
+        url, store: see `objects_at`.
+    """
+    if url.partition("://")[0] in (MEMORY_BUCKET, FILE_BUCKET):
+        return _caches_in_tests.get(url)
+    return LedgerCache(store_of(url, store))
+
+
+def place_in_memory(url: str, objects: Objects, cache: LedgerCache | None = None) -> None:
+    """Let objects of a test's own be at a URL of this process's memory, and a cache for them if there is one."""
     _in_memory[url] = objects
+    if cache is not None:
+        _caches_in_tests[url] = cache
 
 
 def ledger_at(

@@ -112,6 +112,11 @@ class StoreOptions:
             if (value := given[key])
         }
 
+    def shown(self) -> dict[str, str]:
+        """Return the values that are no secrets, by key."""
+        given = {row.key: getattr(self, _FIELDS[row.key]) for row in STORE_OPTIONS}
+        return {key: value for key, value in given.items() if value and isinstance(value, str)}
+
     def secrets(self) -> list[Secret]:
         """Return the values that are shown nowhere."""
         values = [getattr(self, name) for name in _FIELDS.values()]

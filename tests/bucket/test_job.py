@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch import Cluster, TopicPartition
+from spark_kbatch import Cluster, TopicConfig, TopicPartition
 from spark_kbatch.bucket import staging
 from spark_kbatch.errors import (
     ClusterReplacedError,
@@ -369,3 +369,13 @@ def test_a_job_of_a_cluster_that_was_replaced_does_not_commit(
         with pytest.raises(ClusterReplacedError):
             job.commit_batch(messages)
     assert [*values(cluster)] == []
+
+
+def test_a_topic_with_a_setting_that_nobody_could_read_again_is_not_created(
+    cluster: Cluster, objects: CountingObjects
+) -> None:
+    before = ledger_entries(objects)
+    with pytest.raises(ConfigError, match=r"segment\.bytes"):
+        cluster.create_topic("small", config=TopicConfig(segment_bytes=20_000))
+    assert ledger_entries(objects) == before
+    assert [topic.name for topic in cluster.topics()] == ["events"]

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import spark_kbatch
 from spark_kbatch.bucket.entries import TopicCreation
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
-from spark_kbatch.bucket.objects import MemoryObjects, ObjectInfo
+from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.polling import StreamPoll
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.opening.readers import open_stream
 from spark_kbatch.options.read import parse_stream_read_options
 from tests.support.bucket_jobs import begun, rows, staged
 from tests.support.bucket_ledgers import SetTime, a_ledger, a_place, grow
-from tests.support.bucket_objects import CountingObjects, a_bucket, a_url
+from tests.support.bucket_objects import AllCounted, a_bucket, a_url
+from tests.support.request_costs import requests_of_reader, requests_of_writer
 
 COLD_OPEN_MAX = 24
-_PAGE = 1000  # names in the answer to one request for a list
-
-
-class AllCounted(CountingObjects):
-    """Objects in memory that count lists too."""
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        found = [*super().list(prefix, start_after)]
-        for _ in range(len(found) // _PAGE + 1):
-            self._count("list", prefix)
-        return iter(found)
 
 
 def copied(objects: MemoryObjects) -> AllCounted:
@@ -167,3 +155,12 @@ def test_a_cold_open_costs_few_requests_with_many_topics_and_partitions() -> Non
 def _topics(objects: AllCounted) -> list[object]:
     with BucketStore(a_url(objects))._ledger.state() as state:
         return [*state.topics.values()]
+
+
+def test_a_day_of_streams_costs_what_it_is_meant_to() -> None:
+    """Of 8 tasks every 10 s; the page has a table."""
+    writer = requests_of_writer(8, 10)
+    assert 9 <= writer.puts <= 9.5
+    assert writer.gets <= 5
+    assert writer.dollars_a_day(10) <= 0.43
+    assert requests_of_reader(1, 600).dollars_a_day(600) <= 0.05

@@ -14,6 +14,7 @@ from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.bucket.urls import place_in_memory
 
 _numbers = itertools.count()
+_PAGE = 1000  # names in the answer to one request for a list
 
 
 class CountingObjects(MemoryObjects):
@@ -57,6 +58,16 @@ class CountingObjects(MemoryObjects):
     def _count(self, what: str, name: str) -> None:
         with self._counted:
             self.asked[f"{what} {kind_of(name)}"] += 1
+
+
+class AllCounted(CountingObjects):
+    """Objects in memory that count lists too, by their pages."""
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        found = [*super().list(prefix, start_after)]
+        for _ in range(len(found) // _PAGE + 1):
+            self._count("list", prefix)
+        return iter(found)
 
 
 class AgingObjects(CountingObjects):

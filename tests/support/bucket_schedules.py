@@ -1,10 +1,11 @@
 """Any schedule of writers, readers and an adversary that share a bucket, over the product's own ledger and fold.
 
 Writers stage batches and commit them, as the micro-batches of a query or as jobs of their own, and try again in
-a new process after each crash and each error. Two mirrors have one name. Readers read everything that comes. The adversary does whatever
-may happen to a ledger at any time: it moves the horizon and deletes what that allows, puts tombstones and takes
-checkpoints away, replaces data by merged data, moves start offsets, writes wrong hints, changes limits, creates
-and deletes topics.
+a new process after each crash and each error. New processes begin with what one of two machines knows, which may
+be old, or with nothing; and some commits do not ask what is new first. Two mirrors have one name. Readers read
+everything that comes. The adversary does whatever may happen to a ledger at any time: it moves the horizon and
+deletes what that allows, puts tombstones and takes checkpoints away, replaces data by merged data, moves start
+offsets, writes wrong hints, changes limits, creates and deletes topics.
 
 All the while:
 
@@ -26,6 +27,7 @@ KBATCH_SCHEDULES and KBATCH_SCHEDULES_FIRST are as in `tests.support.schedules`.
 from __future__ import annotations
 
 import os
+import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -61,7 +63,7 @@ from spark_kbatch.bucket.extents import (
     unpack_index,
 )
 from spark_kbatch.bucket.garbage import GarbageCollector
-from spark_kbatch.bucket.ledger import Ledger
+from spark_kbatch.bucket.ledger import KnownLedger, Ledger
 from spark_kbatch.bucket.place import create_cluster
 from spark_kbatch.bucket.sealed import seal
 from spark_kbatch.bucket.state import LedgerState
@@ -107,9 +109,10 @@ class Process:
     @property
     def ledger(self) -> Ledger:
         if self._ledger is None:
+            known = self.model.memory.choice(self.model.known)
             every = self.model.checkpoint_every
             self._ledger = Ledger(
-                self.objects, CLUSTER_ID, self.objects.timing, checkpoint_every=every
+                self.objects, CLUSTER_ID, self.objects.timing, known, checkpoint_every=every
             )
             self._show(self._ledger.state)
         return self._ledger
@@ -118,6 +121,7 @@ class Process:
         if state.number != self._seen:
             self._seen = state.number
             self.model.saw(state)
+            self.model.remember(self.ledger.known(self.objects.timing.now_ms()))
 
     def follow(self) -> LedgerState:
         state = self.ledger.follow()
@@ -126,7 +130,10 @@ class Process:
 
     def commit(self, propose: Callable[[LedgerState], Content | None]) -> Entry | None:
         timeout_ms = self.rng.choice([200, 3000, 120_000])
-        entry = self.ledger.commit(propose, by="model", timeout_ms=timeout_ms)
+        is_followed = self.model.memory.random() < 0.3
+        entry = self.ledger.commit(
+            propose, by="model", timeout_ms=timeout_ms, is_followed=is_followed
+        )
         self._show(self.ledger.state)
         return entry
 
@@ -209,6 +216,13 @@ class Model:
         self._entries: list[Entry] = []
         self.denied: set[str] = set()  # ids of jobs that were told that nothing is visible
         self.running = 0  # writers and readers
+        self.memory = random.Random(f"memory-{self.seed}")
+        self.known: list[KnownLedger | None] = [None, None, None]  # nothing, and by two machines
+
+    def remember(self, known: KnownLedger | None) -> None:
+        """Let one of the machines know a ledger."""
+        if known is not None:
+            self.known[self.memory.choice([1, 2])] = known
 
     def saw(self, state: LedgerState) -> None:
         """Compare a state with that of others after the same entry."""

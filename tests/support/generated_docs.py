@@ -29,7 +29,7 @@ from spark_kbatch.options.security import SECURITY_OPTIONS
 from spark_kbatch.options.server import SERVER_OPTIONS
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
-from tests.support import speeds
+from tests.support import request_costs, speeds
 from tests.support.commands import COMMANDS
 from tests.test_layout import HEIGHT, PACKAGE
 
@@ -110,6 +110,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("command-line.md", "commands"): commands_markdown,
     ("testing.md", "plugin options"): plugin_options_markdown,
     ("performance.md", "speeds"): speeds.speeds_markdown,
+    ("bucket.md", "costs"): request_costs.costs_markdown,
     ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),
     ("../DESIGN.md", "modules"): modules_markdown,
 }

@@ -6,7 +6,8 @@
 A round is a folder, with everything that outlives a program.
 
     FOLDER/work.json       the `Work`
-    FOLDER/cluster         the cluster with the topic that all write to, and one that is copied to it
+    FOLDER/cluster         the cluster with the topic that all write to, and one that is copied to it; or it is
+                           at the work's URL, in a bucket whose store is in the environment
     FOLDER/input/*.txt     the stream's input, a file per micro-batch; FOLDER/checkpoint is Spark's
     FOLDER/acknowledged/   a file for each batch write that has returned, and one for each partition
                            of the producer with the last number that was acknowledged
@@ -66,6 +67,7 @@ class Work:
     follows: bool = (
         False  # whether a stream copies the topic and a batch reads it until clients are done
     )
+    url: str = ""  # of a cluster in a bucket
 
     def save(self, folder: Path) -> None:
         (folder / "work.json").write_text(json.dumps(dataclasses.asdict(self)))
@@ -76,6 +78,9 @@ class Work:
             file = folder / "input" / f"{number}.txt"
             file.write_text("".join(lines))
             os.utime(file, (number, number))  # Spark reads files in the order of their times
+
+    def address(self, folder: Path) -> str:
+        return self.url or str(folder / "cluster")
 
     @classmethod
     def load(cls, folder: Path) -> Work:
@@ -108,7 +113,7 @@ class Driver:
         self._spark, self._folder, self._work = spark, folder, Work.load(folder)
         self._flaky = flaky(self._work.seed, self._work.rows)
         self._options = {"topic": TOPIC, **self._work.options}
-        self._path = str(folder / "cluster")
+        self._path = self._work.address(folder)
         self._are_others_done = threading.Event()  # the jobs that do not follow what others write
 
     def run(self) -> None:
@@ -268,7 +273,7 @@ def driver() -> None:
 def producer(folder: Path) -> None:
     """Send numbers to every partition, from the topic's last ones on, until the driver is done."""
     work = Work.load(folder)
-    with spark_kbatch.open(str(folder / "cluster")) as cluster:
+    with spark_kbatch.open(work.address(folder)) as cluster:
         nexts = [0] * work.partitions
         for batch in cluster.read(TOPIC, columns=["partition", "value"]):
             for partition, value in zip(*batch.to_pydict().values(), strict=True):

@@ -28,6 +28,7 @@ from pathlib import Path
 import psutil
 
 from tests.conftest import REPOSITORY
+from tests.support.waiting import until
 
 
 class Victims(enum.Enum):
@@ -120,14 +121,22 @@ def resume_later(left: Iterable[psutil.Process], delay_s: float) -> threading.Ti
 
 def end_of(left: list[psutil.Process]) -> None:
     """Wait for processes to end by themselves; kill those that hang for reasons outside this package."""
-    _, alive = psutil.wait_procs(left, timeout=5)
-    _kill(alive)
-    psutil.wait_procs(alive, timeout=60)
+    deadline = time.monotonic() + 5
+    while any(map(_is_alive, left)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    _kill(left)
+    until(lambda: not any(map(_is_alive, left)), "killed processes are gone")
 
 
 def kill_tree(pid: int) -> None:
     """Kill a process and all its descendants."""
     _kill(_tree(pid))
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _tree(pid: int) -> list[psutil.Process]:
@@ -204,6 +213,9 @@ class Moment:
                 return False
             time.sleep(min(0.01, max(0.0, end - time.monotonic())))
         return not over()
+
+    def end(self) -> None:
+        """Let go what waits for the moment to pass: nothing."""
 
     def _staged(self) -> str:
         """Return the newest transaction in which a task has made an attempt."""

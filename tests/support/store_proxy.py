@@ -14,6 +14,8 @@
     cut         half of the body that was asked for
     slow        the answer comes a moment later
 
+`held` keeps one request until it is let go, so that something can be done in the middle of it.
+
 Creates (If-None-Match: *) of one name go on one at a time, so that the server behind need not be atomic. What
 happens is drawn from the seed, in the order in which requests come.
 """
@@ -23,6 +25,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
+import re
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -69,6 +73,39 @@ class _Answered(NamedTuple):
     body: bytes
 
 
+class Held:
+    """One request that waits: the n-th with a name that matches, before it is done or after, without an answer."""
+
+    def __init__(self, method: str, name: str, number: int, *, is_done: bool) -> None:
+        """Hold a request.
+
+        Args:
+            method: of the request.
+            name: a regular expression for some of its path.
+            number: which one of all those, from 1 on.
+            is_done: whether the server behind has done it when it waits.
+        """
+        self.is_done = is_done
+        self.reached, self._let_go = threading.Event(), threading.Event()
+        self._method, self._name, self._left = method, re.compile(name), number
+
+    def takes(self, asked: _Asked) -> bool:
+        """Return True if this request is the one; asked once for each, by one thread at a time."""
+        if asked.method == self._method and self._name.search(asked.path):
+            self._left -= 1
+            return self._left == 0
+        return False
+
+    def wait(self) -> None:
+        """Wait, as the request."""
+        self.reached.set()
+        self._let_go.wait(_TIMEOUT_S)
+
+    def let_go(self) -> None:
+        """Let the request go on."""
+        self._let_go.set()
+
+
 class StoreProxy:
     """The proxy; its attributes may be set from any thread."""
 
@@ -80,6 +117,7 @@ class StoreProxy:
             seed: of all that is drawn.
         """
         self.target, self.faults = target, dict[str, float]()
+        self.held: Held | None = None
         self._lock = threading.Lock()  # guards all that follows
         self.seen: Counter[str] = Counter()
         self.asked: list[tuple[str, str]] = []  # method and path
@@ -116,6 +154,12 @@ class StoreProxy:
                     self.seen[fault] += 1
                     return fault
         return ""
+
+    def held_for(self, asked: _Asked) -> Held | None:
+        """Return what holds a request; None if nothing does."""
+        with self._lock:
+            held = self.held
+            return held if held is not None and held.takes(asked) else None
 
     def chosen(self, *choices: int) -> int:
         """Draw one of several."""
@@ -167,6 +211,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     proxy: StoreProxy
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say what went wrong, unless the client was killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -182,6 +231,9 @@ class _Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length", 0))
         asked = _Asked(self.command, self.path, self.headers, self.rfile.read(size))
         proxy, answer = self.server.proxy, None
+        held = proxy.held_for(asked)
+        if held is not None and not held.is_done:
+            held.wait()
         fault = proxy.fault_of(asked)
         match fault:
             case "refused":
@@ -197,6 +249,8 @@ class _Handler(BaseHTTPRequestHandler):
                     answer = proxy.forward(asked)
                 except (OSError, http.client.HTTPException):
                     fault = "lost"  # the server behind is gone
+        if held is not None and held.is_done:
+            held.wait()
         if fault == "slow":
             time.sleep(_SLOW_S)
         if answer is None or fault == "lost":
