@@ -211,3 +211,10 @@ def test_arguments_are_checked_before_there_is_a_job(
     rest = {name: value for name, value in given.items() if name != "registry"}
     with pytest.raises(error, match=said):
         decoded_column(registry if "registry" in given else None, rest, include_schema_id=False)
+
+
+def test_no_text_has_a_secret() -> None:
+    registry = {"url": "http://localhost:1", "basic.auth.user.info": "user:secret-of-the-test"}
+    made = decoded_column(registry, {"schema": FIRST}, include_schema_id=False)
+
+    assert "secret-of-the-test" not in repr(made)

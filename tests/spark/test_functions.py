@@ -174,3 +174,13 @@ def test_a_stream_decodes_and_encodes(spark: SparkSession, registry: Path, tmp_p
         1, avro.encode(parsed(FIRST), {"id": 1, "customer": {"id": 1, "city": (0, None)}})
     )
     assert sorted(row.payload for row in found) == sorted([first(0), without_city])
+
+
+def test_no_plan_has_a_secret(spark: SparkSession) -> None:
+    registry = {"url": "http://localhost:1", "bearer.auth.token": "secret-of-the-test"}
+    order = from_avro("payload", FIRST, registry=registry)
+
+    plan = a_frame(spark, [None]).select(order)._jdf.queryExecution().toString()
+
+    assert "from_avro(payload" in plan
+    assert "secret-of-the-test" not in plan + str(order)
