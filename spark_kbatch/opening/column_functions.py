@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_kbatch.consumer.rows import DecodedColumn
 from spark_kbatch.errors import ConfigError, InvalidValueError
 from spark_kbatch.opening.encoded_columns import WrittenColumn, schema_to_write
 from spark_kbatch.opening.values import PinnedColumns, pinned
@@ -23,6 +24,7 @@ from spark_kbatch.values.framing import NO_SCHEMA_ID
 if TYPE_CHECKING:
     from spark_kbatch.values.avro_encoder import AvroEncoder
 
+_VALUE = "value"  # of the parts of a row, which have the names of `DecodedColumn`
 _BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null())
 _REMEDY = 'with mode="PERMISSIVE" the value of such a row is null, and the field error says why'
 _SMALLER = "lower spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -39,10 +41,16 @@ class DecodedColumnOfBytes:
     def type(self) -> pa.DataType:
         """The Arrow type of decoded rows: of the values, or a struct of the values and what is said of them."""
         value = self.columns.columns[0].type()
-        parts = [("value", value)]
+        if not self._has_parts:
+            return value
+        parts = [(_VALUE, value)]
         parts += [("schema_id", pa.int32())] if self.has_schema_id else []
         parts += [("error", pa.string())] if self._is_permissive else []
-        return pa.struct(parts) if len(parts) > 1 else value
+        return pa.struct(parts)
+
+    @property
+    def _has_parts(self) -> bool:
+        return self.has_schema_id or self._is_permissive
 
     @property
     def _is_permissive(self) -> bool:
@@ -56,7 +64,7 @@ class DecodedColumnOfBytes:
             SchemaRegistryError: the registry does not answer, or refuses to.
         """
         column = self.columns.typed(names=[ANY_COLUMN]).by_name[ANY_COLUMN]
-        first = 0
+        kind, first = self.type, 0
         for array in arrays:
             if array.type not in _BYTES:
                 raise ConfigError(f"from_avro takes a column of type binary, not {array.type}")
@@ -72,18 +80,14 @@ class DecodedColumnOfBytes:
                     first + bad.row, bad.reason, bad.path, schema_id, remedy=_REMEDY
                 )
             first += len(array)
-            yield self._row_parts(found)
+            yield self._row_parts(found, kind)
 
-    def _row_parts(self, found: DecodedValues) -> pa.Array:
-        parts = [found.values]
-        if self.has_schema_id:
-            ids = found.schema_ids
-            parts.append(pa.array(ids, pa.int32(), mask=ids < 0))
-        if self._is_permissive:
-            parts.append(found.error_texts())
-        if len(parts) == 1:
-            return parts[0]
-        return pa.StructArray.from_arrays(parts, fields=list(self.type))
+    def _row_parts(self, found: DecodedValues, kind: pa.DataType) -> pa.Array:
+        if not self._has_parts:
+            return found.values
+        rows = DecodedColumn(found, {one.row: str(one) for one in found.errors})
+        parts = [rows.part("" if one.name == _VALUE else one.name) for one in kind]
+        return pa.StructArray.from_arrays(parts, fields=list(kind))
 
 
 @dataclass(frozen=True)
@@ -129,5 +133,10 @@ def encoded_column(
     options = parse_function_arguments(registry, given)
     if auto_register and options.registry is None:
         raise ConfigError("auto_register is for a schema of a registry, and registry is not given")
+    if auto_register and options.value.schema.kind not in ("text", "file"):
+        raise ConfigError(
+            "auto_register is for a schema that is JSON or a file, and schema is not; a function knows no columns "
+            "to make one of"
+        )
     schema = schema_to_write(options.value, options.registry, auto_register=auto_register)
     return EncodedColumn(WrittenColumn(options.value, schema))

@@ -167,6 +167,8 @@ def test_a_schema_is_registered_only_if_that_is_asked_for(registry: Path) -> Non
     with pytest.raises(SchemaNotFoundError, match="with a schema"):
         encoded([{"id": 1}], kind, registry, **given)
 
+    with pytest.raises(ConfigError, match="auto_register is for a schema that is JSON or a file"):
+        encoded([{"id": 1}], kind, registry, subject=SUBJECT, auto_register=True)
     (value,) = encoded([{"id": 1}], kind, registry, **given, auto_register=True)
     assert value.startswith(framed(3, b""))
 
