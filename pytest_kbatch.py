@@ -4,6 +4,7 @@
     kbatch_cluster    the cluster in it
     kbatch_topic      creates topics with names of their own, and fills them
     kbatch_records    waits for records, and returns them as dicts
+    kbatch_registry   the folder of the test's own schema registry, as text
     kbatch_server     a Kafka server for the session
     kbatch_noserver   the same for a real broker, named by --kbatch-bootstrap-servers
 
@@ -15,6 +16,7 @@ package but in fixtures, and in hooks after a fixture was used. What the fixture
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,7 +63,10 @@ _TIMEOUT = _Option(
 _REPORT_ROWS = _Option(
     "report-rows", "int", 5, "N", "Records of each topic that the report of a failed test shows; 0 for none."
 )  # fmt: skip
-OPTIONS = (_BOOTSTRAP_SERVERS, _PARTITIONS, _TIMEOUT, _REPORT_ROWS)
+_REGISTRY = _Option(
+    "registry", "string", "", "FOLDER", "Folder of schemas, relative to the root of the tests, of which kbatch_registry is a copy."
+)  # fmt: skip
+OPTIONS = (_BOOTSTRAP_SERVERS, _PARTITIONS, _TIMEOUT, _REPORT_ROWS, _REGISTRY)
 _TYPES = {"string": str, "int": int, "float": float}
 
 _SPARK_FIXTURES = ("spark", "spark_session")
@@ -168,6 +173,21 @@ def kbatch_cluster(request: pytest.FixtureRequest, kbatch_path: str) -> Iterator
 
 
 @pytest.fixture
+def kbatch_registry(pytestconfig: pytest.Config, tmp_path: Path) -> str:
+    """The folder of the test's own schema registry, as text: empty, or a copy of `--kbatch-registry`."""
+    folder, given = tmp_path / "kbatch-registry", _value(pytestconfig, _REGISTRY)
+    if given:
+        source = pytestconfig.rootpath / given
+        if not (source / "ids").is_dir():
+            raise pytest.UsageError(
+                f"{_REGISTRY.flag} is {source}, which has no folder ids with schemas such as ids/7.json"
+            )
+        shutil.copytree(source, folder)
+    (folder / "ids").mkdir(parents=True, exist_ok=True)
+    return str(folder)
+
+
+@pytest.fixture
 def _kbatch_clusters(request: pytest.FixtureRequest, _kbatch_session: None) -> Clusters:
     from spark_kbatch.testing.clusters import Clusters
 
@@ -177,21 +197,29 @@ def _kbatch_clusters(request: pytest.FixtureRequest, _kbatch_session: None) -> C
 
 
 @pytest.fixture
-def kbatch_topic(pytestconfig: pytest.Config, _kbatch_clusters: Clusters) -> Iterator[Topics]:
+def kbatch_topic(request: pytest.FixtureRequest, _kbatch_clusters: Clusters) -> Iterator[Topics]:
     """A factory of topics: `kbatch_topic("orders", rows=[...])` returns the name of a new one."""
     from spark_kbatch.testing.topics import Topics
 
-    topics = Topics(_kbatch_clusters, partitions=_value(pytestconfig, _PARTITIONS))
+    topics = Topics(
+        _kbatch_clusters,
+        partitions=_value(request.config, _PARTITIONS),
+        registry=functools.partial(request.getfixturevalue, "kbatch_registry"),
+    )
     yield topics
     topics.delete()
 
 
 @pytest.fixture
-def kbatch_records(pytestconfig: pytest.Config, _kbatch_clusters: Clusters) -> Records:
+def kbatch_records(request: pytest.FixtureRequest, _kbatch_clusters: Clusters) -> Records:
     """A function that waits for records: `kbatch_records(topic, 3)` returns them as dicts."""
     from spark_kbatch.testing.records import Records
 
-    return Records(_kbatch_clusters, timeout=_value(pytestconfig, _TIMEOUT))
+    return Records(
+        _kbatch_clusters,
+        timeout=_value(request.config, _TIMEOUT),
+        registry=functools.partial(request.getfixturevalue, "kbatch_registry"),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,8 @@ over the network. See `help(spark_kbatch.Cluster)` for what else a cluster can d
 #     cluster     the stores of a folder and of a broker's logs
 #     opening     the door of Spark and the command line; the public `Cluster` over any store
 #     mirroring   topics copied from one place to another, exactly once
-#     spark       the data source `kbatch`, and the demo
+#     spark       the data source `kbatch`, functions of columns, and the demo
+#     functions   their names for users: from_avro, to_avro
 #     cli         the `kbatch` command
 #     testing     what the pytest plugin does; its fixtures are in pytest_kbatch.py
 #

@@ -267,11 +267,13 @@ class InvalidValueError(KBatchError, ValueError):
     reason: str
     path: str = ""  # of the field; empty for the whole value
     schema_id: int = -1  # of the schema that wrote it; -1 where none is named
+    remedy: str = ""
 
     def __str__(self) -> str:
         at = f"{self.path}: " if self.path else ""
         by = f" (schema id {self.schema_id})" if self.schema_id >= 0 else ""
-        return f"row {self.row}: {at}{self.reason}{by}"
+        then = f"; {self.remedy}" if self.remedy else ""
+        return f"row {self.row}: {at}{self.reason}{by}{then}"
 
 
 def _created_with(topic: str, option: str) -> str:

@@ -37,7 +37,7 @@ LAYERS = (
     {"server"},
     {"opening"},
     {"mirroring", "spark"},
-    {ROOT},
+    {ROOT, "functions"},
     {"cli", "testing"},
     {"__main__"},
 )
@@ -56,7 +56,7 @@ DOORS = {
         "times",
     },
     "values": {
-        "avro_decoder", "avro_encoder", "avro_schema", "flat", "framing", "layout", "plain", "projection", "row_errors",
+        "avro_decoder", "avro_encoder", "avro_schema", "derivation", "flat", "framing", "layout", "plain", "projection", "row_errors",
         "text_decoder",
     },
     "store": {"job", "source", "store", "transport"},
@@ -88,15 +88,17 @@ DOORS = {
         "catalog", "export", "folder_store", "foreign_store", "group_records", "job", "metrics", "offsets_store", "os_errors",
         "ownership", "parts", "transports",
     },
-    "opening": {"cluster", "encoded_columns", "listing", "places", "readers", "stores", "upkeep", "value_arrays", "values", "writes"},
-    "spark": {"demo", "hadoop", "maintaining", "source"},
+    "opening": {
+        "cluster", "column_functions", "encoded_columns", "listing", "places", "readers", "stores", "upkeep", "value_arrays", "values", "writes",
+    },
+    "spark": {"demo", "functions", "hadoop", "maintaining", "source"},
     "cli": {"main"},
 }  # fmt: skip
 
 # What the faces import at run time, of rooms that are not their own: clusters are opened in one room.
 FACES = {
     "spark": {
-        "errors", "model", "opening.encoded_columns", "opening.readers", "opening.values", "opening.writes", "options", "store.job",
+        "errors", "model", "opening.column_functions", "opening.encoded_columns", "opening.readers", "opening.values", "opening.writes", "options", "store.job",
         "terminal", "bucket.maintenance",
     },
     "cli": {
@@ -118,6 +120,7 @@ PRODUCER_USERS = {"bucket", "cluster", "memory", "mirroring", "opening", "remote
 HOMES = {
     "pyspark": {
         "spark/__init__.py",
+        "spark/functions.py",
         "spark/reader.py",
         "spark/source.py",
         "spark/stream_reader.py",

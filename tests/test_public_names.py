@@ -30,7 +30,7 @@ from typing import Any
 import pytest
 
 import spark_kbatch
-from spark_kbatch import errors, testing
+from spark_kbatch import errors, functions, testing
 from spark_kbatch.cluster.export import ExportedPartition
 from spark_kbatch.cluster.ownership import ServerAddress
 from spark_kbatch.commit.history import Author
@@ -191,6 +191,7 @@ def public_names() -> str:
     """Return all lines."""
     parts = {
         "spark_kbatch": module_lines(spark_kbatch),
+        "spark_kbatch.functions": module_lines(functions),
         "spark_kbatch.testing": module_lines(testing),
         "values that calls return": (
             line for cls in _RETURNED for line in class_lines(cls.__name__, cls)

@@ -6,7 +6,7 @@ A row that does not fit its schema is an error before its batch is written. Null
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,11 +18,15 @@ from spark_kbatch.options.values import (
     ColumnOptions,
     WrittenValueOptions,
     ensure_goes_with_streams,
+    key_of,
 )
 
 if TYPE_CHECKING:
     from spark_kbatch.registry.schemas import RegisteredSchema
     from spark_kbatch.values.avro_encoder import AvroEncoder
+
+
+_NO_ID = -1  # of a schema that is no registry's
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,13 @@ class WrittenColumn:
         try:
             return AvroEncoder(parsed(self.schema), kind)
         except SchemaError as error:
-            at = f"{self.name}.{error.path}" if error.path else self.name
-            raise ConfigError(
-                f"column {at!r} cannot be written with schema id {self.schema.id}: {error.reason}"
-                if self.schema.id >= 0
-                else f"column {at!r} cannot be written with its schema: {error.reason}"
-            ) from None
+            at = self._path(error.path)
+            named = f"column {at!r}" if at else "the column"
+            which = f"schema id {self.schema.id}" if self.schema.id >= 0 else "its schema"
+            raise ConfigError(f"{named} cannot be written with {which}: {error.reason}") from None
 
-    def encoded(self, encoder: AvroEncoder, array: pa.Array) -> pa.Array:
-        """Return the bytes of rows.
+    def encoded(self, encoder: AvroEncoder, array: pa.Array, first_row: int = 0) -> pa.Array:
+        """Return the bytes of rows, of which the first has a number, for errors.
 
         Raises:
             InvalidValueError: a row does not fit the schema.
@@ -66,9 +68,13 @@ class WrittenColumn:
         found = encoder.encode(array, schema_id=self.schema.id if is_framed else None)
         if found.errors:
             first = found.errors[0]
-            path = f"{self.name}.{first.path}" if first.path else self.name
-            raise InvalidValueError(first.row, first.reason, path, self.schema.id)
+            path = self._path(first.path)
+            raise InvalidValueError(first_row + first.row, first.reason, path, self.schema.id)
         return found.values
+
+    def _path(self, path: str) -> str:
+        """Return the path of a field with the column's name, if it has one."""
+        return ".".join(filter(None, (self.name, path)))
 
 
 @dataclass(frozen=True)
@@ -113,9 +119,17 @@ NOTHING_ENCODED = WrittenColumns()
 
 
 def written_columns(
-    options: WrittenValueOptions, *, is_micro_batch: bool = False
+    options: WrittenValueOptions,
+    types: Mapping[str, pa.DataType],
+    *,
+    is_micro_batch: bool = False,
 ) -> WrittenColumns:
     """Look up the schemas of the columns that a write encodes; register them if that is asked for.
+
+    Args:
+        options: of the write.
+        types: of the columns that there are, of which a schema may be made.
+        is_micro_batch: whether a stream writes.
 
     Raises:
         ConfigError: a schema cannot be written with, or a stream is to take the latest one.
@@ -128,30 +142,81 @@ def written_columns(
     return WrittenColumns(
         tuple(
             WrittenColumn(
-                one, schema_to_write(one, options.registry, auto_register=options.auto_register)
+                one,
+                schema_to_write(
+                    one,
+                    options.registry,
+                    auto_register=options.auto_register,
+                    kind=types.get(one.column),
+                ),
             )
             for one in options.encoded
+            if one.schema.kind != "columns" or one.column in types
         )
     )
 
 
 def schema_to_write(
-    column: ColumnOptions, registry: RegistryOptions | None, *, auto_register: bool
+    column: ColumnOptions,
+    registry: RegistryOptions | None,
+    *,
+    auto_register: bool,
+    kind: pa.DataType | None = None,
 ) -> RegisteredSchema:
     """Return the schema that a column is written with, with its id in the registry if there is one.
+
+    Args:
+        column: what its options say.
+        registry: where the schema is, or is registered.
+        auto_register: whether to register it.
+        kind: the column's type, of which a schema is made if the options say so.
 
     Raises as `written_columns`.
     """
     from spark_kbatch.opening.writers_schemas import ensure_usable  # noqa: PLC0415
     from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
 
-    schema = schema_of(column, registry)
-    ensure_usable(column.column, schema)
+    if column.schema.kind == "columns":
+        assert kind is not None
+        schema = _schema_of_columns(column, kind)
+    else:
+        schema = schema_of(column, registry)
+    ensure_usable(column.schema_key, schema)
     if registry is None or schema.id >= 0 or column.framing == "none":
         return schema
     if not column.subject:
+        column = replace(column, subject=column.subject_of(_record_name(column, schema)))
+    if not column.subject:
         raise ConfigError(
-            f"{column.column}_subject is not given: the registry has the schema's id under it"
+            f"{key_of(column.column, 'subject').replace('.', '_')} is not given: the registry has the schema's id under it"
         )
     there = registry_of(registry)
     return (there.register if auto_register else there.look_up)(column.subject, schema.schema)
+
+
+def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSchema:
+    from spark_kbatch.registry.schemas import RegisteredSchema, Schema  # noqa: PLC0415
+    from spark_kbatch.values.derivation import derived, record_name  # noqa: PLC0415
+
+    name = column.record_name or record_name(column.subject)
+    try:
+        return RegisteredSchema(_NO_ID, Schema(derived(kind, name)))
+    except SchemaError as error:
+        at = ".".join(filter(None, (column.column, error.path)))
+        raise ConfigError(f"no schema can be made of column {at!r}: {error.reason}") from None
+
+
+def _record_name(column: ColumnOptions, schema: RegisteredSchema) -> str:
+    """Return the full name of the record that a schema is, if the column's subject follows from it."""
+    from spark_kbatch.opening.writers_schemas import parsed  # noqa: PLC0415
+    from spark_kbatch.values.avro_schema import RecordSchema  # noqa: PLC0415
+
+    if column.strategy == "TopicNameStrategy":
+        return ""
+    found = parsed(schema)
+    if not isinstance(found, RecordSchema):
+        raise ConfigError(
+            f"option '{column.column}.subject.name.strategy' is {column.strategy!r}, and the schema is no record: "
+            f"give '{column.column}.subject'"
+        )
+    return found.name

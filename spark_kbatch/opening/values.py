@@ -312,9 +312,9 @@ def _said(column: PinnedColumn) -> str:
     """Return which schema a column is read as, for errors."""
     choice = column.options.schema
     if choice.kind == "file":
-        return f"{column.name}.schema=file:{choice.text}"
+        return f"{column.options.schema_key}=file:{choice.text}"
     if choice.kind == "text":
-        return f"the schema in {column.name}.schema"
+        return f"the schema in {column.options.schema_key}"
     assert column.reader is not None
     version = f", version {column.reader.version} of {column.reader.subject!r}"
     return f"schema id {column.reader.id}{version if column.reader.version else ''}"
@@ -346,12 +346,12 @@ def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn
 
     registry = _registry(options.registry)
     reader = _reader(column, registry)
-    ensure_usable(column.column, reader)
+    ensure_usable(column.schema_key, reader)
     known: tuple[RegisteredSchema, ...] = ()
     if registry is not None and column.framing == "confluent":
         known = _versions(registry, column.subject, but=[reader]) if column.subject else ()
         known += (reader,) if reader.id != _NO_ID else ()
-    fields = wanted_fields(options.fields) if column.column == "value" else {}
+    fields = wanted_fields(options.fields) if column.column != "key" else {}
     return PinnedColumn(column, reader, fields, known=known)
 
 
@@ -381,7 +381,7 @@ def _content(column: ColumnOptions, path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
-            f"option '{column.column}.schema' is 'file:{path}', which cannot be read: {reason}"
+            f"option {column.schema_key!r} is 'file:{path}', which cannot be read: {reason}"
         ) from None
 
 

@@ -25,15 +25,15 @@ def why_unreadable(schema: RegisteredSchema) -> str:
     return ""
 
 
-def ensure_usable(column: str, schema: RegisteredSchema) -> None:
-    """Check that the schema which an option of a column chooses is one that can be used.
+def ensure_usable(key: str, schema: RegisteredSchema) -> None:
+    """Check that the schema which an option chooses is one that can be used.
 
     Raises:
         ConfigError: it is not.
     """
     why = why_unreadable(schema)
     if why:
-        raise ConfigError(f"option '{column}.schema': schema id {schema.id}: {why}")
+        raise ConfigError(f"option {key!r}: schema id {schema.id}: {why}")
 
 
 class WritersSchemas:

@@ -7,8 +7,9 @@ checked here, with what fits together; a registry is asked for nothing.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from spark_kbatch.errors import ConfigError
@@ -33,20 +34,28 @@ from spark_kbatch.options.registry import (
 Format: TypeAlias = Literal["binary", "string", "avro"]
 Framing: TypeAlias = Literal["confluent", "none"]
 Mode: TypeAlias = Literal["FAILFAST", "PERMISSIVE"]
-Column: TypeAlias = Literal["key", "value"]
+Strategy: TypeAlias = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
+Column: TypeAlias = Literal["key", "value", ""]
 
 COLUMNS: tuple[Column, ...] = ("key", "value")
+ANY_COLUMN: Column = ""  # of another origin: what is given for it has no prefix
 PERMISSIVE: Mode = "PERMISSIVE"
 _LATER = ("json", "protobuf")
 _SCHEMA_ACCEPTS = "latest, id:7, version:3, file:order.avsc, or a schema as JSON"
 _FORMAT_ACCEPTS = "binary, string, avro"
 _FRAMING_DEFAULT = "confluent for avro with a registry, else none"
+_STRATEGIES: tuple[Strategy, ...] = (
+    "TopicNameStrategy",
+    "RecordNameStrategy",
+    "TopicRecordNameStrategy",
+)
+_RECORD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 
 
 class SchemaChoice(NamedTuple):
-    """Where the schema is that values are read as: a version of the subject, an id, a file, or here."""
+    """Where the schema of values is: a version of the subject, an id, a file, here; or made of a write's columns."""
 
-    kind: Literal["latest", "version", "id", "file", "text"] = "latest"
+    kind: Literal["latest", "version", "id", "file", "text", "columns"] = "latest"
     number: int = 0  # the version or the id
     text: str = ""  # JSON, or the file's absolute path
 
@@ -61,7 +70,7 @@ class SchemaChoice(NamedTuple):
         return self.needs_subject or self.kind == "id"
 
 
-LATEST_SCHEMA = SchemaChoice()
+LATEST_SCHEMA, SCHEMA_OF_COLUMNS = SchemaChoice(), SchemaChoice("columns")
 
 
 def _format(key: str, value: str) -> Format:
@@ -92,6 +101,19 @@ def _schema(key: str, value: str) -> SchemaChoice:
     kinds.refuse(key, value, _SCHEMA_ACCEPTS)
 
 
+def _strategy(key: str, value: str) -> Strategy:
+    # Java's clients are given classes.
+    return _STRATEGY_NAMES.parse(
+        key, value.strip().removeprefix("io.confluent.kafka.serializers.subject.")
+    )
+
+
+def _record_name(key: str, value: str) -> str:
+    if not _RECORD_NAME.fullmatch(value.strip()):
+        kinds.refuse(key, value, "a name of Avro, such as com.shop.Order")
+    return value.strip()
+
+
 def _fields(key: str, value: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names or any(not all(name.split(".")) for name in names):
@@ -104,6 +126,13 @@ _FORMAT = kinds.OptionKind(_format, _FORMAT_ACCEPTS)
 _SCHEMA = kinds.OptionKind(_schema, _SCHEMA_ACCEPTS)
 _SUBJECT = kinds.stripped("a name")
 _FRAMING: kinds.OptionKind[Framing] = kinds.one_of("confluent", "none")
+_STRATEGY_NAMES: kinds.OptionKind[Strategy] = kinds.one_of(*_STRATEGIES)
+_STRATEGY = kinds.OptionKind(_strategy, _STRATEGY_NAMES.accepts)
+
+
+def key_of(column: Column, part: str) -> str:
+    """Return the key of an option of a column, such as value.schema."""
+    return f"{column}.{part}" if column else part
 
 
 @dataclass(frozen=True)
@@ -115,15 +144,39 @@ class ColumnOptions:
     schema: SchemaChoice = LATEST_SCHEMA
     subject: str = ""  # empty where it is neither given nor follows from the topic
     framing: Framing = "none"
+    # What a subject follows from, where it is not given.
+    strategy: Strategy = "TopicNameStrategy"
+    topic: str = ""  # empty where not exactly one is named
+    record_name: str = ""  # that is given
+
+    @property
+    def schema_key(self) -> str:
+        """The key of the option that names the schema."""
+        return key_of(self.column, "schema")
+
+    def subject_of(self, record_name: str) -> str:
+        """Return the subject of a record, or that which is given; empty if it does not follow.
+
+        Args:
+            record_name: its full name; empty if it is not known.
+        """
+        parts = {
+            "TopicNameStrategy": (self.topic, self.column),
+            "RecordNameStrategy": (record_name,),
+            "TopicRecordNameStrategy": (self.topic, record_name),
+        }[self.strategy]
+        return self.subject or ("-".join(parts) if all(parts) else "")
 
 
 def _written_rows(column: Column, *, called: str) -> tuple[Option, ...]:
     # fmt: off
     return (
         Option(f"{column}.format", _FORMAT, "binary", f"What {called} become: bytes or text as they are, or Avro, of columns of any type that fits the schema. See [Values as columns](values.md#write)."),
-        Option(f"{column}.schema", _SCHEMA, None, f"The schema that {called} are written with: " + ("the latest of the subject, which only a batch may name, " if column == "value" else "") + "an id, a version, a file on the driver, or the schema itself.", "latest" if column == "value" else "required for avro"),
+        Option(f"{column}.schema", _SCHEMA, None, f"The schema that {called} are written with: " + ("the latest of the subject, which only a batch may name, " if column == "value" else "") + "an id, a version, a file on the driver, or the schema itself.", "latest; with auto.register.schemas, one that is made of the columns" if column == "value" else "required for avro"),
         Option(f"{column}.subject", _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, with the option `topic`"),
         Option(f"{column}.framing", _FRAMING, None, f"Whether {called} get Confluent's five bytes in front, which name their schema, or none.", _FRAMING_DEFAULT),
+        Option(f"{column}.subject.name.strategy", _STRATEGY, "TopicNameStrategy", f"What the subject of {called} follows from where it is not given: the topic, the name of the schema's record, or both, `TOPIC-RECORD`. The names are Confluent's; a Java class will do."),
+        Option(f"{column}.record.name", kinds.OptionKind(_record_name, "a name, such as `com.shop.Order`"), None, f"The name of the record that {called} are: of a schema that is made of columns, and for the subject of one that is looked up." if column == "value" else f"The name of the record that {called} are, for the subject of a schema that is looked up.", "made of the subject" if column == "value" else "the schema's"),
     )
     # fmt: on
 
@@ -131,10 +184,10 @@ def _written_rows(column: Column, *, called: str) -> tuple[Option, ...]:
 def _rows(column: Column, *, called: str) -> tuple[Option, ...]:
     # fmt: off
     return (
-        Option(f"{column}.format", _FORMAT, "binary", f"What {called} are: bytes as they are, text in UTF-8, or Avro. See [Values as columns](values.md)."),
-        Option(f"{column}.schema", _SCHEMA, None, f"The schema that {called} are read as: the latest of the subject, an id, a version, a file on the driver, or the schema itself.", "latest"),
-        Option(f"{column}.subject", _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, if one topic is named"),
-        Option(f"{column}.framing", _FRAMING, None, f"Whether {called} have Confluent's five bytes in front, which name the schema that wrote each, or none.", _FRAMING_DEFAULT),
+        Option(key_of(column, "format"), _FORMAT, "binary", f"What {called} are: bytes as they are, text in UTF-8, or Avro. See [Values as columns](values.md)."),
+        Option(key_of(column, "schema"), _SCHEMA, None, f"The schema that {called} are read as: the latest of the subject, an id, a version, a file on the driver, or the schema itself.", "latest"),
+        Option(key_of(column, "subject"), _SUBJECT, None, f"The subject that {called} have in the registry.", f"TOPIC-{column}, if one topic is named"),
+        Option(key_of(column, "framing"), _FRAMING, None, f"Whether {called} have Confluent's five bytes in front, which name the schema that wrote each, or none.", _FRAMING_DEFAULT),
     )
     # fmt: on
 
@@ -166,7 +219,7 @@ class WrittenValueOptions:
     # fmt: off
     value: ColumnOptions = made_of(*_written_rows("value", called="values"), default=ColumnOptions("value"))
     key: ColumnOptions = made_of(*_written_rows("key", called="keys"), default=ColumnOptions("key"))
-    auto_register: bool = option("auto.register.schemas", kinds.BOOLEAN, False, "Whether to register a schema that is a file or JSON, where the subject does not have it; otherwise that is an error.")
+    auto_register: bool = option("auto.register.schemas", kinds.BOOLEAN, False, "Whether to register a schema that is a file, JSON, or made of the columns, where the subject does not have it; otherwise that is an error.")
     # fmt: on
     registry: RegistryOptions | None = None
 
@@ -184,6 +237,14 @@ _KEYWORDS = {row.key.lower().replace(".", "_"): row.key for row in VALUE_OPTIONS
     "include_schema_id": "includeSchemaId",
     "include_bytes": "includeBytes",
 }
+_ARGUMENTS = (
+    *_rows(ANY_COLUMN, called="values"),
+    *(
+        replace(row, key=row.key.removeprefix("value."))
+        for row in VALUE_OPTIONS
+        if row.key in ("value.fields", "mode")
+    ),
+)  # of functions over any column
 
 
 def without_registry(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,10 +293,12 @@ def parse_written_value_options(
 ) -> WrittenValueOptions:
     """Parse and check the options of columns that a write encodes; arguments and errors as of `parse_value_options`."""
     registry = parse_registry_options(options)
-    columns = {column: _column(column, given, registry, topics) for column in COLUMNS}
-    found = WrittenValueOptions(
-        **columns, auto_register=given.get("auto.register.schemas"), registry=registry
-    )
+    auto_register = given.get("auto.register.schemas")
+    columns = {
+        column: _column(column, given, registry, topics, auto_register=auto_register)
+        for column in COLUMNS
+    }
+    found = WrittenValueOptions(**columns, auto_register=auto_register, registry=registry)
     if registry is not None and not found.encoded:
         raise _lonely(URL, "value.format=avro or key.format=avro")
     if found.auto_register and registry is None:
@@ -246,13 +309,30 @@ def parse_written_value_options(
             "that a new version would move every key to another one; accepted: id:7, version:3, file:key.avsc, or JSON"
         )
     for column in found.encoded:
-        is_ours = column.schema.kind in ("file", "text")
-        if is_ours and column.framing == "confluent" and not column.subject:
-            raise ConfigError(
-                f"option '{column.column}.subject' is not given: the registry has the schema's id under it; or give "
-                f"'{column.column}.schema' as id:7"
-            )
+        is_ours = column.schema.kind in ("file", "text", "columns")
+        # A file's record is not known yet.
+        record = column.record_name or ("" if column.schema.kind == "columns" else "its")
+        if is_ours and column.framing == "confluent" and not column.subject_of(record):
+            raise _no_subject(column, record)
     return found
+
+
+def _no_subject(column: ColumnOptions, record: str) -> ConfigError:
+    """Return the error of a schema whose subject does not follow; the record's name is empty if it is not known."""
+    name = column.column
+    if column.strategy == "TopicNameStrategy":
+        return ConfigError(
+            f"option '{name}.subject' is not given: the registry has the schema's id under it; or give "
+            f"'{name}.schema' as id:7"
+        )
+    needs = (
+        [] if column.topic or column.strategy == "RecordNameStrategy" else ["the topic in 'topic'"]
+    )
+    needs += [] if record else [f"the record's name in '{name}.record.name'"]
+    return ConfigError(
+        f"option '{name}.subject.name.strategy' is {column.strategy!r}, and the subject does not follow from what is "
+        f"given: give {' and '.join(needs)}; or '{name}.subject'"
+    )
 
 
 def ensure_goes_with_streams(options: WrittenValueOptions) -> None:
@@ -266,7 +346,7 @@ def ensure_goes_with_streams(options: WrittenValueOptions) -> None:
             raise ConfigError(
                 f"option '{column.column}.schema' is 'latest', or not given, which a stream looks up for each micro-batch: "
                 "a schema that is registered meanwhile would change what it writes; accepted: id:7, version:3, "
-                "file:order.avsc, or JSON"
+                "file:order.avsc, or JSON; or set auto.register.schemas to true, for a schema that is made of the columns"
             )
 
 
@@ -275,13 +355,19 @@ def _lonely(key: str, needs: str) -> ConfigError:
 
 
 def _column(
-    column: Column, given: Given, registry: RegistryOptions | None, topics: Sequence[str]
+    column: Column,
+    given: Given,
+    registry: RegistryOptions | None,
+    topics: Sequence[str],
+    *,
+    auto_register: bool = False,
 ) -> ColumnOptions:
-    kind: Format = given.get(f"{column}.format")
-    schema_key, subject_key = f"{column}.schema", f"{column}.subject"
-    framing: Framing | None = given.get(f"{column}.framing")
+    kind: Format = given.get(key_of(column, "format"))
+    schema_key, subject_key = key_of(column, "schema"), key_of(column, "subject")
+    strategy_key, name_key = f"{column}.subject.name.strategy", f"{column}.record.name"
+    framing: Framing | None = given.get(key_of(column, "framing"))
     if kind != "avro":
-        for key in (schema_key, subject_key):
+        for key in (schema_key, subject_key, strategy_key, name_key):
             if key in given:
                 raise _lonely(key, f"{column}.format=avro")
         if framing == "confluent":
@@ -290,38 +376,66 @@ def _column(
             )
         return ColumnOptions(column, kind)
     schema: SchemaChoice = given.get(schema_key) or LATEST_SCHEMA
-    subject: str = given.get(subject_key) or ""
+    if auto_register and column == "value" and schema_key not in given:
+        schema = SCHEMA_OF_COLUMNS
     if framing is None:
         framing = "none" if registry is None else "confluent"
+    found = ColumnOptions(
+        column,
+        kind,
+        schema,
+        given.get(subject_key) or "",
+        framing,
+        given.get(strategy_key) if strategy_key in given else "TopicNameStrategy",
+        topics[0] if len(topics) == 1 else "",
+        given.get(name_key) if name_key in given else "",
+    )
     if registry is None:
         _ensure_needs_no_registry(column, schema, framing, is_given=schema_key in given)
-    elif not subject and len(topics) == 1:
-        subject = f"{topics[0]}-{column}"
-    if schema.needs_subject and not subject:
-        why = "several topics are named" if topics else "no topic is named by an option"
+        if strategy_key in given:
+            raise _lonely(strategy_key, f"a registry in {URL!r}")
+        return found
+    if found.subject and strategy_key in given:
         raise ConfigError(
-            f"option {subject_key!r} is not given, and {why}: give it, or name the schema in {schema_key!r}: "
-            "id:7, file:order.avsc, or JSON"
+            f"options {subject_key!r} and {strategy_key!r} are given; accepted: one of them"
         )
-    return ColumnOptions(column, kind, schema, subject, framing)
+    is_named = schema.kind == "columns" or (
+        schema.needs_subject and found.strategy != "TopicNameStrategy"
+    )
+    if found.record_name and not is_named:
+        raise _lonely(
+            name_key, f"a schema that is made of columns, or is looked up by {strategy_key}"
+        )
+    found = replace(found, subject=found.subject_of(found.record_name))
+    if schema.needs_subject and not found.subject:
+        if found.strategy != "TopicNameStrategy":
+            raise _no_subject(found, found.record_name)
+        why = ", and several topics are named" if topics else ", and no topic is named by an option"
+        raise ConfigError(
+            f"option {subject_key!r} is not given{why if column else ''}: give it, or name the schema in "
+            f"{schema_key!r}: id:7, file:order.avsc, or JSON"
+        )
+    return found
 
 
 def _ensure_needs_no_registry(
     column: Column, schema: SchemaChoice, framing: Framing, *, is_given: bool
 ) -> None:
+    url, schema_key = URL if column else "registry", key_of(column, "schema")
     if framing == "confluent":
         raise ConfigError(
-            f"option '{column}.framing' is 'confluent', where each {column} names its schema by an id: give "
-            f"the registry that knows it, in {URL!r}; a folder will do"
+            f"option {key_of(column, 'framing')!r} is 'confluent', where each {column or 'value'} names its schema "
+            f"by an id: give the registry that knows it, in {url!r}; a folder will do"
         )
     if not is_given:
+        is_avro = f"option '{column}.format' is 'avro', and " if column else ""
         raise ConfigError(
-            f"option '{column}.format' is 'avro', and no schema is known: give the registry in {URL!r}, which "
-            f"may be a folder; or, for {column}s without framing, '{column}.schema': file:order.avsc, or JSON"
+            f"{is_avro}no schema is known: give the registry in {url!r}, which may be a folder; or, for "
+            f"{column or 'value'}s without framing, {schema_key!r}: file:order.avsc, or JSON"
         )
     if schema.needs_registry:
         raise ConfigError(
-            f"option '{column}.schema' names a schema of a registry: give that in {URL!r}; or a schema of its "
+            f"option {schema_key!r} names a schema of a registry: give that in {url!r}; or a schema of its "
             "own, file:order.avsc or JSON"
         )
 
@@ -347,15 +461,49 @@ def parse_value_keywords(
             near = nearest(name, _KEYWORDS)
             hint = f"did you mean {near!r}?" if near else f"options are: {', '.join(_KEYWORDS)}"
             raise TypeError(f"unexpected keyword argument {name!r}; {hint}")
-        row = next(one for one in VALUE_OPTIONS if one.key == key)
-        if key == "value.fields" and not isinstance(value, str):
-            value = ",".join(arguments.names(name, value, "names of fields"))
-        elif key.endswith(".schema") and isinstance(value, Mapping | list):
-            value = json.dumps(value)
-        row.parse(value)
-        options[key] = str(value).lower() if isinstance(value, bool) else value
+        options[key] = _as_text(name, value, next(one for one in VALUE_OPTIONS if one.key == key))
     options |= registry_keys(registry)
     return parse_value_options(Given(without_registry(options), VALUE_OPTIONS), options, topics)
+
+
+def parse_function_arguments(registry: Any, given: Mapping[str, Any]) -> ValueOptions:
+    """Parse the arguments of a function that decodes or encodes a column of Avro, of any origin.
+
+    Args:
+        registry: as for `parse_value_keywords`.
+        given: schema, subject, framing, fields and mode, by these names; None is left out.
+
+    Returns:
+        The options of ANY_COLUMN, as those of the value.
+
+    Raises:
+        ConfigError: as `parse_value_options`.
+    """
+    rows = {row.key: row for row in _ARGUMENTS}
+    texts = {
+        name: _as_text(name, value, rows[name])
+        for name, value in given.items()
+        if value is not None
+    }
+    parsed = Given({"format": "avro", **texts}, _ARGUMENTS)
+    its_registry = parse_registry_options(registry_keys(registry))
+    return ValueOptions(
+        value=_column(ANY_COLUMN, parsed, its_registry, []),
+        fields=parsed.get("fields"),
+        mode=parsed.get("mode"),
+        registry=its_registry,
+    )
+
+
+def _as_text(name: str, value: Any, row: Option) -> Any:
+    """Return an argument as an option has it; raises ConfigError if that is not accepted."""
+    part = row.key.rpartition(".")[2]
+    if part == "fields" and not isinstance(value, str):
+        value = ",".join(arguments.names(name, value, "names of fields"))
+    elif part == "schema" and isinstance(value, Mapping | list):
+        value = json.dumps(value)
+    row.parse(value)
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def registry_keys(registry: Any) -> dict[str, str]:

@@ -48,6 +48,7 @@ from spark_kbatch.spark.workers import found_by_planners, why_unknown_to_workers
 from spark_kbatch.spark.writer import (
     KBatchStreamWriter,
     KBatchWriter,
+    encoded_types,
     ensure_writable,
 )
 
@@ -136,7 +137,7 @@ class KBatchDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
         """Return a batch job's writer; create the embedded cluster and its topic if they do not exist."""
         options = parse_write_options(self.options)
-        columns = written_columns(options.values)
+        columns = written_columns(options.values, encoded_types(schema, options.values))
         ensure_writable(schema, options, columns)
         return KBatchWriter(begin_job(options, overwrite=overwrite), columns)
 
@@ -144,7 +145,8 @@ class KBatchDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> KBatchStreamWriter:
         """Return a micro-batch's writer. Output mode complete appends, as with Spark's Kafka sink."""
         options = parse_write_options(_without_query(self.options))
-        columns = written_columns(options.values, is_micro_batch=True)
+        types = encoded_types(schema, options.values)
+        columns = written_columns(options.values, types, is_micro_batch=True)
         ensure_writable(schema, options, columns)
         if options.txn_app_id is not None:
             raise ConfigError(

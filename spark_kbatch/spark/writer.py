@@ -43,6 +43,7 @@ from pyspark.sql.types import (
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.encoded_columns import NOTHING_ENCODED, WrittenColumns
 from spark_kbatch.options.columns import meant_for, warn_of_misspelt
+from spark_kbatch.options.values import WrittenValueOptions
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.spark import process
 from spark_kbatch.spark.short_errors import briefly
@@ -80,14 +81,18 @@ def ensure_writable(
                 f"{name} attribute unsupported type {types[name].simpleString()}. {name} must be "
                 f"{'an' if wanted[0] in 'ai' else 'a'} {wanted}: {_remedy(name, types[name])}"
             )
-    encoded.ensure_fit(
-        {
-            name: to_arrow_type(types[name], timezone="UTC")
-            for name in encoded.names
-            if name in types
-        }
-    )
+    encoded.ensure_fit(encoded_types(schema, options.values))
     warn_of_misspelt(names)
+
+
+def encoded_types(schema: StructType, options: WrittenValueOptions) -> dict[str, pa.DataType]:
+    """Return the Arrow types of the columns that a write encodes, of those that there are."""
+    encoded = {one.column for one in options.encoded}
+    return {
+        one.name: to_arrow_type(one.dataType, timezone="UTC")
+        for one in schema
+        if one.name in encoded
+    }
 
 
 def _rename(wanted: str, names: Sequence[str]) -> str:

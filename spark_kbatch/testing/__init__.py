@@ -4,6 +4,7 @@
     servers     a Kafka server for tests, or a real broker
     topics      topics with names of their own, created and filled
     rows        records from rows, JSON lines and CSV
+    formats     keys and values of Avro
     records     waiting for records
     report      the last records of topics, as text
     tracebacks  errors that end at the test's own line

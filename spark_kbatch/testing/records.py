@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,9 @@ import pytest
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.kernels import jit
 from spark_kbatch.options import arguments
+from spark_kbatch.options.paths import StrPath
 from spark_kbatch.testing.clusters import AnyCluster, Clusters, ServerOrCluster
+from spark_kbatch.testing.formats import Formats, formats_of
 from spark_kbatch.testing.tracebacks import ends_at_caller
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC"))
@@ -24,8 +26,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 class Records:
     """The function `kbatch_records`, which waits until a topic has enough records."""
 
-    def __init__(self, clusters: Clusters, *, timeout: float) -> None:
-        self._clusters, self._timeout = clusters, timeout
+    def __init__(self, clusters: Clusters, *, timeout: float, registry: Callable[[], str]) -> None:
+        self._clusters, self._timeout, self._registry = clusters, timeout, registry
 
     @ends_at_caller
     def __call__(
@@ -37,6 +39,8 @@ class Records:
         key: Callable[[bytes], Any] = bytes.decode,
         value: Callable[[bytes], Any] = bytes.decode,
         on: ServerOrCluster | None = None,
+        registry: StrPath | Mapping[str, str] | None = None,
+        **formats: Any,
     ) -> list[dict[str, Any]]:
         """Wait until a topic has `count` records, and return all that it has then.
 
@@ -51,22 +55,34 @@ class Records:
             value: the same for a value, such as `json.loads`.
             on: where: a server, or a cluster. By default the server that the test uses, or else
                 `kbatch_cluster`.
+            registry: of schemas, as for `spark_kbatch.Cluster.read`; by default the test's own,
+                `kbatch_registry`.
+            formats: what keys and values are decoded from: `value_format="avro"`, and more, as for
+                `spark_kbatch.Cluster.read`. A record of Avro becomes a dict.
 
         Returns:
             A dict for each record, with key, value, topic, partition, offset, timestamp (a datetime in
             UTC), timestampType and headers (pairs of name and bytes), by partition and offset. A null
-            key or value is None.
+            key or value is None. `formats` may add more.
 
         Raises:
             ConfigError: an argument is not accepted, or `key` or `value` cannot take what is there.
+            RecordDeserializationError: a key or a value is not of its schema.
+            SchemaRegistryError: the registry does not have a schema.
         """
         __tracebackhide__ = True
         cluster = self._clusters.cluster(on, arguments.text("topic", topic))
         count = arguments.whole_number("count", count, 0)
         patience = arguments.seconds("timeout", self._timeout if timeout is None else timeout)
         deadline, pause_s = time.monotonic() + patience, _FIRST_PAUSE_S
+        typed = formats_of(topic, registry, formats, self._registry)
+        made = {"key": key, "value": value}
+        for name in ("key", "value"):
+            if typed.options.typed and getattr(typed.options, name).format != "binary":
+                if made.pop(name) is not bytes.decode:
+                    raise ConfigError(f"{name} and {name}_format are given; accepted: one of them")
         compiled_s = jit.compiling_s()
-        looked = _Look(cluster, topic)
+        looked = _Look(cluster, topic, typed)
         while (table := looked.again(count)) is None:
             # Compiling takes seconds, once on a machine, and is not what the test waits for.
             if time.monotonic() >= deadline + jit.compiling_s() - compiled_s:
@@ -76,14 +92,14 @@ class Records:
         # As numbers, since pyarrow imports pandas for times.
         at = table.schema.get_field_index("timestamp")
         table = table.set_column(at, "timestamp", table.column(at).cast(pa.int64()))
-        return [_record(row, key, value) for row in table.to_pylist()]
+        return [_record(row, made) for row in typed.decoded(table)]
 
 
 class _Look:
     """Repeated look at one topic, which reads its records only if the offsets have changed."""
 
-    def __init__(self, cluster: AnyCluster, topic: str) -> None:
-        self._cluster, self._topic = cluster, topic
+    def __init__(self, cluster: AnyCluster, topic: str, typed: Formats) -> None:
+        self._cluster, self._topic, self._typed = cluster, topic, typed
         self._ends: list[int] | None = None
         self._rows_count: int | None = None  # None: no such topic
 
@@ -97,7 +113,7 @@ class _Look:
                 # Offsets are also taken by markers of transactions: records are counted when read.
                 self._rows_count = min(most, self._rows_count or most)
                 return None
-            table = self._cluster.read(self._topic).read_all()
+            table = self._cluster.read(self._topic, **self._typed.of_read).read_all()
         except UnknownTopicOrPartitionError:
             self._rows_count = None
             return None
@@ -119,14 +135,12 @@ def _records(count: int) -> str:
     return f"{count} record{'s' * (count != 1)}"
 
 
-def _record(
-    row: dict[str, Any], key: Callable[[bytes], Any], value: Callable[[bytes], Any]
-) -> dict[str, Any]:
+def _record(row: dict[str, Any], made: Mapping[str, Callable[[bytes], Any]]) -> dict[str, Any]:
     headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
-    made = {name: _made(row, name, by) for name, by in (("key", key), ("value", value))}
+    fields = {name: _made(row, name, by) for name, by in made.items()}
     if (time_us := row["timestamp"]) is not None:
-        made["timestamp"] = _EPOCH + datetime.timedelta(microseconds=time_us)
-    return row | made | {"headers": headers}
+        fields["timestamp"] = _EPOCH + datetime.timedelta(microseconds=time_us)
+    return row | fields | {"headers": headers}
 
 
 def _made(row: dict[str, Any], name: str, by: Callable[[bytes], Any]) -> Any:

@@ -19,6 +19,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.paths import StrPath, absolute_path
 from spark_kbatch.record.columns import HEADERS_TYPE, bytes_array
+from spark_kbatch.testing.formats import NO_FORMATS, Formats
 
 _SENT = ("key", "value", "partition", "timestamp", "headers")
 _READ = ("topic", "offset", "timestampType")  # those of a record that was read; not sent
@@ -29,9 +30,15 @@ Row = Mapping[str, Any]
 
 
 def from_one_of(
-    rows: Any, json_lines: StrPath | None, csv: StrPath | None, key: str | None
+    rows: Any,
+    json_lines: StrPath | None,
+    csv: StrPath | None,
+    key: str | None,
+    formats: Formats = NO_FORMATS,
 ) -> Any | None:
     """Return the records to send as a table, from rows, JSON lines or CSV; None if none is given.
+
+    Keys and values that have a format are encoded.
 
     Raises:
         ConfigError: several are given, or one cannot be sent; says which row or line.
@@ -47,18 +54,24 @@ def from_one_of(
             "key names a field of json_lines or csv; rows have a field 'key' of their own"
         )
     if json_lines is not None:
-        return _from_json_lines(absolute_path(json_lines, "json_lines"), key)
+        return _from_json_lines(absolute_path(json_lines, "json_lines"), key, formats)
     if csv is not None:
-        return _from_csv(absolute_path(csv, "csv"), key)
+        return _from_csv(absolute_path(csv, "csv"), key, formats)
     if isinstance(rows, str | bytes | int | float):
         raise ConfigError(
             f"rows is {arguments.shown(rows)}; accepted: a list of rows, such as [{arguments.shown(rows)}], "
             "or a table"
         )
     if isinstance(rows, Sequence | Iterator) and not isinstance(rows, pa.Array):
-        return _table((f"row {number}", row) for number, row in enumerate(rows))
+        return _table(((f"row {number}", row) for number, row in enumerate(rows)), formats)
     to_arrow = getattr(rows, "toArrow", None)  # of a Spark DataFrame
-    return rows if to_arrow is None else to_arrow()
+    table = rows if to_arrow is None else to_arrow()
+    for name in filter(formats.has, ("key", "value")):
+        table = table if isinstance(table, pa.Table) else pa.table(table)
+        place = table.schema.get_field_index(name)
+        if place >= 0:
+            table = table.set_column(place, name, formats.encoded_column(name, table[name]))
+    return table
 
 
 def partitions_count(seed: Any) -> int:
@@ -74,18 +87,30 @@ def partitions_count(seed: Any) -> int:
 # Files.
 
 
-def _from_json_lines(path: Path, key: str | None) -> pa.Table:
+def _from_json_lines(path: Path, key: str | None, formats: Formats) -> pa.Table:
     every = enumerate(_text_of(path).split("\n"), 1)
     lines = [(f"{path}, line {n}", line) for n, line in every if line.strip()]
     parsed = [_parsed(where, line) for where, line in lines]
     if key is None and _are_records(parsed):
         return _table(
-            (where, {name: _unprinted(name, value) for name, value in row.items()})
-            for (where, _), row in zip(lines, parsed, strict=True)
+            (
+                (where, {name: _unprinted(name, value) for name, value in row.items()})
+                for (where, _), row in zip(lines, parsed, strict=True)
+            ),
+            formats,
         )
     return _table(
-        (where, {"key": _key_of(where, row, key), "value": line})
-        for (where, line), row in zip(lines, parsed, strict=True)
+        (
+            (
+                where,
+                {
+                    "key": _key_of(where, row, key, formats),
+                    "value": row if formats.has("value") else line,
+                },
+            )
+            for (where, line), row in zip(lines, parsed, strict=True)
+        ),
+        formats,
     )
 
 
@@ -112,7 +137,7 @@ def _unprinted(name: str, value: Any) -> Any:
     return value
 
 
-def _from_csv(path: Path, key: str | None) -> pa.Table:
+def _from_csv(path: Path, key: str | None, formats: Formats) -> pa.Table:
     reader = csv_files.DictReader(io.StringIO(_text_of(path), newline=""), strict=True)
     try:
         rows = [(f"{path}, line {reader.line_num}", row) for row in reader]
@@ -123,7 +148,10 @@ def _from_csv(path: Path, key: str | None) -> pa.Table:
             _refuse(where, f"has not the {len(reader.fieldnames or ())} fields of the header line")
     named = [{name: text or None for name, text in row.items()} for _, row in rows]
     if key is None and _are_records(named):
-        return _table((where, _record_of(where, row)) for (where, _), row in zip(rows, named, strict=True))  # fmt: skip
+        return _table(
+            ((where, _record_of(where, row)) for (where, _), row in zip(rows, named, strict=True)),
+            formats,
+        )
     numeric = {
         name
         for name in reader.fieldnames or ()
@@ -134,8 +162,11 @@ def _from_csv(path: Path, key: str | None) -> pa.Table:
         return {n: json.loads(text) if text and n in numeric else text for n, text in row.items()}
 
     return _table(
-        (where, {"key": _key_of(where, row, key), "value": value(row)})
-        for (where, _), row in zip(rows, named, strict=True)
+        (
+            (where, {"key": _key_of(where, row, key, formats), "value": value(row)})
+            for (where, _), row in zip(rows, named, strict=True)
+        ),
+        formats,
     )
 
 
@@ -158,31 +189,38 @@ def _are_records(rows: Sequence[Any]) -> bool:
     )
 
 
-def _key_of(where: str, row: Any, key: str | None) -> Any:
+def _key_of(where: str, row: Any, key: str | None, formats: Formats) -> Any:
     if key is None:
         return None
     if not isinstance(row, Mapping) or key not in row:
         _refuse(where, f"has no field {key!r}, which key names")
     found = row[key]
+    if formats.has("key"):
+        return found
     return found if found is None or isinstance(found, str) else _json(where, "key", found)
 
 
 # Rows.
 
 
-def _table(rows: Iterator[tuple[str, Any]]) -> pa.Table:
+def _table(rows: Iterator[tuple[str, Any]], formats: Formats) -> pa.Table:
     """Return rows as an Arrow table of records to send.
 
     Each row comes with words that say where it stands, for errors.
     """
     columns: dict[str, list[Any]] = {name: [] for name in _SENT}
+    places = []
     for where, row in rows:
         fields = _fields(where, row)
+        places.append(where)
         for name, convert in _CONVERT.items():
             found = fields.get(name)
-            columns[name].append(None if found is None else convert(where, name, found))
+            is_left = found is None or formats.has(name)
+            columns[name].append(found if is_left else convert(where, name, found))
     arrays = {
-        name: _array(columns[name], _TYPES[name])
+        name: formats.encoded(name, list(zip(places, columns[name], strict=True)))
+        if formats.has(name)
+        else _array(columns[name], _TYPES[name])
         for name in _SENT
         if name == "value" or any(one is not None for one in columns[name])
     }

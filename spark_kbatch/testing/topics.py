@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_kbatch import Cluster
@@ -14,6 +14,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import StrPath
 from spark_kbatch.testing import rows as seeds
 from spark_kbatch.testing.clusters import Clusters, ServerOrCluster
+from spark_kbatch.testing.formats import formats_of
 from spark_kbatch.testing.tracebacks import ends_at_caller
 
 _NAME_MAX = 200  # Kafka takes 249; applications add endings
@@ -22,8 +23,8 @@ _NAME_MAX = 200  # Kafka takes 249; applications add endings
 class Topics:
     """The function `kbatch_topic`, which creates a topic for a test, and whose `send` adds records."""
 
-    def __init__(self, clusters: Clusters, *, partitions: int) -> None:
-        self._clusters, self._partitions = clusters, partitions
+    def __init__(self, clusters: Clusters, *, partitions: int, registry: Callable[[], str]) -> None:
+        self._clusters, self._partitions, self._registry = clusters, partitions, registry
         self._remote: list[tuple[Cluster, str]] = []
 
     @ends_at_caller
@@ -39,12 +40,14 @@ class Topics:
         config: Mapping[str, object] | None = None,
         unique: bool = True,
         on: ServerOrCluster | None = None,
+        registry: StrPath | Mapping[str, str] | None = None,
+        **formats: Any,
     ) -> str:
         """Create a topic, and return its name.
 
         Args:
             name: what its name starts with.
-            rows, json_lines, csv, key: its records, as of `send`; none by default.
+            rows, json_lines, csv, key, registry, formats: its records, as of `send`; none by default.
             partitions: how many; by default as many as the records name, at least those of
                 `--kbatch-partitions`.
             config: its settings, by Kafka's keys: `{"retention.ms": 86_400_000}`.
@@ -59,7 +62,8 @@ class Topics:
         arguments.text("name", name)
         if arguments.boolean("unique", unique):
             name = f"{re.sub('[^a-zA-Z0-9._-]', '-', name)[:_NAME_MAX]}-{uuid.uuid4().hex[:8]}"
-        seed = seeds.from_one_of(rows, json_lines, csv, key)
+        typed = formats_of(name, registry, formats, self._registry)
+        seed = seeds.from_one_of(rows, json_lines, csv, key, typed)
         if partitions is None:
             partitions = max(self._partitions, 0 if seed is None else seeds.partitions_count(seed))
         cluster = self._clusters.cluster(on, name)
@@ -80,6 +84,8 @@ class Topics:
         csv: StrPath | None = None,
         key: str | None = None,
         on: ServerOrCluster | None = None,
+        registry: StrPath | Mapping[str, str] | None = None,
+        **formats: Any,
     ) -> None:
         """Send records to a topic, and wait until they can be read.
 
@@ -97,13 +103,20 @@ class Topics:
             key: the field or column of json_lines or csv whose values become the records' keys; each
                 line is a value then.
             on: as of the factory.
+            registry: of schemas, as for `spark_kbatch.Cluster.read`; by default the test's own,
+                `kbatch_registry`.
+            formats: what keys and values are encoded as: `value_format="avro"`, `value_schema=...`, the latest of
+                the subject by default, `value_subject`, `value_framing`, and the same for keys. Of a record of
+                Avro, a row has a dict. A schema that is JSON or a file is registered in a registry that is a folder.
 
         Raises:
             ConfigError: a record cannot be sent; says which row or line. No record is sent.
             UnknownTopicOrPartitionError: no such topic or partition.
+            SchemaRegistryError: the registry does not have a schema.
         """
         arguments.text("topic", topic)
-        seed = seeds.from_one_of(rows, json_lines, csv, key)
+        typed = formats_of(topic, registry, formats, self._registry)
+        seed = seeds.from_one_of(rows, json_lines, csv, key, typed)
         if seed is None:
             raise ConfigError("nothing to send: give rows, json_lines or csv")
         _send(self._clusters.cluster(on, topic), topic, seed)

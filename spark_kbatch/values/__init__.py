@@ -8,6 +8,7 @@ in the schemas that it has.
     projection     the part of a reader's schema that is wanted
     resolution     a writer's schema against the reader's -> a program
     defaults       default values of fields
+    derivation     a schema for a column that none is given for
     times          units of times
     sizes          how many bytes a value takes, always or at least
     framing        Confluent's magic byte and schema id

@@ -49,6 +49,8 @@ class DecodedValues:
 
     def error_texts(self) -> pa.Array:
         """Return string[n], null for rows without an error."""
+        if not self.errors:
+            return pa.nulls(len(self.values), pa.string())
         texts: list[str | None] = [None] * len(self.values)
         for error in self.errors:
             texts[error.row] = str(error)

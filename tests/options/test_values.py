@@ -38,7 +38,7 @@ def test_a_read_of_avro_needs_a_format_and_a_registry() -> None:
     found = parse_stream_read_options(READ | AVRO).values
 
     assert found.value == ColumnOptions(
-        "value", "avro", SchemaChoice(), "orders-value", "confluent"
+        "value", "avro", SchemaChoice(), "orders-value", "confluent", topic="orders"
     )
     assert found.key == ColumnOptions("key")
     assert (found.mode, found.fields, found.typed) == ("FAILFAST", (), (found.value,))
@@ -115,6 +115,8 @@ def test_what_does_not_fit_together_is_refused(options: dict[str, str], said: st
 # Of a write.
 
 WRITE = {"path": "/data", "topic": "orders"}
+STRATEGY = "value.subject.name.strategy"
+NAMED = {"value.record.name": "shop.Order"}
 
 
 def test_a_write_has_the_same_options_but_for_those_of_what_cannot_be_decoded() -> None:
@@ -123,7 +125,12 @@ def test_a_write_has_the_same_options_but_for_those_of_what_cannot_be_decoded() 
     ).values
 
     assert found.value == ColumnOptions(
-        "value", "avro", SchemaChoice("text", text=TEXT), "orders-value", "confluent"
+        "value",
+        "avro",
+        SchemaChoice("text", text=TEXT),
+        "orders-value",
+        "confluent",
+        topic="orders",
     )
     assert (found.auto_register, found.encoded) == (True, (found.value,))
     for key in ("mode", "value.fields", "includeBytes"):
@@ -138,17 +145,60 @@ def test_a_write_has_the_same_options_but_for_those_of_what_cannot_be_decoded() 
         ({"auto.register.schemas": "true"}, "goes with a registry in 'schema.registry.url'"),
         ({"schema.registry.url": "http://localhost:8081"}, "goes with value.format=avro"),
         ({"value.format": "avro"}, "no schema is known"),
+        (AVRO | {STRATEGY: "NameStrategy"}, "accepted: TopicNameStrategy, RecordNameStrategy, TopicRecordNameStrategy"),
+        (AVRO | {STRATEGY: "RecordNameStrategy"}, r"give the record's name in 'value\.record\.name'"),
+        (AVRO | {STRATEGY: "RecordNameStrategy", "auto.register.schemas": "true"}, r"in 'value\.record\.name'"),
+        (AVRO | {STRATEGY: "RecordNameStrategy", "value.subject": "a"}, "are given; accepted: one of them"),
+        (AVRO | NAMED, r"'value\.record\.name' goes with a schema that is made of columns"),
+        (AVRO | NAMED | {STRATEGY: "RecordNameStrategy", "value.schema": TEXT}, "goes with a schema that is made of columns"),
+        (AVRO | {"value.record.name": "shop.2nd"}, r"a name of Avro, such as com\.shop\.Order"),
+        ({STRATEGY: "RecordNameStrategy"}, r"goes with value\.format=avro"),
+        ({"value.format": "avro", "value.schema": TEXT, STRATEGY: "RecordNameStrategy"}, "goes with a registry"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_a_write_is_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_write_options(WRITE | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "subject"),
+    [
+        pytest.param({}, "orders-value", id="topic"),
+        pytest.param({STRATEGY: "recordNameStrategy", **NAMED}, "shop.Order", id="record"),
+        pytest.param(
+            {STRATEGY: "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy", **NAMED},
+            "orders-shop.Order",
+            id="class-of-java",
+        ),
+        pytest.param({STRATEGY: "RecordNameStrategy", "value.schema": TEXT}, "", id="of-a-schema"),
+    ],
+)
+def test_a_subject_follows_from_topic_and_record(options: dict[str, str], subject: str) -> None:
+    found = parse_write_options(WRITE | AVRO | options).values.value
+
+    assert found.subject == subject
+    assert found.subject_of("Other") == subject or "Other"
+
+
+def test_a_schema_is_made_of_the_columns_only_where_it_may_be_registered() -> None:
+    registers = AVRO | {"auto.register.schemas": "true"}
+    made = parse_write_options(WRITE | registers)
+    assert made.values.value.schema.kind == "columns"
+    ensure_goes_with_streams(made.values)
+    for options in (AVRO, registers | {"value.schema": "latest"}):
+        assert parse_write_options(WRITE | options).values.value.schema.kind == "latest"
+    with pytest.raises(ConfigError, match="a new version would move every key"):
+        parse_write_options(WRITE | registers | {"key.format": "avro"})
 
 
 def test_a_write_to_several_topics_names_a_subject_or_an_id() -> None:
     for schema in ("latest", "version:3", TEXT):
         with pytest.raises(ConfigError, match=r"'value\.subject' is not given"):
             parse_write_options({"path": "/data", "value.schema": schema, **AVRO})
+    strategy = {STRATEGY: "TopicRecordNameStrategy"}
+    with pytest.raises(ConfigError, match=r"give the topic in 'topic'; or 'value\.subject'"):
+        parse_write_options({"path": "/data", "value.schema": TEXT, **strategy, **AVRO})
     parse_write_options({"path": "/data", "value.schema": "id:7", **AVRO})
 
 
@@ -174,7 +224,12 @@ def test_keywords_are_the_options_with_underscores(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert found.value == ColumnOptions(
-        "value", "avro", SchemaChoice("text", text=TEXT), "orders-value", "confluent"
+        "value",
+        "avro",
+        SchemaChoice("text", text=TEXT),
+        "orders-value",
+        "confluent",
+        topic="orders",
     )
     assert (found.key.format, found.fields, found.mode) == ("string", ("a", "b.c"), "PERMISSIVE")
     assert (found.include_schema_id, found.include_bytes) == (True, False)

@@ -143,6 +143,63 @@ def test_a_schema_is_registered_only_if_that_is_asked_for(tmp_path: Path, regist
     assert values(options, registry)[0] == {"id": 1, "tags": ["x"]}
 
 
+@pytest.mark.parametrize(
+    ("strategy", "subject"),
+    [("RecordNameStrategy", "Order"), ("TopicRecordNameStrategy", "orders-Order")],
+)
+def test_a_subject_follows_from_the_record(
+    tmp_path: Path, registry: Path, strategy: str, subject: str
+) -> None:
+    options = {
+        "path": str(tmp_path / "c"), "schema.registry.url": str(registry), "value.schema": json.dumps(ORDER),
+        "value.subject.name.strategy": strategy,
+    }  # fmt: skip
+    with pytest.raises(SchemaNotFoundError, match=f"subject '{subject}' with a schema"):
+        write(options, ROWS)
+
+    write({**options, "auto.register.schemas": "true"}, ROWS)
+    assert FolderRegistry(registry).versions(subject) == [1]
+    assert values(options, registry) == DECODED
+    with pytest.raises(ConfigError, match=r"the schema is no record: give 'value\.subject'"):
+        write({**options, "value.schema": '"string"'}, ROWS)
+
+
+def test_a_schema_is_made_of_the_columns(tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    options = {
+        "path": str(tmp_path / "c"), "schema.registry.url": str(registry), "auto.register.schemas": "true",
+    }  # fmt: skip
+    write(options, ROWS)
+    write(options, ROWS)  # with the same schema
+    more = pa.struct([*KIND, ("note", pa.string())])
+    write(options, [{"key": "d", "value": {"id": 4, "tags": None, "note": "n"}}], more)
+
+    versions = FolderRegistry(registry)
+    assert versions.versions("orders-value") == [1, 2]
+    assert json.loads(versions.version("orders-value", 1).schema.text) == {
+        "type": "record", "name": "orders_value", "fields": [
+            {"name": "id", "type": ["null", "long"], "default": None},
+            {"name": "tags", "type": ["null", {"type": "array", "items": ["null", "string"]}], "default": None},
+        ],
+    }  # fmt: skip
+    assert values(options, registry) == [*DECODED, *DECODED, {"id": 4, "tags": None, "note": "n"}]
+
+    named = {
+        **options,
+        "value.record.name": "shop.Order",
+        "value.subject.name.strategy": "RecordNameStrategy",
+    }
+    write(named, ROWS)
+    assert json.loads(versions.version("shop.Order", 1).schema.text)["name"] == "shop.Order"
+    for bad, said in [
+        (pa.struct([("order id", pa.int64())]), r"made of column 'value\.order id': names of Avro"),
+        (pa.struct([("span", pa.duration("us"))]), r"'value\.span': a column of type duration"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            write(options, [], bad)
+    assert versions.versions("orders-value") == [1, 2]
+
+
 def test_a_stream_names_its_schema(tmp_path: Path, registry: Path) -> None:
     options = {
         "path": str(tmp_path / "c"), "topic": "orders", "value.format": "avro", "schema.registry.url": str(registry),
@@ -150,7 +207,8 @@ def test_a_stream_names_its_schema(tmp_path: Path, registry: Path) -> None:
     schema = StructType([StructField("value", from_arrow_type(KIND))])
     with pytest.raises(ConfigError, match="a stream looks up for each micro-batch"):
         KBatchDataSource(options).streamWriter(schema, overwrite=False)
-    KBatchDataSource({**options, "value.schema": "version:1"}).streamWriter(schema, overwrite=False)
+    for given in ({"value.schema": "version:1"}, {"auto.register.schemas": "true"}):
+        KBatchDataSource({**options, **given}).streamWriter(schema, overwrite=False)
 
 
 def test_a_frame_is_written_and_read_by_spark(

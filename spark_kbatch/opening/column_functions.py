@@ -1,0 +1,142 @@
+"""Columns of any origin that Spark decodes or encodes: what a function looks up once, and what tasks do with rows.
+
+The registry is asked when the function is called, on the driver. The plan carries the schemas to the tasks, as
+that of a read does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_kbatch.consumer.rows import DecodedColumn
+from spark_kbatch.errors import ConfigError, InvalidValueError
+from spark_kbatch.opening.encoded_columns import WrittenColumn, schema_to_write
+from spark_kbatch.opening.values import PinnedColumns, pinned
+from spark_kbatch.options import arguments
+from spark_kbatch.options.values import ANY_COLUMN, PERMISSIVE, parse_function_arguments
+from spark_kbatch.values.avro_decoder import DecodedValues
+from spark_kbatch.values.framing import NO_SCHEMA_ID
+
+if TYPE_CHECKING:
+    from spark_kbatch.values.avro_encoder import AvroEncoder
+
+_VALUE = "value"  # of the parts of a row, which have the names of `DecodedColumn`
+_BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null())
+_REMEDY = 'with mode="PERMISSIVE" the value of such a row is null, and the field error says why'
+_SMALLER = "lower spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@dataclass(frozen=True)
+class DecodedColumnOfBytes:
+    """A column of bytes that is decoded; a plan carries it to the tasks."""
+
+    columns: PinnedColumns
+    has_schema_id: bool
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of decoded rows: of the values, or a struct of the values and what is said of them."""
+        value = self.columns.columns[0].type()
+        if not self._has_parts:
+            return value
+        parts = [(_VALUE, value)]
+        parts += [("schema_id", pa.int32())] if self.has_schema_id else []
+        parts += [("error", pa.string())] if self._is_permissive else []
+        return pa.struct(parts)
+
+    @property
+    def _has_parts(self) -> bool:
+        return self.has_schema_id or self._is_permissive
+
+    @property
+    def _is_permissive(self) -> bool:
+        return self.columns.options.mode == PERMISSIVE
+
+    def decoded(self, arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        """Yield an array of `type` for each array of bytes of one task.
+
+        Raises:
+            InvalidValueError: a row cannot be decoded, and such are not null; it has its number in the task.
+            SchemaRegistryError: the registry does not answer, or refuses to.
+        """
+        column = self.columns.typed(names=[ANY_COLUMN]).by_name[ANY_COLUMN]
+        kind, first = self.type, 0
+        for array in arrays:
+            if array.type not in _BYTES:
+                raise ConfigError(f"from_avro takes a column of type binary, not {array.type}")
+            try:
+                found = column.decode(array)
+            except OverflowError as error:
+                raise ConfigError(f"{error}: {_SMALLER}") from None
+            assert isinstance(found, DecodedValues)
+            if found.errors and not self._is_permissive:
+                bad = found.errors[0]
+                schema_id = NO_SCHEMA_ID if bad.schema_id is None else bad.schema_id
+                raise InvalidValueError(
+                    first + bad.row, bad.reason, bad.path, schema_id, remedy=_REMEDY
+                )
+            first += len(array)
+            yield self._row_parts(found, kind)
+
+    def _row_parts(self, found: DecodedValues, kind: pa.DataType) -> pa.Array:
+        if not self._has_parts:
+            return found.values
+        rows = DecodedColumn(found, {one.row: str(one) for one in found.errors})
+        parts = [rows.part("" if one.name == _VALUE else one.name) for one in kind]
+        return pa.StructArray.from_arrays(parts, fields=list(kind))
+
+
+@dataclass(frozen=True)
+class EncodedColumn:
+    """A column of any type that is encoded; a plan carries it to the tasks."""
+
+    column: WrittenColumn
+
+    def encoded(self, arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        """Yield an array of binary for each array of one task.
+
+        Raises:
+            ConfigError: columns do not fit the schema; names the field.
+            InvalidValueError: a row does not fit the schema; it has its number in the task.
+        """
+        encoder: AvroEncoder | None = None
+        first = 0
+        for array in arrays:
+            encoder = encoder or self.column.encoder(array.type)  # all arrays have one type
+            try:
+                values = self.column.encoded(encoder, array, first)
+            except OverflowError as error:
+                raise ConfigError(f"{error}: {_SMALLER}") from None
+            first += len(array)
+            yield values
+
+
+def decoded_column(
+    registry: Any, given: Mapping[str, Any], *, include_schema_id: bool
+) -> DecodedColumnOfBytes:
+    """Look up what a column of bytes is read as; arguments and errors are those of `functions.from_avro`."""
+    arguments.boolean("include_schema_id", include_schema_id)
+    return DecodedColumnOfBytes(
+        pinned(parse_function_arguments(registry, given)), include_schema_id
+    )
+
+
+def encoded_column(
+    registry: Any, given: Mapping[str, Any], *, auto_register: bool
+) -> EncodedColumn:
+    """Look up what a column is written with; arguments and errors are those of `functions.to_avro`."""
+    arguments.boolean("auto_register", auto_register)
+    options = parse_function_arguments(registry, given)
+    if auto_register and options.registry is None:
+        raise ConfigError("auto_register is for a schema of a registry, and registry is not given")
+    if auto_register and options.value.schema.kind not in ("text", "file"):
+        raise ConfigError(
+            "auto_register is for a schema that is JSON or a file, and schema is not; a function knows no columns "
+            "to make one of"
+        )
+    schema = schema_to_write(options.value, options.registry, auto_register=auto_register)
+    return EncodedColumn(WrittenColumn(options.value, schema))

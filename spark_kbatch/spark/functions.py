@@ -1,0 +1,43 @@
+"""Functions of columns as Spark's UDFs over Arrow arrays: a task decodes or encodes whole batches.
+
+A UDF over an iterator, so that a task prepares its decoder once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # its stubs lack it
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import BinaryType
+
+from spark_kbatch.opening.column_functions import DecodedColumnOfBytes, EncodedColumn
+from spark_kbatch.spark import process
+from spark_kbatch.spark.short_errors import briefly
+
+
+def decode(column: Column | str, decoded: DecodedColumnOfBytes) -> Column:
+    """Return a column of decoded values."""
+
+    @briefly
+    def from_avro(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        process.freeze_modules()
+        yield from decoded.decoded(arrays)
+
+    kind = from_arrow_type(decoded.type, prefer_timestamp_ntz=True)
+    result: Column = arrow_udf(from_avro, kind)(column)
+    return result
+
+
+def encode(column: Column | str, encoded: EncodedColumn) -> Column:
+    """Return a column of encoded values."""
+
+    @briefly
+    def to_avro(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        process.freeze_modules()
+        yield from encoded.encoded(arrays)
+
+    result: Column = arrow_udf(to_avro, BinaryType())(column)
+    return result
