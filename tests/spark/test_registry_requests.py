@@ -31,8 +31,7 @@ pytestmark = pytest.mark.spark
 FIRST = a_record(("id", "long"), name="Order")
 SECOND = a_record(("id", "long"), {"name": "note", "type": "string", "default": ""}, name="Order")
 THIRD = a_record(("id", "long"), {"name": "more", "type": "string", "default": ""}, name="Order")
-MINUTE_MS, HOUR_MS = 60_000, 3_600_000
-TASKS = 200  # of a micro-batch
+MINUTE_MS = 60_000
 
 
 @pytest.fixture
@@ -133,10 +132,11 @@ def test_1000_tasks_ask_for_no_id_that_was_known_at_load(
     assert len(fake.asked) == loaded == 3  # the latest version, the list, the other version
 
 
+@pytest.mark.parametrize("tasks", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_version_that_is_registered_during_a_stream_is_asked_for_by_the_driver_alone(
-    processes: Processes, place: str, fake: FakeRegistry
+    processes: Processes, place: str, fake: FakeRegistry, tasks: int
 ) -> None:
-    """An hour, with 200 tasks every two minutes, on machines of their own."""
+    """An hour, with so many tasks every two minutes, each on a machine of its own."""
     read = Read(processes, options_of(place, fake), stream=True)
     assert read.values(read.plan()[0], "task 0") == DECODED
     loaded = len(processes.asked)
@@ -150,7 +150,7 @@ def test_a_version_that_is_registered_during_a_stream_is_asked_for_by_the_driver
             send(place, value(batch, more="m"))
         (part,) = read.plan()
         expected = [{"id": batch, "note": "n"}, {"id": batch, "note": ""}][: 1 + (batch >= 5)]
-        for task in range(TASKS):
+        for task in range(tasks):
             assert read.values(part, f"task {task}") == expected
 
     asked = processes.asked[loaded:]
@@ -206,13 +206,13 @@ def test_versions_that_a_plan_leaves_out_are_not_asked_for_at_each_look(
 def test_bytes_of_another_origin_cost_at_most_20_requests_a_minute_and_process(
     processes: Processes, place: str, fake: FakeRegistry
 ) -> None:
-    """An hour, with a task every ten seconds; values that can be decoded are, beside them."""
+    """Ten minutes, with a task every ten seconds; values that can be decoded are, beside them."""
     foreign = [framed(1000 + number, b"\x02 a text") for number in range(40)]
     send(place, *foreign, value(3))
     read = Read(processes, options_of(place, fake, mode="PERMISSIVE"))
     (part,) = read.plan()
 
-    for _ in range(HOUR_MS // 10_000):
+    for _ in range(60):
         rows = read.rows(part, "task")
         assert [row["value"] for row in rows] == [*DECODED, *[None] * 40, {"id": 3, "note": ""}]
         is_error = [row["value_error"] is not None for row in rows]
