@@ -1,0 +1,232 @@
+"""Spark's own Avro, from its jar, as the judge of types and values; docs/values.md names each difference."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType
+
+from spark_kbatch.values.avro_decoder import decode
+from spark_kbatch.values.layout import arrow_type
+from tests.support import avro
+from tests.support.avro import a_record, parsed
+
+pytestmark = pytest.mark.interop
+
+VALUES = 20  # of each schema
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
+FIXED = {"type": "fixed", "name": "F", "size": 3}
+INNER = a_record(("a", "int"), ("b", ["null", "string"]), name="Inner")
+
+
+def logical(base: Any, name: str, **more: Any) -> Any:
+    return {**(base if isinstance(base, dict) else {"type": base}), "logicalType": name, **more}
+
+
+def an_array(items: Any) -> Any:
+    return {"type": "array", "items": items}
+
+
+def a_map(values: Any) -> Any:
+    return {"type": "map", "values": values}
+
+
+SCHEMAS: dict[str, Any] = {
+    **{name: name for name in ("null", "boolean", "int", "long", "float", "double", "bytes", "string")},
+    "enum": ENUM,
+    "fixed": FIXED,
+    "decimal in bytes": logical("bytes", "decimal", precision=9, scale=2),
+    "decimal of 38 digits": logical("bytes", "decimal", precision=38, scale=38),
+    "decimal without a scale": logical("bytes", "decimal", precision=18),
+    "decimal in fixed": logical({"type": "fixed", "name": "D", "size": 16}, "decimal", precision=20, scale=5),
+    "date": logical("int", "date"),
+    "timestamp-millis": logical("long", "timestamp-millis"),
+    "timestamp-micros": logical("long", "timestamp-micros"),
+    "timestamp-nanos": logical("long", "timestamp-nanos"),
+    "local-timestamp-millis": logical("long", "local-timestamp-millis"),
+    "local-timestamp-micros": logical("long", "local-timestamp-micros"),
+    "local-timestamp-nanos": logical("long", "local-timestamp-nanos"),
+    "time-millis": logical("int", "time-millis"),
+    "time-micros": logical("long", "time-micros"),
+    "uuid": logical("string", "uuid"),
+    "duration": logical({"type": "fixed", "name": "Duration", "size": 12}, "duration"),
+    "unknown logical type": logical("long", "heartbeats"),
+    "array": an_array("long"),
+    "array of optional strings": an_array(["null", "string"]),
+    "array of records": an_array(INNER),
+    "array of arrays": an_array(an_array("int")),
+    "map": a_map("long"),
+    "map of optional decimals": a_map(["null", logical("bytes", "decimal", precision=9, scale=2)]),
+    "map of arrays": a_map(an_array("string")),
+    "record": a_record(("a", "long"), ("b", INNER), ("c", ["null", "Inner"])),
+    "record without fields": a_record(("a", a_record(name="Empty"))),
+    "record in a namespace": a_record(("a", ENUM), ("b", "other.space.E"), namespace="other.space"),
+    "optional": ["null", "long"],
+    "optional, null last": ["long", "null"],
+    "optional record": a_record(("a", ["null", INNER])),
+    "optional array and map": a_record(("a", ["null", an_array("int")]), ("b", ["null", a_map(["int", "null"])])),
+    "union of one": ["string"],
+    "union of null": ["null"],
+    "int or long": ["int", "long"],
+    "int, long or null": ["null", "int", "long"],
+    "float or double": ["float", "double"],
+    "int or float": ["int", "float"],
+    "int, long or string": ["int", "long", "string"],
+    "string or long": ["null", "string", "long"],
+    "string, record or enum": ["string", "null", INNER, ENUM],
+    "array or map": ["null", an_array("int"), a_map("int"), "bytes"],
+}  # fmt: skip
+# What is written, and what it is read as.
+EVOLVED: dict[str, tuple[Any, Any]] = {
+    "field with a default": (
+        a_record(("a", "int")),
+        a_record(("a", "int"), {"name": "b", "type": "string", "default": "x"}, {"name": "c", "type": ["null", "int"], "default": None}),
+    ),
+    "default of a record and an array": (
+        a_record(("a", "int")),
+        a_record({"name": "b", "type": INNER, "default": {"a": 3, "b": None}}, {"name": "c", "type": an_array("int"), "default": [1, 2]}),
+    ),
+    "promoted": (
+        a_record(("a", "int"), ("b", "int"), ("c", "long"), ("d", "float"), ("e", "string"), ("f", "bytes")),
+        a_record(("a", "long"), ("b", "double"), ("c", "float"), ("d", "double"), ("e", "bytes"), ("f", "string")),
+    ),
+    "renamed with aliases": (
+        a_record(("a", "int"), ("b", INNER)),
+        a_record({"name": "x", "type": "int", "aliases": ["a"]}, ("b", INNER), name="New", aliases=["R"]),
+    ),
+    "fields in another order": (
+        a_record(("a", "int"), ("b", "string"), ("c", an_array("int"))),
+        a_record(("c", an_array("int")), ("a", "int")),
+    ),
+    "symbols with a default": (
+        a_record(("a", ENUM)),
+        a_record(("a", {**ENUM, "symbols": ["A", "Z"], "default": "Z"})),
+    ),
+    "now optional": (a_record(("a", "int"), ("b", INNER)), a_record(("a", ["null", "long"]), ("b", ["null", INNER]))),
+    "branches added": (a_record(("a", ["int", "string"])), a_record(("a", ["null", "string", "long"]))),
+}  # fmt: skip
+
+# Types that differ: ours, and Spark's.
+OTHER_TYPES: dict[str, tuple[str, str]] = {}
+# What Spark refuses, and ours.
+REFUSED: dict[str, str] = {}
+
+
+class Case(NamedTuple):
+    writer: Any
+    reader: Any
+    values: list[bytes]
+
+
+def cases() -> dict[str, Case]:
+    """Each schema with random values; bytes that are to be read as strings are UTF-8."""
+    rng = random.Random(11)
+    pairs = {name: (one, one) for name, one in SCHEMAS.items()} | EVOLVED
+    found = {}
+    for name, (writer, reader) in pairs.items():
+        graph = parsed(writer)
+        rows = [avro.a_value(rng, graph) for _ in range(VALUES)]
+        if name == "promoted":
+            rows = [{**row, "f": b"text"} for row in rows]
+        found[name] = Case(writer, reader, [avro.encode(graph, row) for row in rows])
+    return found
+
+
+CASES = cases()
+
+
+def as_nullable(kind: DataType) -> DataType:
+    """A type with nulls allowed everywhere."""
+    text = kind.json()
+    for key in ("nullable", "containsNull", "valueContainsNull"):
+        text = text.replace(f'"{key}":false', f'"{key}":true')
+    return DataType.fromJson(json.loads(text)) if text.startswith("{") else kind
+
+
+@pytest.fixture(scope="module")
+def theirs(spark: SparkSession) -> dict[str, Any]:
+    """By schema: the type that Spark reads it as, and the values; the error where it refuses."""
+    names = [*CASES]
+    data = pa.table({f"c{n}": pa.array(CASES[name].values, pa.binary()) for n, name in enumerate(names)})  # fmt: skip
+    frame = spark.createDataFrame(data).coalesce(1)
+    found: dict[str, Any] = {}
+    columns = {}
+    for number, name in enumerate(names):
+        case = CASES[name]
+        options = {"mode": "FAILFAST", "avroSchema": json.dumps(case.reader)}
+        column = from_avro(f"c{number}", json.dumps(case.writer), options).alias(f"c{number}")
+        try:
+            found[name] = frame.select(column).schema[0].dataType
+        except AnalysisException as error:
+            found[name] = error
+        else:
+            columns[name] = column
+    table = frame.select(*columns.values()).toArrow()
+    values = dict(zip(columns, table.columns, strict=True))
+    return {name: (one, values.get(name)) for name, one in found.items()}
+
+
+def test_there_are_schemas_enough() -> None:
+    assert len(CASES) >= 40
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_types_and_values_are_those_of_spark(theirs: dict[str, Any], name: str) -> None:
+    case = CASES[name]
+    kind, values = theirs[name]
+    mine = from_arrow_type(arrow_type(parsed(case.reader)), prefer_timestamp_ntz=True)
+    if name in REFUSED:
+        assert isinstance(kind, AnalysisException)
+        assert mine.simpleString() == REFUSED[name]
+        return
+    assert not isinstance(kind, AnalysisException), kind
+    if name in OTHER_TYPES:
+        assert (mine.simpleString(), kind.simpleString()) == OTHER_TYPES[name]
+    else:
+        assert mine == as_nullable(kind)
+    assert ours_as(case).to_pylist() == values.to_pylist()
+
+
+def ours_as(case: Case) -> pa.Array:
+    """Our decoding of a case, resolved to its reader."""
+    writer, reader = parsed(case.writer), parsed(case.reader)
+    rows = [avro.framed(1, one) for one in case.values]
+    found = decode(pa.array(rows, pa.binary()), reader, {1: writer})
+    assert found.errors == ()
+    return found.values
+
+
+# What differs beyond types: what each makes of bytes that are no value of the schema.
+
+ORDER = a_record(("id", "long"), ("city", ["null", "string"]))
+GOOD = avro.encode(parsed(ORDER), {"id": 5, "city": (1, "Rome")})
+
+
+@pytest.mark.parametrize(
+    ("value", "spark_reads", "said"),
+    [
+        pytest.param(GOOD, (5, "Rome"), "", id="a value"),
+        pytest.param(GOOD + b"\0", (5, "Rome"), "bytes are left over", id="bytes left over"),
+        pytest.param(GOOD[:-2], (None, None), "ends in the middle", id="too short"),
+        pytest.param(GOOD[:-1] + b"\xff", (5, "Rom\ufffd"), "not UTF-8", id="not UTF-8"),
+        pytest.param(avro.framed(7, GOOD), (0, None), "bytes are left over", id="framed"),
+    ],
+)
+def test_bytes_that_are_no_value_are_errors_where_spark_reads_something(
+    spark: SparkSession, value: bytes, spark_reads: tuple[Any, Any], said: str
+) -> None:
+    frame = spark.createDataFrame([(bytearray(value),)], "value binary")
+    column = from_avro("value", json.dumps(ORDER), {"mode": "PERMISSIVE"})
+    (row,) = frame.select(column.alias("value")).collect()
+    assert tuple(row.value) == spark_reads
+
+    found = decode(pa.array([value]), parsed(ORDER), framing="none")
+    assert [said in error.reason for error in found.errors] == [True] * bool(said)
