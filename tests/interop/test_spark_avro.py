@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,8 +13,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import from_arrow_type
 
+from spark_kbatch.errors import SchemaError
 from spark_kbatch.values.avro_decoder import decode
 from spark_kbatch.values.layout import arrow_type
+from tests.conftest import REPOSITORY
 from tests.support import avro
 from tests.support.avro import a_record, parsed
 
@@ -113,9 +116,11 @@ EVOLVED: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 # Types that differ: ours, and Spark's.
-OTHER_TYPES: dict[str, tuple[str, str]] = {
+OTHER_TYPES = {
     "timestamp-nanos": ("bigint", "timestamp_ltz(9)"),
     "local-timestamp-nanos": ("bigint", "timestamp_ntz(9)"),
+    "time-micros": ("bigint", "time(6)"),
+    "union of null": ("void", "struct<>"),
 }
 
 
@@ -126,9 +131,9 @@ class Case(NamedTuple):
 
 
 def cases() -> dict[str, Case]:
-    """Each schema with random values; bytes that are to be read as strings are UTF-8."""
+    """Each schema with random values, as a record's field; bytes that are to be read as strings are UTF-8."""
     rng = random.Random(11)
-    pairs = {name: (one, one) for name, one in SCHEMAS.items()} | EVOLVED
+    pairs = {name: (a_record(("v", one)),) * 2 for name, one in SCHEMAS.items()} | EVOLVED
     found = {}
     for name, (writer, reader) in pairs.items():
         graph = parsed(writer)
@@ -160,9 +165,10 @@ def theirs(spark: SparkSession) -> dict[str, Theirs]:
         options = {"mode": "FAILFAST", "avroSchema": json.dumps(case.reader)}
         column = from_avro(f"c{number}", json.dumps(case.writer), options).alias(name)
         # In Java: PySpark does not know all types.
-        types[name] = frame.select(column)._jdf.schema().apply(0).dataType().simpleString()
+        types[name] = frame.select(column)._jdf.schema().apply(0).dataType().catalogString()
         if name not in OTHER_TYPES:
-            columns[name] = column
+            # To a type that allows nulls everywhere: PyArrow finds faults with the others.
+            columns[name] = column.cast(types[name])
     table = frame.select(*columns.values()).toArrow()
     values = dict(zip(columns, table.columns, strict=True))
     return {name: Theirs(kind, values.get(name)) for name, kind in types.items()}
@@ -177,11 +183,21 @@ def test_types_and_values_are_those_of_spark(theirs: dict[str, Theirs], name: st
     case, found = CASES[name], theirs[name]
     kind = from_arrow_type(arrow_type(parsed(case.reader)), prefer_timestamp_ntz=True)
     if name in OTHER_TYPES:
-        assert (kind.simpleString(), found.type) == OTHER_TYPES[name]
+        of_field = tuple(f"struct<v:{one}>" for one in OTHER_TYPES[name])
+        assert (kind.simpleString(), found.type) == of_field
         return
     assert kind.simpleString() == found.type
     assert found.values is not None
-    assert ours_as(case).to_pylist() == found.values.to_pylist()
+    assert by_key(ours_as(case).to_pylist()) == by_key(found.values.to_pylist())
+
+
+def by_key(value: Any) -> Any:
+    """A value with its maps as dictionaries: in Spark they have no order."""
+    if isinstance(value, dict):
+        return {key: by_key(one) for key, one in value.items()}
+    if isinstance(value, list) and all(isinstance(one, tuple) for one in value):
+        return {key: by_key(one) for key, one in value}
+    return [by_key(one) for one in value] if isinstance(value, list) else value
 
 
 def ours_as(case: Case) -> pa.Array:
@@ -193,7 +209,7 @@ def ours_as(case: Case) -> pa.Array:
     return found.values
 
 
-# What differs beyond types: what each makes of bytes that are no value of the schema.
+# What differs beyond types: what each makes of bytes that are no value of the schema, and of some schemas.
 
 ORDER = a_record(("id", "long"), ("city", ["null", "string"]))
 GOOD = avro.encode(parsed(ORDER), {"id": 5, "city": (1, "Rome")})
@@ -212,10 +228,42 @@ GOOD = avro.encode(parsed(ORDER), {"id": 5, "city": (1, "Rome")})
 def test_bytes_that_are_no_value_are_errors_where_spark_reads_something(
     spark: SparkSession, value: bytes, spark_reads: tuple[Any, Any], said: str
 ) -> None:
-    frame = spark.createDataFrame([(bytearray(value),)], "value binary")
-    column = from_avro("value", json.dumps(ORDER), {"mode": "PERMISSIVE"})
-    (row,) = frame.select(column.alias("value")).collect()
+    (row,) = read_by_spark(spark, value, ORDER, mode="PERMISSIVE")
     assert tuple(row.value) == spark_reads
 
     found = decode(pa.array([value]), parsed(ORDER), framing="none")
     assert [said in error.reason for error in found.errors] == [True] * bool(said)
+
+
+def read_by_spark(spark: SparkSession, value: bytes, schema: Any, mode: str) -> list[Any]:
+    frame = spark.createDataFrame([(bytearray(value),)], "value binary")
+    column = from_avro("value", json.dumps(schema), {"mode": mode})
+    return frame.select(column.alias("value")).collect()
+
+
+def test_a_value_whose_schema_is_a_union_is_read_which_spark_fails_to(spark: SparkSession) -> None:
+    optional, either = ["null", "long"], ["null", "string", "long"]
+    assert read_by_spark(spark, b"\0", optional, "FAILFAST")[0].value == 0  # in place of null
+    assert decode(pa.array([b"\0"]), parsed(optional), framing="none").values.to_pylist() == [None]
+
+    with pytest.raises(Exception, match="Malformed records"):
+        read_by_spark(spark, b"\4\6", either, "FAILFAST")
+    found = decode(pa.array([b"\4\6"]), parsed(either), framing="none")
+    assert found.values.to_pylist() == [{"member0": None, "member1": 3}]
+
+
+def test_fields_that_differ_in_case_alone_are_refused_which_spark_reads(
+    spark: SparkSession,
+) -> None:
+    schema = a_record(("id", "int"), ("ID", "int"))
+    assert tuple(read_by_spark(spark, b"\2\4", schema, "FAILFAST")[0].value) == (1, 2)
+    with pytest.raises(SchemaError, match="cannot tell apart"):
+        arrow_type(parsed(schema))
+
+
+def test_the_page_names_what_differs() -> None:
+    page = (REPOSITORY / "docs/values.md").read_text(encoding="utf-8")
+    section = page.partition("## What differs from Spark's own Avro\n")[2].partition("\n## ")[0]
+
+    rows = re.findall(r"^\| `?([^`|]+)`? \| `([^`]+)` \| `([^`]+)` \|$", section, re.MULTILINE)
+    assert {name: (ours, theirs) for name, ours, theirs in rows} == OTHER_TYPES
