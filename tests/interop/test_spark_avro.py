@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import from_arrow_type
@@ -133,7 +134,7 @@ class Case(NamedTuple):
 def cases() -> dict[str, Case]:
     """Each schema with random values, as a record's field; bytes that are to be read as strings are UTF-8."""
     rng = random.Random(11)
-    pairs = {name: (a_record(("v", one)),) * 2 for name, one in SCHEMAS.items()} | EVOLVED
+    pairs = {name: (a_record(("v", one), name="W"),) * 2 for name, one in SCHEMAS.items()} | EVOLVED
     found = {}
     for name, (writer, reader) in pairs.items():
         graph = parsed(writer)
@@ -257,6 +258,9 @@ def test_fields_that_differ_in_case_alone_are_refused_which_spark_reads(
 ) -> None:
     schema = a_record(("id", "int"), ("ID", "int"))
     assert tuple(read_by_spark(spark, b"\2\4", schema, "FAILFAST")[0].value) == (1, 2)
+    frame = spark.createDataFrame([(bytearray(b"\2\4"),)], "value binary")
+    with pytest.raises(AnalysisException, match="AMBIGUOUS"):
+        frame.select(from_avro("value", json.dumps(schema)).alias("value")).select("value.id")
     with pytest.raises(SchemaError, match="cannot tell apart"):
         arrow_type(parsed(schema))
 
