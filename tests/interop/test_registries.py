@@ -193,8 +193,8 @@ def served(tmp_path: Path, topic: str) -> Iterator[Served]:
 @pytest.fixture
 def theirs(registry: str, served: Served, topic: str) -> Iterator[Theirs]:
     found = Theirs(registry, served, topic)
-    yield found
-    found.client.__exit__()
+    with found.client:
+        yield found
 
 
 def alternating(theirs: Theirs) -> tuple[list[int], list[Any], list[bytes | None]]:

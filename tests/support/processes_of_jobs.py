@@ -51,11 +51,13 @@ class Processes:
         self._registry, self._folder, self._monkeypatch = registry, folder, monkeypatch
         self._current, self._machine = "", ""
         self._registries: dict[tuple[Any, ...], SchemaRegistry] = {}
-        clock = {"monotonic_ms": self.time.monotonic_ms}
-        quick = functools.partial(Endpoint, timeouts=TIMEOUTS, sleep=self.time.sleep, **clock)
+        now_ms = self.time.monotonic_ms
+        quick = functools.partial(
+            Endpoint, timeouts=TIMEOUTS, sleep=self.time.sleep, monotonic_ms=now_ms
+        )
         monkeypatch.setattr(known, "Endpoint", quick)
-        monkeypatch.setattr(known, "KnownSchemas", functools.partial(KnownSchemas, **clock))
-        monkeypatch.setattr(stream_reader, "NewSchemas", functools.partial(NewSchemas, **clock))
+        for module, one in ((known, KnownSchemas), (stream_reader, NewSchemas)):
+            monkeypatch.setattr(module, one.__name__, functools.partial(one, monotonic_ms=now_ms))
         monkeypatch.setattr(known, "registry_of", self._in_process(registry_of.__wrapped__))
         hasty = self._in_process(hasty_registry_of.__wrapped__)
         monkeypatch.setattr(known, "hasty_registry_of", hasty)
