@@ -60,7 +60,7 @@ lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest version
 	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,test]'
 	$(LOWEST)/bin/python -m pytest -m 'not spark and not slow and not interop' $(LOWEST_TESTS)
 
-interop: java $(INSTALLED) ## Test against a real Kafka broker and its tools, fetched by Maven, with kcat, and on servers of object stores
+interop: java $(INSTALLED) ## Test against a real Kafka broker and its tools, fetched by Maven, with kcat, a schema registry, and on servers of object stores
 	$(PYTEST) -m interop tests/interop tests/server tests/bucket
 
 fuzz: $(INSTALLED) ## Read randomly damaged batches, logs and clusters, with bounds checks in compiled code

@@ -349,7 +349,8 @@ def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn
     ensure_usable(column.schema_key, reader)
     known: tuple[RegisteredSchema, ...] = ()
     if registry is not None and column.framing == "confluent":
-        known = _versions(registry, column.subject, but=[reader]) if column.subject else ()
+        numbers = _numbers(registry, column.subject) if column.subject else []
+        known = _versions(registry, column.subject, numbers, but=[reader])
         known += (reader,) if reader.id != _NO_ID else ()
     fields = wanted_fields(options.fields) if column.column != "key" else {}
     return PinnedColumn(column, reader, fields, known=known)
@@ -385,21 +386,30 @@ def _content(column: ColumnOptions, path: str) -> str:
         ) from None
 
 
+def _numbers(registry: SchemaRegistry, subject: str) -> list[int]:
+    """Return the numbers of a subject's versions, deleted ones too; none if there is no such subject."""
+    try:
+        return registry.versions(subject, deleted=True)
+    except SchemaNotFoundError:
+        return []
+
+
 def _versions(
-    registry: SchemaRegistry, subject: str, *, but: Iterable[RegisteredSchema]
+    registry: SchemaRegistry,
+    subject: str,
+    numbers: Iterable[int],
+    *,
+    but: Iterable[RegisteredSchema],
 ) -> tuple[RegisteredSchema, ...]:
-    """Return the versions of a subject, deleted ones too, the newest of them where they are many.
+    """Return versions of a subject, the newest of them where they are many.
 
     Args:
+        numbers: of the versions.
         but: schemas that are known already.
     """
     versions = {one.version for one in but}
     size = sum(map(_size, but))
     found: list[RegisteredSchema] = []
-    try:
-        numbers = registry.versions(subject, deleted=True)
-    except SchemaNotFoundError:
-        return ()
     for number in sorted(set(numbers) - versions, reverse=True)[:_VERSIONS_MAX]:
         try:
             schema = registry.version(subject, number)
@@ -424,29 +434,39 @@ class NewSchemas:
     ) -> None:
         self._columns, self._monotonic_ms = columns, monotonic_ms
         self._known = {one.name: list(one.known) for one in columns.columns}
+        # By column: a version that is older, and not known, was left out for its size.
+        self._newest = {
+            one.name: max((known.version for known in one.known), default=0)
+            for one in columns.columns
+        }
         self._new: list[NewSchema] = []
         self._asked_at_ms = monotonic_ms()
 
     def found(self) -> tuple[NewSchema, ...]:
         """Return all new schemas so far; the registry is asked at most once a minute.
 
-        A registry that does not answer stops no query: tasks ask for ids that they do not know.
+        That is one request for each subject, and one for each new version. A registry that does not answer stops
+        no query, and is not asked again for a minute: tasks ask for ids that they do not know.
         """
-        now_ms = self._monotonic_ms()
-        registry = None
-        if now_ms - self._asked_at_ms >= _MINUTE_MS:
+        now_ms, registry = self._monotonic_ms(), self._columns.options.registry
+        if registry is not None and now_ms - self._asked_at_ms >= _MINUTE_MS:
+            from spark_kbatch.registry.known import hasty_registry_of  # noqa: PLC0415  imports urllib3
+
             self._asked_at_ms = now_ms
-            registry = _registry(self._columns.options.registry)
-        if registry is not None:
             for column in self._columns.columns:
-                known = self._known[column.name]
-                if column.options.framing != "confluent" or not column.options.subject:
-                    continue
-                try:
-                    found = _versions(registry, column.options.subject, but=known)
-                except SchemaRegistryError as error:
-                    logger.warning("%s; going on without its new schemas", error)
-                    continue
-                known += found
-                self._new += [(column.name, one) for one in found]
+                if column.options.framing == "confluent" and column.options.subject:
+                    try:
+                        self._look(hasty_registry_of(registry), column)
+                    except SchemaRegistryError as error:
+                        logger.warning("%s; going on without its new schemas", error)
         return tuple(self._new)
+
+    def _look(self, registry: SchemaRegistry, column: PinnedColumn) -> None:
+        """Ask for the new versions of a column's subject."""
+        subject, known = column.options.subject, self._known[column.name]
+        newest = self._newest[column.name]
+        numbers = [one for one in _numbers(registry, subject) if one > newest]
+        found = _versions(registry, subject, numbers, but=known)
+        self._newest[column.name] = max(numbers, default=newest)
+        known += found
+        self._new += [(column.name, one) for one in found]

@@ -1,4 +1,7 @@
-"""Damaged Avro values are errors of their rows, or read as fastavro reads them; their neighbours are right."""
+"""Damaged Avro values are errors of their rows, or read as fastavro reads them; their neighbours are right.
+
+What they make is bounded too: the number of items by the size of the values, and the memory by both.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import random
 
 import pyarrow as pa
 
+from spark_kbatch.kernels.avro import ITEMS_PER_BYTE
 from spark_kbatch.values.avro_decoder import decode
 from spark_kbatch.values.avro_schema import parse
 from tests.support import avro
@@ -30,6 +34,11 @@ def test_mutated_values_are_read_as_fastavro_reads_them_or_refused() -> None:
 
         found.values.validate(full=True)
         assert found.values[0].as_py() == found.values[2].as_py() == alone.values[0].as_py()
+        if reader == writer:
+            size, items = sum(map(len, rows)), items_count(found.values)
+            assert items <= (ITEMS_PER_BYTE + 1) * size
+            places = len(rows) + items + 1
+            assert found.values.nbytes <= places * width(found.values.type) + size, damaged.hex()
         if any(error.row == 1 for error in found.errors):
             outcomes["refused"] += 1
             assert found.values[1].as_py() is None
@@ -45,3 +54,26 @@ def test_mutated_values_are_read_as_fastavro_reads_them_or_refused() -> None:
 
     for_each_round("avro", one)
     assert min(outcomes.values()) > ROUNDS // 50, outcomes
+
+
+def items_count(array: pa.Array) -> int:
+    """Return the number of items of all lists and maps, in each other too."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return sum(items_count(array.field(index)) for index in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return len(array.keys) + items_count(array.items)
+    return len(array.values) + items_count(array.values) if pa.types.is_list(kind) else 0
+
+
+def width(kind: pa.DataType) -> int:
+    """Return the bytes that a value takes in columns, with one item in each list, without the bytes of texts."""
+    if pa.types.is_struct(kind):
+        return 1 + sum(width(one.type) for one in kind)
+    if pa.types.is_map(kind):
+        return 5 + width(kind.key_type) + width(kind.item_type)
+    if pa.types.is_list(kind):
+        return 5 + width(kind.value_type)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return 5 + len("CC")  # a symbol of an enum, which has one byte in Avro
+    return 1 if pa.types.is_null(kind) else 1 + (kind.bit_width + 7) // 8

@@ -1,4 +1,4 @@
-"""Kafka, and Spark with its own Kafka connector, once per session."""
+"""Kafka, Spark with its own connectors, and a schema registry, once per session."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import spark_builder
+from tests.support.apicurio import apicurio
 from tests.support.kafka import POM, Broker, Kafka, MissingToolError, class_path
 from tests.support.kafka_cluster import BrokerCluster
 from tests.support.kafka_fixtures import kafka
@@ -68,6 +69,16 @@ def secured(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A broker with TLS and SASL, for all tests."""
     with secure_broker(kafka, tmp_path_factory.mktemp("secured")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a schema registry; each test has subjects of its own."""
+    try:
+        with apicurio(tmp_path_factory.mktemp("registry")) as url:
+            yield url
+    except MissingToolError as missing:
+        pytest.fail(str(missing), pytrace=False)
 
 
 @pytest.fixture(scope="module")

@@ -193,7 +193,9 @@ def _fetch(command: Sequence[str], **variables: str) -> None:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], log: Path, url: str) -> Iterator[None]:
+def started(
+    command: Sequence[str], log: Path, url: str, *, start_s: int = _START_S
+) -> Iterator[None]:
     """Start a server, wait until a URL of it answers anything, and end it in the end."""
     with (
         log.open("wb") as output,
@@ -203,7 +205,7 @@ def started(command: Sequence[str], log: Path, url: str) -> Iterator[None]:
             until(
                 lambda: process.poll() is not None or _answers(url),
                 f"{command[0]} answers",
-                timeout_s=_START_S,
+                timeout_s=start_s,
             )
             assert process.poll() is None, log.read_text(errors="replace")[-4000:]
             yield
