@@ -85,8 +85,8 @@ write("PATH", "orders")
 write("SOURCE", "clicks")
 write("other", "readings")
 STANDS_FOR["/data/my-cluster"] = "PATH"
-STANDS_FOR["recover URL"] = f"recover file+bucket://{Path('replica').absolute()}"
-write(STANDS_FOR["recover URL"].partition(" ")[2], "readings")
+STANDS_FOR["s3://my-replica/events"] = f"file+bucket://{Path('replica').absolute()}"
+write(STANDS_FOR["s3://my-replica/events"], "readings")
 write_broker_dir("LOG_DIR", "readings", partitions=2)
 write_files()
 broker = write("broker", "readings")

@@ -58,7 +58,7 @@ _COMMANDS = {
     "ledger": ("buckets", "ledger", "List what has happened in a bucket, newest first."),
     "verify": ("upkeep", "verify", "Check everything that is stored, and change nothing."),
     "repair": ("upkeep", "repair", "Repair damaged logs, and report what was done."),
-    "recover": ("recovering", "recover", "Recover a cluster from an incomplete replica of its bucket."),
+    "recover": ("recovering", "recover", "Recover a cluster from a replica of its bucket."),
     "log-dirs": ("upkeep", "log_dirs", "Show log dirs: their state, and what they hold."),
     "dump": ("dumping", "dump", "Show the contents of a log's FILEs."),
     "demo": ("demo", "demo", "Write, read and check a year of flights with Spark."),

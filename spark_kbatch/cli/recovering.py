@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @client_options
 @json_option
 def recover(path: str, yes: bool, dry_run: bool, client: Mapping[str, str], as_json: bool) -> None:
-    """Recover a cluster from an incomplete replica of its bucket.
+    """Recover a cluster from a replica of its bucket.
 
     PATH is the replica's URL, to which nothing is copied any more and no one writes. The newest state of which all is
     there becomes a cluster with a new id; what came after it is lost, and is listed first. Offsets stay, and topics

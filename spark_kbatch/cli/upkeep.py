@@ -214,7 +214,7 @@ def _name(commit: Commit) -> str:
 @click.command(
     epilog=examples(
         "kbatch repair my-cluster --dry-run",
-        "kbatch repair my-cluster readings-0",
+        "kbatch repair s3://my-bucket/events --dry-run",
     )
 )
 @stored_argument
