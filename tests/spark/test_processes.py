@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-
 import spark_kbatch
 
 # A worker of Spark's runs one task after the other, and collects garbage after each.
@@ -28,15 +26,18 @@ print(gc.get_freeze_count(), len(gc.get_objects()))
 """
 
 
+ROWS = 50_000  # so many that kernels are compiled
+
+
 def test_collections_leave_out_what_earlier_tasks_have_loaded(tmp_path: Path) -> None:
     cluster = spark_kbatch.open(tmp_path, create=True)
     cluster.create_topic("events", partitions=1)
     with cluster.producer() as producer:
-        producer.send_arrow("events", pa.RecordBatch.from_pydict({"value": [b"a", b"b"]}))
+        producer.send_arrow("events", {"value": [b"a"] * ROWS})
     ran = subprocess.run(
         [sys.executable, "-c", TWO_TASKS, tmp_path], capture_output=True, text=True, check=True
     )
     first, second, after = (tuple(map(int, line.split())) for line in ran.stdout.splitlines())
-    assert first == second == (0, 2)
+    assert first == second == (0, ROWS)
     frozen, left = after
     assert frozen > 50_000 > 5_000 > left  # numba alone has more than 50,000
