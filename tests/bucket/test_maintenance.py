@@ -503,11 +503,11 @@ def test_a_year_at_a_commit_each_ten_minutes() -> None:
 
 
 @pytest.mark.slow
-def test_a_week_at_eight_tasks_every_ten_seconds() -> None:
+def test_ten_days_at_eight_tasks_every_ten_seconds() -> None:
     use = LongUse(
         every_ms=10_000,
         tasks=8,
-        days=7,
+        days=10,
         maintained_every_ms=600_000,
         retention_ms=DAY_MS,
         staging_timeout_ms=DAY_MS,
@@ -518,11 +518,13 @@ def test_a_week_at_eight_tasks_every_ten_seconds() -> None:
 def ensure_flat(use: LongUse, days: list[Day]) -> None:
     """Check that nothing grows over some days, of each half of which the mean counts."""
     half = len(days) // 2
-    for what in ("objects", "size_in_bytes", "whole_entries", "requests"):
+    # Bytes come and go with large merges, whose rhythm is not that of days.
+    most = {"objects": 1.1, "size_in_bytes": 1.25, "whole_entries": 1.1, "requests": 1.1}
+    for what, factor in most.items():
         early, late = (
             sum(getattr(day, what) for day in some) / len(some)
             for some in (days[:half], days[half:])
         )
-        assert late < 1.1 * early, f"{what} grows from {early:.0f} to {late:.0f}: {days}"
+        assert late < factor * early, f"{what} grows from {early:.0f} to {late:.0f}: {days}"
     per_day = DAY_MS // use.every_ms * use.tasks * PARTITIONS * RECORDS
     assert all(abs(day.read - per_day) <= per_day // 10 for day in days)
