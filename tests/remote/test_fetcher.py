@@ -461,7 +461,7 @@ def test_end_of_a_log_is_not_taken_for_compacted_without_proof(
         setattr(cluster, name, value)
 
     with (
-        Reader(cluster, timeout_ms=200) as reader,
+        Reader(cluster, timeout_ms=1000) as reader,
         pytest.raises(RequestTimedOutError, match=said),
     ):
         reader.offsets(2, 10)
