@@ -45,7 +45,7 @@ Examples = Callable[[], Mapping[str, Sequence[Any]]]
 Estimates = Mapping[str, Callable[..., int]]
 
 # Microseconds that a process spends in kernels that are not compiled, by estimate. Less than it takes to
-# import numba and to load one kernel, so who has more to do loses little; a thousand records are far below.
+# import numba and to load one kernel, so a process with more to do loses little; a thousand records are far below.
 PLAIN_US = 150_000
 
 
