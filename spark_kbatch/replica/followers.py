@@ -74,6 +74,9 @@ class ReplicaFetcher:
         ours = LeaderEpochCache.read(follower.files, follower.directory)
         start = max(state.log_start_offset, leader.log_start_offset)
         end = ours.agree_until(theirs, start, min(state.log_end_offset, leader.log_end_offset))
+        if end == leader.log_start_offset > self._first_base_offset():
+            # Records within the batch are deleted, and nothing above them is common to both.
+            return self._started_over(follower, state)
         state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
         # Its own may have one more that started at its end, without a batch, and is in no other log.
         LeaderEpochCache.read(follower.files, follower.directory).take_over(

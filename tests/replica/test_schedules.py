@@ -597,6 +597,10 @@ def test_power_losses_that_once_lost_something_lose_nothing(tmp_path: Path, seed
     PowerLosses(tmp_path, seed).run(STEPS)
 
 
+def test_a_follower_comes_back_after_a_deletion_within_the_leaders_batch(tmp_path: Path) -> None:
+    Deletions(tmp_path, 3759).run(STEPS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Appends, Deletions, Mounts, PowerLosses])
 def test_many_schedules_lose_nothing(tmp_path: Path, kind: type[Appends]) -> None:
