@@ -46,8 +46,8 @@ class ReplicaFetcher:
     def truncate(self, follower: PartitionLog, *, is_in_sync: bool) -> LogState:
         """Truncate a follower's log to where it agrees with the leader's; return the follower's state.
 
-        If it ends before the leader's log start then, it starts over. One that is in sync and has more than
-        the leader is left alone: the leader lost records, and has to follow.
+        If it ends before the leader's log start then, or at one within a batch, it starts over. One that is in
+        sync and has more than the leader is left alone: the leader lost records, and has to follow.
         """
         state, leader = follower.state(), self._state
         if is_in_sync and has_more(state, leader):
@@ -64,9 +64,17 @@ class ReplicaFetcher:
         )
         if state.log_end_offset >= leader.log_start_offset and not is_equal:
             state = self._truncated(follower, state)
-        if state.log_end_offset < leader.log_start_offset:
+        if self._ends_below_first_batch(state):
             state = self._started_over(follower, state)
         return state
+
+    def _ends_below_first_batch(self, state: LogState) -> bool:
+        """Return True if a follower's log ends below the leader's log start, or at one within a batch.
+
+        The leader's first batch then does not fit to its end.
+        """
+        end, start = state.log_end_offset, self._state.log_start_offset
+        return end < start or (end == start > 0 and self._first_base_offset() < end)
 
     def _truncated(self, follower: PartitionLog, state: LogState) -> LogState:
         leader, theirs = self._state, self._epochs()
@@ -74,9 +82,6 @@ class ReplicaFetcher:
         ours = LeaderEpochCache.read(follower.files, follower.directory)
         start = max(state.log_start_offset, leader.log_start_offset)
         end = ours.agree_until(theirs, start, min(state.log_end_offset, leader.log_end_offset))
-        if end == leader.log_start_offset > self._first_base_offset():
-            # Records within the batch are deleted, and nothing above them is common to both.
-            return self._started_over(follower, state)
         state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
         # Its own may have one more that started at its end, without a batch, and is in no other log.
         LeaderEpochCache.read(follower.files, follower.directory).take_over(
