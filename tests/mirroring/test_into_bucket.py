@@ -17,7 +17,7 @@ from spark_kbatch.errors import ConfigError, KBatchError, MirrorFencedError, Obj
 from spark_kbatch.mirroring.into_bucket import BucketTarget
 from tests.support import builders
 from tests.support.bucket_objects import CountingObjects, a_url
-from tests.support.mirrors import MIRROR, as_mirrored, mirrored
+from tests.support.mirrors import MIRROR, as_mirrored, mirrored, write
 
 
 @pytest.fixture
@@ -25,14 +25,6 @@ def source(tmp_path: Path) -> Cluster:
     cluster = builders.a_cluster(tmp_path / "source", topics={"events": 2})
     write(cluster)
     return cluster
-
-
-def write(cluster: Cluster) -> None:
-    """Append two batches to each partition."""
-    for seed in range(2):
-        for partition in range(2):
-            batch = builders.batch(n=3 + partition, seed=seed, compression="zstd")
-            builders.append_records(cluster, {("events", partition): batch})
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tests.support.broker_dirs import a_batch, a_partition
 from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.log_histories import History, data_batch, histories, marker_batch
-from tests.support.mirrors import MIRROR, as_mirrored, mirror_settings, mirrored
+from tests.support.mirrors import MIRROR, as_mirrored, mirror_settings, mirrored, with_gaps
 from tests.support.soundness import ensure_sound
 from tests.support.store import store_of
 
@@ -118,12 +118,7 @@ def test_a_brokers_logs_lose_gaps_markers_and_aborted_records(
     tmp_path: Path, target: Cluster
 ) -> None:
     held = [
-        data_batch(base_offset=5, n=3, producer_id=1, transactional=True),
-        data_batch(base_offset=8, n=2, producer_id=2, transactional=True),
-        marker_batch(base_offset=10, producer_id=1, abort=True),
-        marker_batch(base_offset=11, producer_id=2, abort=False),
-        a_batch(12, 14, 17),
-        reference.encode_messages([reference.Record(20, 7, b"k", b"v")], magic=1, codec=1),
+        *with_gaps(),
         data_batch(base_offset=21, n=2, producer_id=3, transactional=True),  # still open
     ]
     a_partition(tmp_path / "broker" / "events-0", {5: held}, index=False)

@@ -12,10 +12,11 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, DataLossError
-from tests.support import builders, reference
-from tests.support.broker_dirs import a_batch, a_partition
+from tests.support import builders
+from tests.support.broker_dirs import a_partition
 from tests.support.bucket_objects import a_url
 from tests.support.log_histories import data_batch, marker_batch
+from tests.support.mirrors import with_gaps, write
 from tests.support.stream_queries import Query
 
 
@@ -29,14 +30,6 @@ def folder(tmp_path: Path) -> Cluster:
     )
     cluster.delete_records({("events", 0): 4})
     return cluster
-
-
-def write(cluster: Cluster) -> None:
-    """Append two batches to each partition."""
-    for seed in range(2):
-        for partition in range(2):
-            batch = builders.batch(n=3 + partition, seed=seed, compression="zstd")
-            builders.append_records(cluster, {("events", partition): batch})
 
 
 def send(cluster: Cluster, *values: str) -> None:
@@ -145,12 +138,7 @@ def test_a_stream_stops_after_a_mirror_that_does_not_keep_offsets(folder: Cluste
 @pytest.mark.parametrize("into", ["bucket", "folder"])
 def test_offsets_without_records_stay_without(tmp_path: Path, into: str) -> None:
     held = [
-        data_batch(base_offset=5, n=3, producer_id=1, transactional=True),
-        data_batch(base_offset=8, n=2, producer_id=2, transactional=True),
-        marker_batch(base_offset=10, producer_id=1, abort=True),
-        marker_batch(base_offset=11, producer_id=2, abort=False),
-        a_batch(12, 14, 17),
-        reference.encode_messages([reference.Record(20, 7, b"k", b"v")], magic=1, codec=1),
+        *with_gaps(),
         data_batch(base_offset=30, n=1),
         marker_batch(base_offset=31, producer_id=4, abort=False),
     ]

@@ -21,6 +21,10 @@ from spark_kbatch.options.write import parse_write_options
 READ = {"path": "/data", "subscribe": "orders"}
 AVRO = {"value.format": "avro", "schema.registry.url": "http://localhost:8081"}
 TEXT = '{"type": "map", "values": "long"}'
+# The options of values of the topic "orders" whose schema is that.
+OF_TEXT = ColumnOptions(
+    "value", "avro", SchemaChoice("text", text=TEXT), "orders-value", "confluent", topic="orders"
+)
 
 
 def read(**options: str) -> ValueOptions:
@@ -124,14 +128,7 @@ def test_a_write_has_the_same_options_but_for_those_of_what_cannot_be_decoded() 
         WRITE | AVRO | {"auto.register.schemas": "true", "value.schema": TEXT}
     ).values
 
-    assert found.value == ColumnOptions(
-        "value",
-        "avro",
-        SchemaChoice("text", text=TEXT),
-        "orders-value",
-        "confluent",
-        topic="orders",
-    )
+    assert found.value == OF_TEXT
     assert (found.auto_register, found.encoded) == (True, (found.value,))
     for key in ("mode", "value.fields", "includeBytes"):
         with pytest.raises(ConfigError, match=rf"'{key}'; it is an option of a read"):
@@ -223,14 +220,7 @@ def test_keywords_are_the_options_with_underscores(tmp_path: Path) -> None:
         ["orders"],
     )  # fmt: skip
 
-    assert found.value == ColumnOptions(
-        "value",
-        "avro",
-        SchemaChoice("text", text=TEXT),
-        "orders-value",
-        "confluent",
-        topic="orders",
-    )
+    assert found.value == OF_TEXT
     assert (found.key.format, found.fields, found.mode) == ("string", ("a", "b.c"), "PERMISSIVE")
     assert (found.include_schema_id, found.include_bytes) == (True, False)
     assert "secret-of-the-test" not in repr(found)

@@ -13,7 +13,9 @@ from spark_kbatch.mirroring.target import Target
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
-from tests.support import builders
+from tests.support import builders, reference
+from tests.support.broker_dirs import a_batch
+from tests.support.log_histories import data_batch, marker_batch
 from tests.support.reference import Record
 from tests.support.store import store_of
 
@@ -48,6 +50,26 @@ def mirror_settings(name: str, source: Path | str, **given: Any) -> Settings:
         "fail_on_data_loss": FAIL_ON_DATA_LOSS,
     }
     return Settings(name, str(source), **(defaults | given))
+
+
+def write(cluster: Cluster) -> None:
+    """Append two batches to each partition."""
+    for seed in range(2):
+        for partition in range(2):
+            batch = builders.batch(n=3 + partition, seed=seed, compression="zstd")
+            builders.append_records(cluster, {("events", partition): batch})
+
+
+def with_gaps() -> list[bytes]:
+    """Return a broker's batches from offset 5 to 20, with records at 8, 9, 12, 14, 17 and 20, the last one old."""
+    return [
+        data_batch(base_offset=5, n=3, producer_id=1, transactional=True),
+        data_batch(base_offset=8, n=2, producer_id=2, transactional=True),
+        marker_batch(base_offset=10, producer_id=1, abort=True),
+        marker_batch(base_offset=11, producer_id=2, abort=False),
+        a_batch(12, 14, 17),
+        reference.encode_messages([reference.Record(20, 7, b"k", b"v")], magic=1, codec=1),
+    ]
 
 
 def as_mirrored(path: Path | str) -> Contents:
