@@ -124,10 +124,13 @@ class LedgerCheckpoints:
                 if found is None:
                     break  # deleted since it was listed, so there are newer ones
                 try:
-                    heads = self._part(unpack_root(found[0], names.root_name(number), number).heads)
-                    return self.restored(CheckpointObjects(number, *found, heads))
+                    root = _checked_root(number, *found)
+                    heads = self._part(root.heads)
                 except MissingPartError as error:
                     self.give_up(number, error)
+                    continue
+                self.objects = CheckpointObjects(number, *found, heads)
+                return self._state_of(root, heads)
             else:
                 if numbers and hinted > 0:
                     hinted = NO_CHECKPOINT

@@ -45,7 +45,7 @@ from spark_kbatch.bucket.staging import (
 )
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.topics import BucketTopics, planned
-from spark_kbatch.bucket.urls import cache_at, objects_at
+from spark_kbatch.bucket.urls import known_at, objects_at
 from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import (
     CommitError,
@@ -251,11 +251,8 @@ class BucketJob:
     def _ledger(self) -> SharedLedger:
         """Open the ledger to commit, after a look whether the cluster is still there."""
         options, cluster_id = self.options, self._cluster_id
-        place, cache = (
-            objects_at(options.path, options.store),
-            cache_at(options.path, options.store),
-        )
-        known = cache.get(cluster_id) if cache is not None else None
+        place = objects_at(options.path, options.store)
+        cache, known = known_at(options.path, options.store, cluster_id)
         # Spark begins another job in the process of a commit, which has looked a moment ago.
         is_followed = known is not None and 0 <= now_ms() - known.followed_ms < _COMMIT_AGE_MAX_MS
         if not is_followed:
@@ -317,8 +314,7 @@ class _TopicsOfRows:
                 self.planned_ids.add(of_job.topic.topic_id)
             return of_job.topic
         if self._topics is None:  # a task whose job knows its topic does not read the ledger
-            cache = cache_at(options.path, options.store)
-            known = cache.get(self._cluster_id) if cache is not None else None
+            cache, known = known_at(options.path, options.store, self._cluster_id)
             ledger = SharedLedger(options.path, self._place, self._cluster_id, cache, known)
             self._topics = BucketTopics(ledger)
         found = find_topic(self._topics, name, options)

@@ -69,6 +69,7 @@ from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects
 from spark_kbatch.bucket.place import ensure_cluster
 from spark_kbatch.bucket.sealed import seal, unseal
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
+from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import (
     CommitError,
     CorruptLedgerError,
@@ -95,9 +96,8 @@ QUIET_MS = 60_000  # without news, after which the cluster's own object is read 
 KNOWN_MAX = CHECKPOINT_OVERDUE  # entries after a checkpoint that a machine keeps
 
 _WINDOW_MAX = 16  # entries asked for at once
-_FAR = (
-    14  # entries after the last known one, behind which a checkpoint is looked for: four questions
-)
+# Entries after the last known one, behind which a checkpoint is looked for: four questions.
+_FAR = 14
 _LOSSES_MAX = 8  # that lengthen the wait after a loss
 _DENIED_MAX = 3
 _PAUSE_MS, _PAUSE_MAX_MS = 50, 5000
@@ -110,6 +110,11 @@ class Timing(NamedTuple):
     monotonic_ms: Callable[[], int]
     sleep_ms: Callable[[float], object]
     rng: random.Random
+
+
+def real_timing(rng: random.Random | None = None) -> Timing:
+    """Return this machine's clocks, with chance of one's own or new."""
+    return Timing(now_ms, monotonic_ms, sleep_ms, rng or random.Random())
 
 
 # What is to be written, given the state; None if nothing is, any more. Called again after each loss.
@@ -166,9 +171,8 @@ class Ledger:
         self.proved_ms = timing.now_ms()  # when the store was last seen to have this ledger
         self.state = LedgerState()
         self._last_entry = b""
-        self._entries: (
-            list[bytes] | None
-        ) = []  # after the opened checkpoint; None: too many to be kept
+        # After the opened checkpoint; None: too many to be kept.
+        self._entries: list[bytes] | None = []
         self._known_number: int | None = None  # while it is not known whether much has come since
         if known is None or not self._restore(known):
             self._open(self._hint())

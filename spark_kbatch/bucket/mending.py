@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -31,16 +30,14 @@ from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checking import faults
 from spark_kbatch.bucket.entries import NO_ENTRY, encode
 from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.ledger import Ledger, Timing, ensure_may_write
+from spark_kbatch.bucket.ledger import Ledger, ensure_may_write, real_timing
 from spark_kbatch.bucket.merging import Merger, MergeRun
-from spark_kbatch.bucket.objects import Folder, Objects
-from spark_kbatch.bucket.place import cluster_id_at, read_cluster, replace_cluster
+from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.place import read_cluster, replace_cluster
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.reading import partitions_of, topic_id_of
-from spark_kbatch.bucket.remains import LedgerRemains
+from spark_kbatch.bucket.remains import LedgerRemains, remains_at
 from spark_kbatch.bucket.state import LedgerState
-from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
-from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import CorruptLedgerError
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import LONG_MAX, TopicPartition
@@ -75,15 +72,9 @@ class BucketRepair:
             ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
             UnsupportedLedgerError: a later version has written it.
         """
-        self.address = checked(url)
         self._dry_run = dry_run
-        self._place = objects_at(self.address, options)
-        found = cluster_id_at(self.address, self._place)
-        if found is None:
-            raise nothing_at(self.address)
-        self._cluster_id = found
-        self._objects = Folder(self._place, f"{found}/")
-        self._remains = LedgerRemains(self._objects)
+        self.address, self._place, self._cluster_id, self._remains = remains_at(url, options)
+        self._objects = self._remains.objects
         self._state, self._why = self._remains.state(self._remains.last)
         self._found: list[str] = []
         self._damaged: list[str] = []
@@ -146,8 +137,7 @@ class BucketRepair:
             self._opened().make_checkpoint()
 
     def _opened(self) -> Ledger:
-        timing = Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
-        return Ledger(self._place, self._cluster_id, timing)
+        return Ledger(self._place, self._cluster_id, real_timing())
 
     # Partitions.
 
@@ -214,11 +204,7 @@ class _MendedTopic:
         self._topic_id, self._merger = topic_id, merger
         self._placements = Placements(objects)
         self._sound: dict[PlacedExtent, bool] = {}  # whether it is, of those that were looked at
-        self._changes = {
-            changes[0].stretch.partition: changes
-            for found_id, changes in remains.changes(state)
-            if found_id == topic_id and changes
-        }
+        self._changes = remains.changes_of(state, topic_id)
 
     @functools.cached_property
     def _others(self) -> dict[int, list[PlacedExtent]]:

@@ -44,13 +44,11 @@ from spark_kbatch.bucket.entries import (
     encode,
 )
 from spark_kbatch.bucket.happenings import EntryWords
-from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.ledger import Ledger, real_timing
 from spark_kbatch.bucket.objects import Folder, Objects
-from spark_kbatch.bucket.place import cluster_id_at, replace_cluster
-from spark_kbatch.bucket.remains import LedgerRemains
+from spark_kbatch.bucket.place import replace_cluster
+from spark_kbatch.bucket.remains import remains_at
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState, TopicExtents
-from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
-from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import ConfigError, CorruptLedgerError
 from spark_kbatch.log.checkpoints import random_id as random_topic_id
 from spark_kbatch.model import TopicPartition
@@ -116,13 +114,7 @@ class Recovery:
             ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
             UnsupportedLedgerError: a later version has written it.
         """
-        self.address = checked(url)
-        self._place = objects_at(self.address, options)
-        found = cluster_id_at(self.address, self._place)
-        if found is None:
-            raise nothing_at(self.address)
-        self._cluster_id = found
-        self._remains = LedgerRemains(Folder(self._place, f"{self._cluster_id}/"))
+        self.address, self._place, self._cluster_id, self._remains = remains_at(url, options)
         self._state, why = self._newest_whole()
         self._names = self._remains.objects_of(self._state)
         self.chain = self._told(why)
@@ -193,7 +185,7 @@ class Recovery:
         self._bury(target)
         if not LedgerCheckpoints(target, rng).build(renewed):
             raise CorruptLedgerError(names.root_name(renewed.number), "it is there already")
-        ledger = Ledger(self._place, cluster_id, Timing(now_ms, monotonic_ms, sleep_ms, rng))
+        ledger = Ledger(self._place, cluster_id, real_timing(rng))
         if (ledger.state.number, ledger.state.topics) != (renewed.number, renewed.topics):
             raise CorruptLedgerError(names.LEDGER, "the store does not return what was written")
         ledger.commit(lambda state: Fence(_WRITER, state.fences.get(_WRITER, 0) + 1), by=_WRITER)

@@ -28,10 +28,13 @@ from spark_kbatch.bucket.entries import (
     tombstone_of,
 )
 from spark_kbatch.bucket.extents import Change, Stretch
-from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.place import cluster_id_at
 from spark_kbatch.bucket.placement import Placements
 from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
 from spark_kbatch.errors import CorruptLedgerError, KBatchError, UnsupportedLedgerError
+from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _WINDOW = 16  # entries asked for at once
 MISSING = "it is missing"
@@ -52,12 +55,39 @@ class MissingData(NamedTuple):
     why: str
 
 
+class ClusterRemains(NamedTuple):
+    """The place of a cluster whose ledger may be damaged, and what can be read of that."""
+
+    address: str
+    place: Objects
+    cluster_id: str
+    ledger: LedgerRemains
+
+
+def remains_at(url: str, options: StoreOptions = NO_STORE_OPTIONS) -> ClusterRemains:
+    """Look at the cluster at a URL, damaged or not.
+
+    Raises:
+        ConfigError: no cluster is there.
+        ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
+        UnsupportedLedgerError: a later version has written it.
+    """
+    address = checked(url)
+    place = objects_at(address, options)
+    cluster_id = cluster_id_at(address, place)
+    if cluster_id is None:
+        raise nothing_at(address)
+    return ClusterRemains(
+        address, place, cluster_id, LedgerRemains(Folder(place, f"{cluster_id}/"))
+    )
+
+
 class LedgerRemains:
-    """What can be read of a ledger. Not thread-safe."""
+    """All that can be read of a ledger. Not thread-safe."""
 
     def __init__(self, objects: Objects) -> None:
         """List the ledger; `objects` are the cluster's. Raises as `Objects.list`."""
-        self._objects = objects
+        self.objects = objects
         self._rng = random.Random()
         self._checkpoints = LedgerCheckpoints(objects, self._rng)
         self._random_ids: dict[int, str] = {}
@@ -69,7 +99,7 @@ class LedgerRemains:
         self.checkpoints = self._listed(names.CHECKPOINTS)  # of roots, whole or not
 
     def _listed(self, folder: str) -> list[int]:
-        found = (names.number_of(one.name) for one in self._objects.list(folder))
+        found = (names.number_of(one.name) for one in self.objects.list(folder))
         return sorted(number for number in found if number >= 0)
 
     @property
@@ -83,7 +113,7 @@ class LedgerRemains:
         return {
             one.name: one.size_in_bytes
             for folder in (names.DATA, names.SEGMENTS)
-            for one in self._objects.list(folder)
+            for one in self.objects.list(folder)
         }
 
     def entry(self, number: int) -> Entry | None:
@@ -95,7 +125,7 @@ class LedgerRemains:
         if number not in self._entries:
             numbers = range(number, number + _WINDOW)
             wanted = [names.entry_name(one) for one in numbers]
-            found = self._objects.get_many(wanted)
+            found = self.objects.get_many(wanted)
             for at, name, data in zip(numbers, wanted, found, strict=True):
                 self._entries[at] = self._decoded(name, data)
         return self._entries[number]
@@ -122,7 +152,7 @@ class LedgerRemains:
         return self._roots[number]
 
     def _whole_root(self, name: str, number: int) -> Root:
-        data = self._objects.get(name)
+        data = self.objects.get(name)
         if data is None:
             raise CorruptLedgerError(name, MISSING)
         root, entry = unpack_root(data, name, number), self.entry(number)
@@ -137,7 +167,7 @@ class LedgerRemains:
         """Return where a checkpoint says that partitions end, whole or not; None if that cannot be read."""
         name = names.root_name(number)
         try:
-            data = self._objects.get(name)
+            data = self.objects.get(name)
             return (
                 None if data is None else self._checkpoints.opened(unpack_root(data, name, number))
             )
@@ -198,8 +228,12 @@ class LedgerRemains:
     def changes(self, state: LedgerState) -> Iterator[tuple[str, list[Change]]]:
         """Yield what is at each offset of a state, by topic id and partition."""
         for topic_id in sorted(state.topics):
-            for _, changes in sorted(self._checkpoints.changes(state, topic_id).items()):
+            for _, changes in sorted(self.changes_of(state, topic_id).items()):
                 yield topic_id, changes
+
+    def changes_of(self, state: LedgerState, topic_id: str) -> dict[int, list[Change]]:
+        """Return what is at each offset of one topic, by partition."""
+        return self._checkpoints.changes(state, topic_id)
 
     def stretches(self, state: LedgerState, topic_id: str) -> list[Stretch]:
         """Return whatever a topic was ever read from, as far as entries and checkpoints tell, newest first."""

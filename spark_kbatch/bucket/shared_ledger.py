@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from spark_kbatch.bucket.entries import NO_ENTRY, Entry
 from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, KnownLedger, Ledger, Propose, Timing
+from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, KnownLedger, Ledger, Propose, real_timing
 from spark_kbatch.bucket.ledger_cache import LedgerCache
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.staging import WriterJob
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
-from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
+from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.errors import ClosedError
 from spark_kbatch.model import LONG_MAX
 
@@ -58,9 +58,8 @@ class SharedLedger:
         """
         self.address, self._is_closed, self._asks = address, False, True
         self.rng = random.Random()
-        timing = Timing(now_ms, monotonic_ms, sleep_ms, self.rng)
         self._lock = threading.RLock()  # guards all that follows; none is taken while it is held
-        self._ledger = Ledger(place, cluster_id, timing, known)
+        self._ledger = Ledger(place, cluster_id, real_timing(self.rng), known)
         is_old = known is not None and not is_followed
         self._followed_ms = _NEVER_MS if is_old else monotonic_ms()
         self._cache = cache

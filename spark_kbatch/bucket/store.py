@@ -30,7 +30,7 @@ from spark_kbatch.bucket.topics import (
     BucketTopics,
     planned,
 )
-from spark_kbatch.bucket.urls import cache_at, checked, nothing_at, objects_at
+from spark_kbatch.bucket.urls import checked, known_at, nothing_at, objects_at
 from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.same_topic import OwnSource
@@ -91,8 +91,7 @@ class BucketStore(OwnSource):
         if found is None:
             raise nothing_at(self.address)
         self.cluster_id = found.cluster_id
-        cache = cache_at(self.address, options)
-        known = cache.get(found.cluster_id) if cache is not None else None
+        cache, known = known_at(self.address, options, found.cluster_id)
         self._use(SharedLedger(self.address, place, found.cluster_id, cache, known))
 
     @property

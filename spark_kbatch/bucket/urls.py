@@ -13,17 +13,15 @@ environment, by the names that the library of the store has for it.
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 from urllib.parse import unquote
 
 from spark_kbatch.bucket.credentials import FunctionCredentials
-from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.ledger import KnownLedger, Ledger, Timing, real_timing
 from spark_kbatch.bucket.ledger_cache import LedgerCache, store_of
 from spark_kbatch.bucket.objects import MemoryObjects, Objects
 from spark_kbatch.bucket.place import read_cluster
 from spark_kbatch.bucket.real_objects import RealObjects
-from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -84,6 +82,14 @@ def cache_at(url: str, store: StoreOptions = NO_STORE_OPTIONS) -> LedgerCache | 
     return LedgerCache(store_of(url, store))
 
 
+def known_at(
+    url: str, store: StoreOptions, cluster_id: str
+) -> tuple[LedgerCache | None, KnownLedger | None]:
+    """Return where this machine remembers the ledger at a URL, and what it knows of a cluster's; see `cache_at`."""
+    cache = cache_at(url, store)
+    return cache, None if cache is None else cache.get(cluster_id)
+
+
 def place_in_memory(url: str, objects: Objects, cache: LedgerCache | None = None) -> None:
     """Let objects of a test's own be at a URL of this process's memory, and a cache for them if there is one."""
     _in_memory[url] = objects
@@ -107,8 +113,7 @@ def ledger_at(
     found = read_cluster(place)
     if found is None:
         raise nothing_at(url)
-    timing = timing or Timing(now_ms, monotonic_ms, sleep_ms, random.Random())
-    return Ledger(place, found.cluster_id, timing)
+    return Ledger(place, found.cluster_id, timing or real_timing())
 
 
 def nothing_at(url: str) -> ConfigError:

@@ -54,7 +54,7 @@ PLAIN: dict[str, Mapping[str, Callable[..., Any]]] = {}
 
 
 class _Spent:
-    """What this process has spent on kernels; guarded by nothing, as threads that race do no harm."""
+    """The time that this process has spent on kernels; guarded by nothing, as threads that race do no harm."""
 
     plain_us = 0  # by estimate, on calls in plain Python
     compiling_s = 0.0  # on compiling, or waiting for another process that compiles

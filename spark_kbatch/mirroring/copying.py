@@ -112,9 +112,8 @@ class Mirror:
         self._stored: Progress = NOTHING
         self._ids: dict[str, TopicIds] = {}
         self._offsets: dict[TopicPartition, int] = {}
-        self._target_ends: dict[
-            TopicPartition, int
-        ] = {}  # with what was sent; where offsets are kept
+        # With what was sent; where offsets are kept.
+        self._target_ends: dict[TopicPartition, int] = {}
         self._last_batches: dict[TopicPartition, LastBatch] = {}  # before these offsets
         self._unchecked: set[TopicPartition] = set()  # whose last batch is of an earlier run
         self._unwritten: dict[str, Mapping[int, int]] = {}  # topics, with the target's end offsets

@@ -20,7 +20,7 @@ class TargetTopic(NamedTuple):
 
 
 class KeptTopic(NamedTuple):
-    """What a topic of the target has as the source has it, where offsets are kept."""
+    """A topic's id, first offsets and settings, which the target is to have as the source has them."""
 
     topic_id: str  # empty if the source tells none
     first_offsets: tuple[int, ...]  # of each partition

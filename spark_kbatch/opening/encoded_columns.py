@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_kbatch.errors import ConfigError, InvalidValueError, SchemaError
-from spark_kbatch.opening.values import schema_of
+from spark_kbatch.opening.values import NO_ID, schema_of
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.options.values import (
     ColumnOptions,
@@ -24,9 +24,6 @@ from spark_kbatch.options.values import (
 if TYPE_CHECKING:
     from spark_kbatch.registry.schemas import RegisteredSchema
     from spark_kbatch.values.avro_encoder import AvroEncoder
-
-
-_NO_ID = -1  # of a schema that is no registry's
 
 
 @dataclass(frozen=True)
@@ -200,7 +197,7 @@ def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSc
 
     name = column.record_name or record_name(column.subject)
     try:
-        return RegisteredSchema(_NO_ID, Schema(derived(kind, name)))
+        return RegisteredSchema(NO_ID, Schema(derived(kind, name)))
     except SchemaError as error:
         at = ".".join(filter(None, (column.column, error.path)))
         raise ConfigError(f"no schema can be made of column {at!r}: {error.reason}") from None

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 # What a column is read as, with the name of the column.
 NewSchema: TypeAlias = tuple[str, "RegisteredSchema"]
 
-_NO_ID = -1  # of a schema that is no registry's
+NO_ID = -1  # of a schema that is no registry's
 _KNOWN_MAX = 1 << 20  # characters of schemas that a plan carries for a column
 _VERSIONS_MAX = 200  # each of which is a request
 _MINUTE_MS = 60_000
@@ -351,7 +351,7 @@ def _pinned_column(column: ColumnOptions, options: ValueOptions) -> PinnedColumn
     if registry is not None and column.framing == "confluent":
         numbers = _numbers(registry, column.subject) if column.subject else []
         known = _versions(registry, column.subject, numbers, but=[reader])
-        known += (reader,) if reader.id != _NO_ID else ()
+        known += (reader,) if reader.id != NO_ID else ()
     fields = wanted_fields(options.fields) if column.column != "key" else {}
     return PinnedColumn(column, reader, fields, known=known)
 
@@ -363,9 +363,9 @@ def _reader(column: ColumnOptions, registry: SchemaRegistry | None) -> Registere
     choice = column.schema
     match choice:
         case SchemaChoice("text", text=text):
-            return schemas.RegisteredSchema(_NO_ID, schemas.Schema(text))
+            return schemas.RegisteredSchema(NO_ID, schemas.Schema(text))
         case SchemaChoice("file", text=path):
-            return schemas.RegisteredSchema(_NO_ID, schemas.Schema(_content(column, path)))
+            return schemas.RegisteredSchema(NO_ID, schemas.Schema(_content(column, path)))
     assert registry is not None  # the options were checked
     if choice.kind == "id":
         return registry.by_id(choice.number, column.subject)

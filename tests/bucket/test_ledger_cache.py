@@ -12,6 +12,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.bucket import job as bucket_job
+from spark_kbatch.bucket import ledger as bucket_ledger
 from spark_kbatch.bucket import shared_ledger
 from spark_kbatch.bucket.checkpoints import pack_heads
 from spark_kbatch.bucket.entries import Fence
@@ -40,6 +41,8 @@ def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
         (bucket_job, "now_ms"),
         (shared_ledger, "now_ms"),
         (shared_ledger, "monotonic_ms"),
+        (bucket_ledger, "now_ms"),
+        (bucket_ledger, "monotonic_ms"),
     ):
         monkeypatch.setattr(module, name, lambda: int(time.now_ms))
     return time
