@@ -133,7 +133,7 @@ class FailingObjects(CountingObjects):
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no one wait between attempts."""
-    for module in ("shared_ledger", "store"):
+    for module in ("ledger", "store"):
         monkeypatch.setattr(f"spark_kbatch.bucket.{module}.sleep_ms", lambda _ms: None)
 
 
