@@ -156,7 +156,10 @@ class Pool:
         return not any(thread.is_alive() for thread in threads)
 
     def _run(self) -> None:
-        while self._wake.get():
+        is_open = True
+        while is_open:
+            # The last look is one after `close`, when huge tasks no longer wait for their turn.
+            is_open = self._wake.get()
             # A thread that ends a task takes the next one itself: that may be one which its peer's share of
             # the threads has kept waiting.
             while (task := self._taken()) is not None:
