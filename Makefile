@@ -50,7 +50,7 @@ test-spark: java $(INSTALLED) ## Run the tests that need Spark and are not slow
 	$(PYTEST) $(PARALLEL) -m 'spark and not slow and not interop'
 
 soak: java $(INSTALLED) ## Run the slow tests, more rounds of those without Spark, and what `test` has with Spark on 4.1
-	HYPOTHESIS_PROFILE=soak KBATCH_BUCKET_KILLS=100 $(PYTEST) $(PARALLEL) -m '(slow or not spark) and not interop'
+	HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) -m '(slow or not spark) and not interop'
 	$(MAKE) $(OLDEST) test-spark
 
 lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest versions that pyproject.toml accepts

@@ -3,15 +3,13 @@
 As in `test_random_kills`, but the cluster is behind moto, and before that is a proxy that does to requests what
 networks and stores do to them. Most kills happen in the middle of a request, which may be done before it, after it,
 or seconds later beside the next driver.
-
-KBATCH_BUCKET_KILLS   number of kills under writes; before a release, 100. `tests.support.kill_rounds` has the rest
+Each round of `tests.support.kill_rounds` is two kills under writes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from spark_kbatch.bucket.entries import LedgerCommit
 from spark_kbatch.bucket.happenings import Happenings
 from tests.support.kill_rounds import (
     FIRST,
+    ROUNDS,
     Drivers,
     Round,
     all_held,
@@ -37,7 +36,7 @@ from tests.support.store_proxy import ALL_FAULTS, StoreProxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-KILLS = int(os.environ.get("KBATCH_BUCKET_KILLS", "6"))
+KILLS = 2 * ROUNDS
 _KILLS_OF_ROUND = 4
 _numbers = itertools.count()
 

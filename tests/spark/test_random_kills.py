@@ -65,7 +65,7 @@ def test_a_stream_and_a_producer_survive_random_kills(
         assert [value for value in held[partition] if is_producers(value)] == sent
 
 
-@pytest.mark.parametrize(("micro_batches", "kills"), [(4, 1), (200, 20)])
+@pytest.mark.parametrize(("micro_batches", "kills"), [(4, 1), (120, 10)])
 def test_a_stream_between_topics_copies_each_record_once(
     tmp_path: Path, drivers: Drivers, micro_batches: int, kills: int
 ) -> None:

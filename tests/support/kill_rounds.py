@@ -33,7 +33,7 @@ from tests.support.store_moments import StoreMoment
 from tests.support.store_proxy import StoreProxy
 
 FIRST = int(os.environ.get("KBATCH_SOAK_FIRST", "0"))
-ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "3"))
 DEADLINE_S, PARTITIONS = 900, 3
 
 each_round = pytest.mark.parametrize(
