@@ -20,8 +20,9 @@ begin with a varint, so the code that reads one is compiled once.
     BIG_NUMBER   table               stores the bytes as 128 bits in two slots; the table has what bounds them
     SYMBOL       table, count        stores the span that the table has for the varint
     BRANCH       table, count        goes on where the table says
-    BLOCK        level, end, least   starts a block of items of at least so many bytes; or ends the list, after
-                                     which `end` follows
+    BLOCK        level, end, least   starts a block of items of at least so many bytes, or, if that is negative, of
+                                     none that take so much memory each; or ends the list, after which `end`
+                                     follows
     PASS_NUMBER, PASS_DATA           nothing
     BOOLEAN, FLOAT, DOUBLE           stores the value
     WIDEN                            stores the float as a double
@@ -29,10 +30,11 @@ begin with a varint, so the code that reads one is compiled once.
     BIG_FIXED    table, size         stores the bytes as BIG_NUMBER does
     PASS         size                nothing
     STRUCT                           stores that the struct is not null
-    CONSTANT     number              stores the number
+    CONSTANT     number, size        stores the number; within an item, of a constant of so many bytes
     BEGIN        level               starts a list; BLOCK or ITEM follows
     NEXT         block               ends an item of a list, goes on at BLOCK or with the next item
-    ITEM         level               starts an item of a list whose length the program knows
+    ITEM         level, size         starts an item of a list whose length the program knows; within another item,
+                                     one that takes so much memory
     FINISH       level               ends such a list
     JUMP         target              goes on there
     CALL         target              the same, until RETURN: what is passed over may contain itself
@@ -46,8 +48,9 @@ row ends by clearing what it has stored, and its neighbours are as if it had not
 A span is where bytes lie, start << 32 | length. It lies in the data, or in the constants, and is negative
 then, by 2^63.
 
-What a hostile row can cost is bounded by its size: items of at least one byte each by that, items of no
-bytes by ITEMS_PER_BYTE for each byte of the row, and depth by the size of the stack.
+What a hostile row can cost is bounded by its size: items of at least one byte each by that; the memory of
+items of no bytes, and of defaults within items, by MEMORY_PER_BYTE for each byte of the row and MEMORY_FREE;
+and depth by the size of the stack.
 
 Arguments have the forms that `records` describes; `errors` and `stack` are int64.
 
@@ -73,13 +76,13 @@ FIXED_FIRST = BOOLEAN
 # Errors of a row.
 (
     TRUNCATED, BAD_VARINT, BAD_LENGTH, BAD_COUNT, BAD_BRANCH, BAD_SYMBOL, BAD_BOOLEAN, BAD_TEXT, TRAILING_BYTES,
-    OUT_OF_RANGE, UNKNOWN_SYMBOL, TOO_MANY_ITEMS, TOO_DEEP, UNRESOLVED,
+    OUT_OF_RANGE, UNKNOWN_SYMBOL, TOO_MUCH_MEMORY, TOO_DEEP, UNRESOLVED,
 ) = range(1, 15)  # fmt: skip
 _NO_ROOM = 99  # not of a row: a level has too few places
 
 NO_SYMBOL = 1  # in the table of SYMBOL: a symbol that the reader does not have. No constant's span is positive
 STACK_COLUMNS = 4  # index, items left, first item, where a call returns to
-ITEMS_PER_BYTE = 64
+MEMORY_PER_BYTE, MEMORY_FREE = 64, 1024
 NOWHERE = 1  # the level of lists that are passed over; has no slots
 
 _0, _1, _2, _3, _4, _8 = (np.uint64(number) for number in (0, 1, 2, 3, 4, 8))
@@ -230,7 +233,7 @@ def decode_rows(
             continue
         pc, index, top = np.uint64(starts[row]), np.uint64(row), _0
         position, end = np.uint64(begins[row]), np.uint64(ends[row])
-        budget = np.int64(end - position) * ITEMS_PER_BYTE
+        budget = np.int64(end - position) * MEMORY_PER_BYTE + MEMORY_FREE
         for each in range(levels_count):
             saved[each] = counts[each]
         error, at = 0, position
@@ -369,10 +372,10 @@ def decode_rows(
                         error = TRUNCATED
                         break
                 else:
-                    if number > budget:
-                        error = TOO_MANY_ITEMS
+                    if number > budget // -least:
+                        error = TOO_MUCH_MEMORY
                         break
-                    budget = budget - number
+                    budget = budget + number * least
                 if number > capacity[level] - counts[level]:
                     needed[_0], needed[_1] = first, counts[level] + number
                     error = _NO_ROOM
@@ -391,6 +394,10 @@ def decode_rows(
                 counts[level] += 1
             elif code == ITEM:
                 level = np.uint64(first)
+                budget = budget - second
+                if budget < 0:
+                    error = TOO_MUCH_MEMORY
+                    break
                 if counts[level] == capacity[level]:
                     needed[_0], needed[_1] = first, counts[level] + 1
                     error = _NO_ROOM
@@ -404,6 +411,10 @@ def decode_rows(
                 values[to] = counts[np.uint64(first)] - stack[top, _2]
                 valid[to] = 1
             elif code == CONSTANT:
+                budget = budget - second
+                if budget < 0:
+                    error = TOO_MUCH_MEMORY
+                    break
                 values[to] = first
                 valid[to] = 1
             elif code == JUMP:

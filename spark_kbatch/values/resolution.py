@@ -60,6 +60,7 @@ _PROMOTIONS: Mapping[str, frozenset[str]] = {
     "bytes": frozenset({"string"}),
 }
 _WORD = 2**64
+_SLOT_MEMORY = 32  # bytes: a number and its validity, while slots grow and become Arrow arrays
 
 
 class CompiledPrograms(NamedTuple):
@@ -87,6 +88,7 @@ class Programs:
         self._spans: dict[bytes, int] = {}
         self._calls: list[tuple[int, RecordSchema]] = []  # operations that pass over a record
         self._passed: dict[RecordSchema, int] = {}  # where that starts
+        self._is_in_item = False  # what is emitted
 
     def add(self, writer: Schema) -> int:
         """Add the program of a writer's schema; return where it starts."""
@@ -253,10 +255,17 @@ class Programs:
         level = NOWHERE if column is None else column.items_level
         self._emit(kernels.BEGIN, path, column, level)
         block = self._emit(kernels.BLOCK, path, column, level)
+        was_in_item, self._is_in_item = self._is_in_item, True
         emit_item()
+        self._is_in_item = was_in_item
         self._emit(kernels.NEXT, path, None, block)
         code, slot, first, _, _ = self._operations[block]
+        least = least or -max(self._item_memory(level), 1)
         self._operations[block] = code, slot, first, len(self._operations), least
+
+    def _item_memory(self, level: int) -> int:
+        """Return the memory of one item of a level, in bytes, but for data of any length."""
+        return _SLOT_MEMORY * self._layout.slot_levels.count(level) if level != NOWHERE else 0
 
     def _map(self, writer: MapSchema, reader: MapSchema, column: Column, path: str) -> None:
         key, value = column.children
@@ -405,20 +414,22 @@ class Programs:
             case ArraySchema():
                 (element,) = column.children
                 self._emit(kernels.BEGIN, path, column, column.items_level)
+                memory = self._charged(self._item_memory(column.items_level))
                 for item in value:
-                    self._emit(kernels.ITEM, path, None, column.items_level)
+                    self._emit(kernels.ITEM, path, None, column.items_level, memory)
                     self._constant(schema.items, item, element, f"{path}[]")
                 self._emit(kernels.FINISH, path, column, column.items_level)
             case MapSchema():
                 key, child = column.children
                 self._emit(kernels.BEGIN, path, column, column.items_level)
+                memory = self._charged(self._item_memory(column.items_level))
                 for name, item in value.items():
-                    self._emit(kernels.ITEM, path, None, column.items_level)
-                    self._emit(kernels.CONSTANT, path, key, self._span(name.encode()))
+                    self._emit(kernels.ITEM, path, None, column.items_level, memory)
+                    self._emit_span(name.encode(), key, path)
                     self._constant(schema.values, item, child, f"{path}{{}}")
                 self._emit(kernels.FINISH, path, column, column.items_level)
             case EnumSchema():
-                self._emit(kernels.CONSTANT, path, column, self._span(value.encode()))
+                self._emit_span(value.encode(), column, path)
             case _:
                 self._constant_scalar(schema, value, column, path)
 
@@ -440,15 +451,15 @@ class Programs:
     ) -> None:
         if column.kind == columns.NULL:
             return
+        if column.kind in (columns.BYTES, columns.TEXT):
+            encoding = "latin-1" if column.kind == columns.BYTES else "utf-8"
+            self._emit_span(value.encode(encoding), column, path)
+            return
         if column.kind == columns.DECIMAL:
             number = unscaled(value)
             lower, upper = number % _WORD, number // _WORD
             self._emit_at(kernels.CONSTANT, path, column.slot + 1, upper)
             stored = _signed(lower)
-        elif column.kind == columns.BYTES:
-            stored = self._span(value.encode("latin-1"))
-        elif column.kind == columns.TEXT:
-            stored = self._span(value.encode())
         elif column.kind == columns.FLOAT:
             stored = struct.unpack("<I", struct.pack("<f", value))[0]
         elif column.kind == columns.DOUBLE:
@@ -456,6 +467,14 @@ class Programs:
         else:
             stored = int(value) * default_factor(schema.logical)
         self._emit(kernels.CONSTANT, path, column, stored)
+
+    def _emit_span(self, data: bytes, column: Column, path: str) -> None:
+        """Emit what stores the bytes of a default."""
+        self._emit(kernels.CONSTANT, path, column, self._span(data), self._charged(len(data)))
+
+    def _charged(self, memory: int) -> int:
+        """Return how much of the memory of a default a row pays for: what each of its items has again."""
+        return memory if self._is_in_item else 0
 
 
 def _below(path: str, name: str) -> str:

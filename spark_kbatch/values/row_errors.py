@@ -35,8 +35,9 @@ REASONS = {
     kernels.TRAILING_BYTES: "bytes are left over after the value: another schema wrote it, or it is damaged",
     kernels.OUT_OF_RANGE: "a number is outside the range of its type",
     kernels.UNKNOWN_SYMBOL: "the reader's enum does not have the symbol, and no default",
-    kernels.TOO_MANY_ITEMS: (
-        f"a list has more items of no bytes than {kernels.ITEMS_PER_BYTE} for each byte of the value"
+    kernels.TOO_MUCH_MEMORY: (
+        f"items of no bytes and defaults within items take more memory than {kernels.MEMORY_PER_BYTE} times the "
+        f"value and {kernels.MEMORY_FREE} bytes"
     ),
     kernels.TOO_DEEP: "records or lists are nested too deep",
 }

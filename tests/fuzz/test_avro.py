@@ -10,7 +10,7 @@ import random
 
 import pyarrow as pa
 
-from spark_kbatch.kernels.avro import ITEMS_PER_BYTE
+from spark_kbatch.kernels.avro import MEMORY_FREE, MEMORY_PER_BYTE
 from spark_kbatch.values.avro_decoder import decode
 from spark_kbatch.values.avro_schema import parse
 from tests.support import avro
@@ -36,7 +36,7 @@ def test_mutated_values_are_read_as_fastavro_reads_them_or_refused() -> None:
         assert found.values[0].as_py() == found.values[2].as_py() == alone.values[0].as_py()
         if reader == writer:
             size, items = sum(map(len, rows)), items_count(found.values)
-            assert items <= (ITEMS_PER_BYTE + 1) * size
+            assert items <= (MEMORY_PER_BYTE + 1) * size + MEMORY_FREE * len(rows)
             places = len(rows) + items + 1
             assert found.values.nbytes <= places * width(found.values.type) + size, damaged.hex()
         if any(error.row == 1 for error in found.errors):

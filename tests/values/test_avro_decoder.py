@@ -26,6 +26,11 @@ _SCHEMA = a_record(
     name="Order",
 )
 _PARSED = parsed(_SCHEMA)
+_TOO_MUCH = "take more memory than 64 times the value"
+
+
+def _list_of(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
 
 
 def a_row(number: int, *, items: int = 2) -> dict[str, Any]:
@@ -459,12 +464,12 @@ def test_a_symbol_that_no_writer_can_mean_is_an_error() -> None:
 
 def test_items_of_no_bytes_are_bounded_by_the_size_of_the_row() -> None:
     nulls = {"type": "array", "items": "null"}
-    assert "more items of no bytes" in error_of(nulls, varint(2**31) + varint(0))
-    assert "more items of no bytes" in error_of(nulls, varint(-(2**62)) + varint(0) + varint(0))
-    assert "more items of no bytes" in error_of(nulls, (varint(60) * 100)[:-1] + varint(64 * 100) + varint(0))  # fmt: skip
+    assert _TOO_MUCH in error_of(nulls, varint(2**31) + varint(0))
+    assert _TOO_MUCH in error_of(nulls, varint(-(2**62)) + varint(0) + varint(0))
+    assert _TOO_MUCH in error_of(nulls, (varint(60) * 100)[:-1] + varint(64 * 100) + varint(0))  # fmt: skip
     assert bare(nulls, varint(60) + varint(60) + varint(0)).values.to_pylist() == [[None] * 120]
-    empty = {"type": "array", "items": a_record()}
-    assert "more items of no bytes" in error_of(empty, varint(1000) + varint(0))
+    empty = _list_of(a_record())
+    assert _TOO_MUCH in error_of(empty, varint(1000) + varint(0))
 
 
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_room_is_made() -> None:
@@ -474,6 +479,39 @@ def test_a_count_that_the_bytes_cannot_hold_is_refused_before_room_is_made() -> 
     doubles = {"type": "array", "items": {"type": "array", "items": "double"}}
     assert "[]: " in error_of(doubles, varint(1) + varint(3) + bytes(16))
     assert "not one" in error_of(doubles, varint(-(2**63)))
+
+
+def test_a_row_pays_for_the_defaults_of_its_items_and_not_for_its_own() -> None:
+    """Items that take no bytes once made 642 MB of 10 KB, with a default of 1,000 characters each."""
+    text = {"name": "text", "type": "string", "default": "x" * 300}
+    texts = {"name": "texts", "type": _list_of("string"), "default": ["y" * 100, "y" * 100]}
+    kinds = ("null", "int")
+    writer = a_record(
+        *((kind, _list_of(a_record(("n", kind), name=f"of_{kind}"))) for kind in kinds)
+    )
+    reader = a_record(
+        *(
+            (kind, _list_of(a_record(("n", kind), text, texts, name=f"of_{kind}")))
+            for kind in kinds
+        ),
+        {"name": "own", "type": "string", "default": "z" * 10_000},
+        {"name": "owns", "type": _list_of("string"), "default": ["z" * 10_000] * 2},
+    )
+
+    def read(nulls: int, numbers: int) -> DecodedValues:
+        row = b"".join(
+            varint(one) + b"\0" * size + b"\0" * (one > 0)
+            for one, size in ((nulls, 0), (numbers, numbers))
+        )
+        return decode(pa.array([framed(1, row)]), parsed(reader), {1: parsed(writer)})
+
+    (value,) = read(1, 1).values.to_pylist()
+    assert value["int"] == [{"n": 0, "text": "x" * 300, "texts": ["y" * 100] * 2}]
+    assert value["null"] == [{"n": None, "text": "x" * 300, "texts": ["y" * 100] * 2}]
+    assert (value["own"], value["owns"]) == ("z" * 10_000, ["z" * 10_000] * 2)
+    for nulls, numbers in ((1000, 0), (0, 10_000), (1, 10_000)):
+        (error,) = read(nulls, numbers).errors
+        assert _TOO_MUCH in str(error)
 
 
 @pytest.mark.parametrize(
