@@ -315,7 +315,9 @@ coordinator_for(cluster._store, parse_write_options({"path": path})).roll_forwar
 
 options = parse_read_options({"path": path, "subscribe": "events", "minPartitions": "3"})
 loss = DataLoss(fail=True)
-ranges = [cluster._reader.resolve(piece, options, "an-action", loss) for piece in cluster._reader.plan(options)]
+ranges = [
+    one for task in cluster._reader.plan(options) for one in cluster._reader.resolve(task, options, "an-action", loss)
+]
 assert [wanted[1:] for wanted in ranges] == [(0, 2), (2, 4), (0, 2), (2, 4)]
 assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 4]
 assert cluster.list_offsets({("events", 0): 0}) == {TopicPartition("events", 0): (0, 0)}
@@ -324,7 +326,8 @@ assert not any(report.found for report in cluster.repair())
 shutil.copytree(cluster.path / "broker-0", Path(path) / "broker")
 logs = open_for_reading(str(Path(path) / "broker"))
 options = parse_read_options({"path": path, "subscribe": "events"})
-assert [logs._reader.resolve(piece, options, "", loss).end for piece in logs._reader.plan(options)] == [4, 4]
+ranges = [one for task in logs._reader.plan(options) for one in logs._reader.resolve(task, options, "", loss)]
+assert [one.end for one in ranges] == [4, 4]
 
 # As many as lie between two entries of an index.
 messages = reference.encode_messages([reference.Record(n, 0, None, b"v") for n in range(99)], magic=1)

@@ -22,6 +22,7 @@ append, and no object that is changed by comparing it first.
     staging       batches in objects before a commit
     placement     where the batches of a partition are, with what indexes list
     batch_stream  batches of extents: few requests, read ahead
+    gathering     several partitions, read object by object
     reading       views of partitions at one moment, fetches
     topics        topics, looked up and changed
     agreements    what the tasks of an action agree on

@@ -14,10 +14,9 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from spark_kbatch.bucket.extents import FINAL_EPOCH
-from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptRecordError, KBatchError, ObjectStoreError
 from spark_kbatch.model import LONG_MAX
@@ -37,6 +36,13 @@ WINDOWS_AHEAD = 2
 _GAP_BYTES_MAX = 64 << 10  # between two extents that are read by one request all the same
 _ATTEMPTS_MAX = 4
 _PAUSE_MS = 100
+
+
+class RangeReader(Protocol):
+    """Objects, or whatever has parts of them."""
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        """Return a range of an object, as `Objects.get_range` does."""
 
 
 class MissingObjectError(KBatchError):
@@ -98,7 +104,7 @@ def _window(parts: Sequence[_ExtentPart]) -> _ReadWindow:
     return _ReadWindow(name, parts[0].position, parts[-1].end_position, parts)
 
 
-def read_window(objects: Objects, window: _ReadWindow) -> bytes:
+def read_window(objects: RangeReader, window: _ReadWindow) -> bytes:
     """Return a part of an object; a request that fails, or brings too little, is repeated.
 
     Raises:
@@ -168,7 +174,7 @@ class BatchStream:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: RangeReader,
         extents: Iterable[PlacedExtent],
         start_offset: int,
         *,

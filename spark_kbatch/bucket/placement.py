@@ -9,6 +9,7 @@ import bisect
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 from spark_kbatch.bucket.extents import Change, DataExtent, IndexRange, Stretch, unpack_index
@@ -56,15 +57,21 @@ class Placements:
         for change in changes[first:]:
             if change.start_offset >= next_offset:
                 return
-            for placed in self._within(change):
+            for placed in self.whole(change):
                 if placed.next_offset > start_offset and placed.start_offset < next_offset:
                     yield placed
 
-    def load_indexes(self, changes: Iterable[Change]) -> None:
-        """Load the extents of several changes, so that each index object is asked for once."""
-        self._indexes.load(one.stretch for one in changes)
+    def load_indexes(self, changes: Iterable[Change], executor: Executor | None = None) -> None:
+        """Load the extents of several changes, so that each index object is asked for once.
 
-    def _within(self, change: Change) -> Iterator[PlacedExtent]:
+        Args:
+            changes: of any partitions.
+            executor: asks for several at a time; without one they are asked for one by one.
+        """
+        self._indexes.load((one.stretch for one in changes), executor)
+
+    def whole(self, change: Change) -> Iterator[PlacedExtent]:
+        """Yield all extents of a change, in order; raises as `of`."""
         stretch = change.stretch
         offset = stretch.base_offset
         for extent in self._indexes.extents(stretch):
@@ -100,20 +107,24 @@ class _Indexes:
         at = stretch.placed
         return self._add(stretch, self._objects.get_range(at.name, at.position, at.size_in_bytes))
 
-    def load(self, stretches: Iterable[Stretch]) -> None:
+    def load(self, stretches: Iterable[Stretch], executor: Executor | None) -> None:
         """Load the extents of several stretches, with one request for each index object."""
         missing: dict[str, list[tuple[IndexRange, Stretch]]] = {}
         for stretch in stretches:
             at = stretch.placed
             if isinstance(at, IndexRange) and at not in self._found:
                 missing.setdefault(at.name, []).append((at, stretch))
-        for name, wanted in missing.items():
-            start = min(at.position for at, _ in wanted)
-            end = max(at.position + at.size_in_bytes for at, _ in wanted)
-            data = self._objects.get_range(name, start, end - start)
-            for at, stretch in wanted:
-                first = at.position - start
-                self._add(stretch, data and data[first : first + at.size_in_bytes])
+        run = map if executor is None else executor.map
+        for _ in run(lambda item: self._load(*item), missing.items()):
+            pass  # raises what it raised
+
+    def _load(self, name: str, wanted: Sequence[tuple[IndexRange, Stretch]]) -> None:
+        start = min(at.position for at, _ in wanted)
+        end = max(at.position + at.size_in_bytes for at, _ in wanted)
+        data = self._objects.get_range(name, start, end - start)
+        for at, stretch in wanted:
+            first = at.position - start
+            self._add(stretch, data and data[first : first + at.size_in_bytes])
 
     def _add(self, stretch: Stretch, data: bytes | None) -> tuple[DataExtent, ...]:
         at = stretch.placed

@@ -20,7 +20,12 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import chain
 
-from spark_kbatch.bucket.batch_stream import WINDOWS_AHEAD, BatchStream, MissingObjectError
+from spark_kbatch.bucket.batch_stream import (
+    WINDOWS_AHEAD,
+    BatchStream,
+    MissingObjectError,
+    RangeReader,
+)
 from spark_kbatch.bucket.checking import check
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
@@ -185,8 +190,13 @@ class BucketReads:
         )
 
     @contextlib.contextmanager
-    def fetcher(self, wanted: OffsetRange, topic_id: str) -> Iterator[PartitionReader]:
-        """Return a fetcher for one range, which reads ahead."""
+    def fetcher(
+        self, wanted: OffsetRange, topic_id: str, held: RangeReader | None = None
+    ) -> Iterator[PartitionReader]:
+        """Return a fetcher for one range, which reads ahead, or reads what is held."""
+        if held is not None:
+            yield PartitionReader(self, wanted.topic_partition, topic_id, wanted.end, held=held)
+            return
         executor = ThreadPoolExecutor(WINDOWS_AHEAD, "kbatch-bucket")
         try:
             yield PartitionReader(
@@ -207,6 +217,7 @@ class PartitionReader:
         end_offset: int,
         *,
         executor: Executor | None = None,
+        held: RangeReader | None = None,
     ) -> None:
         """Look at the partition as it is now.
 
@@ -216,13 +227,17 @@ class PartitionReader:
             topic_id: of its topic.
             end_offset: with which the last fetch ends.
             executor: reads ahead.
+            held: what has the objects, for a caller that follows the ledger itself: no one looks whether it is
+                still the same topic.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic, or another one has its name.
         """
         self._reads, self._topic_partition, self._topic_id = reads, topic_partition, topic_id
-        self._end_offset, self._executor = end_offset, executor
-        self._edges, self._changes = self._look()
+        self._end_offset, self._executor, self._held = end_offset, executor, held
+        self._edges, self._changes = self._look(
+            reads.ledger if held is None else reads.ledger.followed()
+        )
         self._stream: BatchStream | None = None
 
     def fetch(
@@ -232,15 +247,16 @@ class PartitionReader:
         assert topic_partition == self._topic_partition
         self._reads.ledger.ensure_open()
         if asked.offset >= self._edges.log_end_offset:
-            self._edges, self._changes = self._look()
+            self._edges, self._changes = self._look(self._reads.ledger)
             self._stream = None  # it ends where the log did
         self._ensure_in_range(asked.offset)
         try:
             read = self._take(asked)
         except MissingObjectError as error:
             read = self._take_elsewhere(asked, error)
-        if not read.batches or read.batches[-1][1].next_offset >= self._end_offset:
-            self._look()  # raises if these are not of the topic that has the name
+        is_end = not read.batches or read.batches[-1][1].next_offset >= self._end_offset
+        if is_end and self._held is None:
+            self._look(self._reads.ledger)  # raises if these are not of the topic that has the name
         return read, self._edges
 
     def _take(self, asked: ReadRange) -> LogRead:
@@ -253,7 +269,7 @@ class PartitionReader:
 
     def _stream_from(self, offset: int) -> BatchStream:
         return BatchStream(
-            self._reads.objects,
+            self._held or self._reads.objects,
             self._extents(offset),
             offset,
             executor=self._executor,
@@ -265,7 +281,7 @@ class PartitionReader:
 
     def _take_elsewhere(self, asked: ReadRange, missing: MissingObjectError) -> LogRead:
         """Return batches as the newest state knows them, after an object was not there."""
-        self._edges, self._changes = self._look()
+        self._edges, self._changes = self._look(self._reads.ledger)
         self._ensure_in_range(asked.offset)
         first = next(self._extents(asked.offset), None)
         if first is not None and first.extent.name == str(missing):
@@ -280,13 +296,13 @@ class PartitionReader:
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(str(self._topic_partition), offset, start, end)
 
-    def _look(self) -> tuple[LogOffsets, list[Change]]:
+    def _look(self, ledger: SharedLedger) -> tuple[LogOffsets, list[Change]]:
         topic = self._topic_partition.topic
-        with self._reads.ledger.state() as state:
+        with ledger.state() as state:
             if topic_id_of(state, topic) != self._topic_id:
                 raise recreated(topic)
             partition = self._topic_partition.partition
-            head, changes = self._reads.ledger.partition(self._topic_id, partition)
+            head, changes = ledger.partition(self._topic_id, partition)
         self._reads.warn_of_small(topic, len(changes))
         return _edges(head), changes
 

@@ -12,17 +12,25 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.agreements import AgreedOffsets, agree
+from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.gathering import common_cuts, gathered, within
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.place import ClusterObject, create_cluster, read_cluster
 from spark_kbatch.bucket.probe import probe
-from spark_kbatch.bucket.reading import BucketReads, BucketView, PartitionReader, partitions_of
+from spark_kbatch.bucket.reading import (
+    BucketReads,
+    BucketView,
+    PartitionReader,
+    partitions_of,
+    topic_id_of,
+)
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.topics import (
     WRITER_TOPIC_AGE_MAX_MS,
@@ -122,6 +130,7 @@ class BucketStore(OwnSource):
     def _use(self, ledger: SharedLedger) -> None:
         self._ledger = ledger
         self._topics, self._reads = BucketTopics(ledger), BucketReads(ledger)
+        self._agreed: tuple[str, AgreedOffsets] = "", {}  # of the last action that asked
 
     def create_moved_topic(
         self,
@@ -206,6 +215,28 @@ class BucketStore(OwnSource):
         del last_epoch
         return self._reads.fetcher(wanted, topic_id)
 
+    def common_cuts(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> list[dict[TopicPartition, int]]:
+        """Return where to cut ranges whose batches lie in the same small objects."""
+        ledger = self._ledger.followed()
+        held: dict[str, dict[TopicPartition, list[Change]]] = {}
+        for tp, start, end in wanted:
+            with ledger.state() as state:
+                _, changes = ledger.partition(topic_id_of(state, tp.topic), tp.partition)
+            held.setdefault(tp.topic, {})[tp] = within(changes, start, end)
+        return [
+            cut
+            for of_topic in held.values()
+            for cut in common_cuts(self._reads.placements, of_topic, piece_bytes=piece_bytes)
+        ]
+
+    def gathered(
+        self, wanted: Mapping[OffsetRange, str]
+    ) -> Iterator[tuple[OffsetRange, AbstractContextManager[PartitionReader]]]:
+        """Yield parts of ranges and their fetchers, which ask for an object once for all partitions."""
+        return gathered(self._reads, wanted)
+
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str
     ) -> tuple[int, int]:
@@ -222,7 +253,10 @@ class BucketStore(OwnSource):
             }
 
         self._ledger.ensure_open()
-        agreed = agree(self._ledger.objects, action, look_up, now_ms())
+        of_action, agreed = self._agreed
+        if action != of_action:
+            agreed = agree(self._ledger.objects, action, look_up, now_ms())
+            self._agreed = action, agreed
         if topic_partition not in agreed:
             raise UnknownTopicOrPartitionError(
                 f"partition {topic_partition} does not exist in {self.address} any more: its topic was "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Self
@@ -44,7 +44,25 @@ class OneTopic:
             ensure_same(topic_partition.topic, self._topic_id, self._source)
 
 
-class OwnSource:
+class PartitionsApart:
+    """The part of a source that is the same where partitions are stored one by one."""
+
+    def common_cuts(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> Sequence[Mapping[TopicPartition, int]]:
+        """Return no cuts."""
+        del wanted, piece_bytes
+        return ()
+
+    def gathered(
+        self: Source, wanted: Mapping[OffsetRange, str]
+    ) -> Iterator[tuple[OffsetRange, AbstractContextManager[Fetcher]]]:
+        """Yield the ranges as they are, with a fetcher for each."""
+        for one, topic_id in wanted.items():
+            yield one, self.fetcher(one, topic_id)
+
+
+class OwnSource(PartitionsApart):
     """The part of a source that follows from the rest, where topics need no request over a network.
 
     For a store that is its own source.

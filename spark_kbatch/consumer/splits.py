@@ -9,7 +9,8 @@ With `minPartitions` or `maxRecordsPerPartition` they are divided as Spark's con
     3. The pieces of a range have the same size; the remainder goes to the last ones.
 
 Without both, a range of more than 128 MiB of log is split into pieces of about that size, so that one
-large partition keeps all cores busy.
+large partition keeps all cores busy. Where the batches of several partitions are stored together, as small
+objects of a bucket are, a task reads all of them from one cut to the next.
 
 The first and last piece of a range keep an EARLIEST or LATEST at its start or end.
 
@@ -21,14 +22,59 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from spark_kbatch.consumer.planning import number
-from spark_kbatch.model import OffsetRange, Piece, TopicPartition
+from spark_kbatch.model import LONG_MAX, OffsetRange, Piece, TopicPartition
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.store.source import LogView
 
 PIECE_BYTES = 128 << 20
+
+
+CutsOf: TypeAlias = Callable[[Sequence[OffsetRange]], Sequence[Mapping[TopicPartition, int]]]
+
+
+def tasks(
+    ranges: Sequence[OffsetRange],
+    views: Mapping[TopicPartition, LogView],
+    options: ReadOptions,
+    cuts_of: CutsOf,
+) -> list[tuple[Piece, ...]]:
+    """Return the pieces that each task of a batch read reads.
+
+    Args:
+        ranges: of the read.
+        views: of their partitions.
+        options: of the read.
+        cuts_of: as `Source.common_cuts`.
+    """
+    if options.min_partitions is not None or options.max_records_per_partition is not None:
+        return [(piece,) for piece in split(ranges, views, options)]
+    known = [_known(one, views[one.topic_partition], options) for one in ranges]
+    cuts = cuts_of([one for one in known if one.start < one.end])
+    apart, together = list[tuple[Piece, ...]](), [list[Piece]() for _ in cuts]
+    for planned, one in zip(ranges, known, strict=True):
+        tp = planned.topic_partition
+        places = [place for place, cut in enumerate(cuts) if tp in cut]
+        if not places:
+            apart += [(piece,) for piece in _by_bytes(planned, views, options)]
+            continue
+        points = [max(cuts[place][tp], one.start) for place in places]
+        before = views[tp].split_points(one.start, points[0], piece_bytes=PIECE_BYTES)
+        pieces = [*_split_at(planned, [*before, *points])]
+        first = len(pieces) - len(points)
+        apart += [(piece,) for piece in pieces[:first] if one.start < points[0]]
+        # Those are left out that are empty, but for the last, in which there may be more when it is read.
+        for place, piece, start, end in zip(
+            places, pieces[first:], points, [*points[1:], LONG_MAX], strict=True
+        ):
+            if start == one.start:
+                piece = piece._replace(wanted=piece.wanted._replace(start=planned.start))
+            if start < end:
+                together[place].append(piece)
+    return [*apart, *(tuple(pieces) for pieces in together if pieces)]
 
 
 def split(

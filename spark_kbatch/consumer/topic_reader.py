@@ -7,7 +7,9 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.consumer import offset_bounds, planning, splits
@@ -38,7 +40,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.columns import READ
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
-from spark_kbatch.store.source import FoundTopic, LogView, Source
+from spark_kbatch.store.source import Fetcher, FoundTopic, LogView, Source
 
 # Planning reads no record, so what decodes them is imported by the methods that do.
 if TYPE_CHECKING:
@@ -63,17 +65,20 @@ class TopicReader:
         """Return the start and end offsets of these partitions' logs; raises as `Source.views`."""
         return {tp: view.offsets for tp, view in self.source.views(partitions).items()}
 
-    def plan(self, options: ReadOptions) -> list[Piece]:
-        """Return the piece of a batch read that each task reads; raises as `planning.ranges`."""
+    def plan(self, options: ReadOptions) -> list[tuple[Piece, ...]]:
+        """Return the pieces of a batch read that each task reads; raises as `planning.ranges`."""
         topics = _TopicsPlanned(self.source)
         ranges = planning.ranges(options, topics)
         views = self.source.views(one.topic_partition for one in ranges)
-        pieces = splits.split(ranges, views, options)
+        cuts_of = partial(self.source.common_cuts, piece_bytes=splits.PIECE_BYTES)
+        tasks = splits.tasks(ranges, views, options, cuts_of)
         for name in {one.topic_partition.topic for one in ranges}:
             self._ensure_same(name, topics.ids[name], "while this read was planned")
         return [
-            piece._replace(topic_id=topics.ids[piece.planned.topic_partition.topic])
-            for piece in pieces
+            tuple(
+                one._replace(topic_id=topics.ids[one.planned.topic_partition.topic]) for one in task
+            )
+            for task in tasks
         ]
 
     def _ensure_same(self, topic: str, topic_id: str, when: str) -> None:
@@ -84,35 +89,38 @@ class TopicReader:
                 f"topic {topic!r} was deleted and created again {when}; load again"
             )
 
-    def read_piece(
+    def read_task(
         self,
-        piece: Piece,
+        pieces: Sequence[Piece],
         columns: Sequence[str],
         options: ReadOptions,
         action: str,
         typed: TypedColumns | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that one task of a batch read reads, in offset order.
+        """Yield the rows that one task of a batch read reads, in offset order within each partition.
 
         Args:
-            piece: of a plan that was made with `options`.
+            pieces: of one task of a plan that was made with `options`.
             columns: names of `typed.schema`.
             options: of the read.
             action: as in `Source.agreed_offsets`.
             typed: what keys and values become, bytes by default.
 
         Raises:
-            DataLossError: part of the piece is gone, and `failOnDataLoss` is set.
+            DataLossError: part of a piece is gone, and `failOnDataLoss` is set.
             CorruptRecordError: with file and position.
             RecordDeserializationError: as `Rows.of`.
         """
         loss = DataLoss(fail=options.fail_on_data_loss)
+        wanted = self.resolve(pieces, options, action, loss)
+        topic_ids = {one.topic_partition: topic_id for one, topic_id in wanted.items()}
         try:
-            wanted = self.resolve(piece, options, action, loss)
+            for part, fetcher in self.source.gathered(wanted):
+                yield from self._read_available(
+                    part, topic_ids[part.topic_partition], fetcher, columns, options, loss, typed
+                )
         except UnknownTopicOrPartitionError as error:
-            loss.report(f"partition {piece.planned.topic_partition}", "nothing of it", str(error))
-            return
-        yield from self._read_available(wanted, piece.topic_id, columns, options, loss, typed)
+            loss.report("the task's partitions", "not all of them", str(error))
 
     def read_stream_piece(
         self,
@@ -142,12 +150,14 @@ class TopicReader:
             asked = f"{wanted.topic_partition} from offset {wanted.start} to {wanted.end}"
             loss.report(asked, "nothing of it", "its topic was deleted and created again")
             return
-        yield from self._read_available(wanted, topic_id, columns, options, loss, typed)
+        fetcher = self.source.fetcher(wanted, topic_id)
+        yield from self._read_available(wanted, topic_id, fetcher, columns, options, loss, typed)
 
     def _read_available(
         self,
         wanted: OffsetRange,
         topic_id: str,
+        opened: AbstractContextManager[Fetcher],
         columns: Sequence[str],
         options: ReadOptions,
         loss: DataLoss,
@@ -159,6 +169,7 @@ class TopicReader:
             wanted: the range.
             topic_id: of the topic that the range belongs to, empty if it has none. Nothing is read
                 from another topic of the same name.
+            opened: what fetches the range.
             columns: names of `typed.schema`.
             options: of the read.
             loss: told what is gone.
@@ -172,7 +183,7 @@ class TopicReader:
         )
         rows = Rows(columns, typed or BYTES, headers_of=headers_of)
         try:
-            with self.source.fetcher(wanted, topic_id) as fetcher:
+            with opened as fetcher:
                 batches = reading.read_range(
                     fetcher, wanted, rows.decoded, options.isolation_level,
                     on_loss=loss.offsets_gone,
@@ -189,22 +200,46 @@ class TopicReader:
             raise replace(error, how=f"the option startingOffsets={bounds}") from None
 
     def resolve(
-        self, piece: Piece, options: ReadOptions, action: str, loss: DataLoss
-    ) -> OffsetRange:
-        """Return the offset range of a task's piece, with EARLIEST and LATEST looked up.
+        self, pieces: Sequence[Piece], options: ReadOptions, action: str, loss: DataLoss
+    ) -> dict[OffsetRange, str]:
+        """Return the offset ranges of a task's pieces, with EARLIEST and LATEST looked up, and their topics' ids.
+
+        A partition that is gone, or whose topic was recreated, is lost data.
 
         Raises:
-            DataLossError: as `read_piece`.
-            UnknownTopicOrPartitionError: the partition is gone, or its topic was recreated.
+            DataLossError: as `read_task`.
         """
-        topic_partition = piece.planned.topic_partition
-        is_known = min(piece.planned[1:]) >= 0
-        edges = (0, 0) if is_known else self.source.agreed_offsets(topic_partition, options, action)
-        # Checked afterwards, so that the agreed offsets are known to be of this topic too.
-        self._ensure_same(topic_partition.topic, piece.topic_id, "after this read was planned")
-        if is_known:
-            return piece.wanted
-        return planning.resolve(piece.wanted, piece.planned, *edges, loss, self.source.why_gone)
+        edges: dict[TopicPartition, tuple[int, int]] = {}
+        gone: dict[TopicPartition, UnknownTopicOrPartitionError] = {}
+        for piece in pieces:
+            tp = piece.planned.topic_partition
+            if min(piece.planned[1:]) < 0:
+                try:
+                    edges[tp] = self.source.agreed_offsets(tp, options, action)
+                except UnknownTopicOrPartitionError as error:
+                    gone[tp] = error
+        # Checked afterwards, so that the agreed offsets are known to be of these topics too.
+        recreated: dict[str, UnknownTopicOrPartitionError] = {}
+        for topic, topic_id in {
+            one.planned.topic_partition.topic: one.topic_id for one in pieces
+        }.items():
+            try:
+                self._ensure_same(topic, topic_id, "after this read was planned")
+            except UnknownTopicOrPartitionError as error:
+                recreated[topic] = error
+        found = {}
+        for piece in pieces:
+            tp, wanted = piece.planned.topic_partition, piece.wanted
+            why = gone.get(tp) or recreated.get(tp.topic)
+            if why is not None:
+                loss.report(f"partition {tp}", "nothing of it", str(why))
+                continue
+            if tp in edges:
+                wanted = planning.resolve(
+                    wanted, piece.planned, *edges[tp], loss, self.source.why_gone
+                )
+            found[wanted] = piece.topic_id
+        return found
 
     def read_range(
         self,

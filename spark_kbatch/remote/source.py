@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from spark_kbatch.consumer.same_topic import PartitionsApart
 from spark_kbatch.errors import ClosedError, RetriableError, UnknownTopicOrPartitionError
 from spark_kbatch.model import (
     IsolationLevel,
@@ -87,7 +88,7 @@ class RemoteView:
         return []
 
 
-class RemoteSource:
+class RemoteSource(PartitionsApart):
     """The topics, offsets and records of a real cluster, for reads; leases a client for each call.
 
     Thread-safe.

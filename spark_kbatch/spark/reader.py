@@ -26,10 +26,10 @@ from spark_kbatch.spark.short_errors import briefly
 
 @dataclass
 class RangePartition(InputPartition):
-    """Spark input partition with the range of offsets that one task reads, and its plan's id."""
+    """Spark input partition with the ranges of offsets that one task reads, and its plan's id."""
 
     load: str
-    piece: Piece
+    pieces: tuple[Piece, ...]
 
 
 class KBatchReader(DataSourceReader):
@@ -40,15 +40,16 @@ class KBatchReader(DataSourceReader):
 
     @briefly
     def partitions(self) -> list[InputPartition]:
-        """Return an input partition for each offset range of the read's plan."""
+        """Return an input partition for each task of the read's plan."""
         load = uuid.uuid4().hex
         return [
-            RangePartition(load, piece) for piece in open_topics(self._options).plan(self._options)
+            RangePartition(load, pieces)
+            for pieces in open_topics(self._options).plan(self._options)
         ]
 
     @briefly
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range of offsets, in offset order."""
+        """Yield the rows of a task's ranges, in offset order within each partition."""
         # Spark passes a partition of its own if the plan has none.
         if not isinstance(partition, RangePartition):
             return
@@ -56,7 +57,7 @@ class KBatchReader(DataSourceReader):
         action = f"{partition.load}-{_action()}"
         reader = open_topics(self._options)
         typed = self._pinned.typed(names=self._columns)
-        yield from reader.read_piece(partition.piece, self._columns, self._options, action, typed)
+        yield from reader.read_task(partition.pieces, self._columns, self._options, action, typed)
 
 
 def _action() -> str:

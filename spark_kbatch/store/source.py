@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -140,6 +140,32 @@ class Source(TopicLookup, Protocol):
             topic_id: empty for a topic that has none.
             last_epoch: leader epoch of the batch before the range, if it was read. Where leaders move,
                 the first fetch raises OffsetOutOfRangeError if that batch is in the log no more.
+        """
+
+    def common_cuts(
+        self, wanted: Iterable[OffsetRange], *, piece_bytes: int
+    ) -> Sequence[Mapping[TopicPartition, int]]:
+        """Return where to cut ranges whose batches are stored together, so that one task reads them all.
+
+        Args:
+            wanted: ranges of different partitions, within their logs.
+            piece_bytes: about what one task reads at most.
+
+        Returns:
+            The offsets at which each task begins, of all or some of the partitions; it ends where the next one
+            begins. What is before the first is divided partition by partition. Empty where partitions are
+            stored apart.
+        """
+
+    def gathered(
+        self, wanted: Mapping[OffsetRange, str]
+    ) -> Iterator[tuple[OffsetRange, AbstractContextManager[Fetcher]]]:
+        """Yield parts of several ranges and what fetches each, in the order of offsets within each range.
+
+        Args:
+            wanted: ranges of different partitions, and the ids of their topics.
+
+        Raises as the fetches of `fetcher`.
         """
 
     def agreed_offsets(

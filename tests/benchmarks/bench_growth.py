@@ -131,8 +131,8 @@ def read_the_last(sized: Sized) -> None:
     action = uuid.uuid4().hex
     rows = [
         rows.num_rows
-        for piece in reader_of(cluster).plan(options)
-        for rows in reader_of(cluster).read_piece(piece, ["value"], options, action)
+        for task in reader_of(cluster).plan(options)
+        for rows in reader_of(cluster).read_task(task, ["value"], options, action)
     ]
     assert sum(rows) >= 1
 

@@ -152,7 +152,7 @@ def test_the_ends_of_a_commit_as_ending_offsets_give_the_topic_as_it_was(cluster
         {"path": str(cluster.path), "subscribe": "clicks", "endingOffsets": text}
     )
     found = {
-        one.planned.topic_partition: one.planned.end for one in reader_of(cluster).plan(options)
+        one.planned.topic_partition: one.planned.end for (one,) in reader_of(cluster).plan(options)
     }
     assert found == {tp: len(before[tp]) for tp in found}
     assert sum(found.values()) == 4

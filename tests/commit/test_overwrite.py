@@ -199,7 +199,7 @@ GONE = r"offset 2 of events-0 is out of range: .* offsets 3 to 6 \(exclusive\); 
 def plan(cluster: Cluster, **options: str) -> list[Piece]:
     """Return the tasks' pieces of a batch read of `events` in Spark."""
     read = {"path": str(cluster.path), "subscribe": "events", **options}
-    return reader_of(cluster).plan(parse_read_options(read))
+    return [piece for task in reader_of(cluster).plan(parse_read_options(read)) for piece in task]
 
 
 def planned(cluster: Cluster, **options: str) -> list[TopicPartition]:
@@ -275,10 +275,10 @@ def test_a_plan_whose_records_are_overwritten_before_it_is_read_is_data_loss(
     options = {"path": str(cluster.path), "subscribe": "events"}
     options |= {"endingOffsets": '{"events":{"0":3,"1":0}}'}
     asked = parse_read_options(options)
-    (piece, *_) = reader_of(cluster).plan(asked)
+    (task, *_) = reader_of(cluster).plan(asked)
     overwrite(cluster, {("events", 0): [batch(2)]})
     with pytest.raises(DataLossError, match="commit 1 has overwritten it"):
-        list(reader_of(cluster).read_piece(piece, ["offset"], asked, "action"))
+        list(reader_of(cluster).read_task(task, ["offset"], asked, "action"))
 
 
 def test_a_read_that_ends_where_retention_has_moved_the_log_start_is_empty(

@@ -32,7 +32,8 @@ class Load:
         texts = {key.replace("_", "."): str(value) for key, value in options.items()}
         self._options = parse_read_options({"path": str(topics.path), **texts})
         self._reader = reader_of(topics)
-        self.pieces = self._reader.plan(self._options)
+        self._tasks = self._reader.plan(self._options)
+        self.pieces = [piece for task in self._tasks for piece in task]
         self._actions = 0
 
     def tasks(self, columns: Sequence[str]) -> list[Iterator[pa.RecordBatch]]:
@@ -40,7 +41,7 @@ class Load:
         self._actions += 1
         action = f"{id(self)}-{self._actions}"
         return [
-            self._reader.read_piece(piece, columns, self._options, action) for piece in self.pieces
+            self._reader.read_task(task, columns, self._options, action) for task in self._tasks
         ]
 
     def collect(self) -> dict[int, list[int]]:

@@ -489,10 +489,9 @@ def test_a_batch_over_the_limit_is_an_error_that_names_file_and_option(tmp_path:
 
     def through_options(limit: int) -> int:
         options = parse_read_options({**ask, "max.decompressed.batch.bytes": str(limit)})
-        (piece,) = reader_of(logs).plan(options)
+        (task,) = reader_of(logs).plan(options)
         return sum(
-            rows.num_rows
-            for rows in reader_of(logs).read_piece(piece, ["value"], options, "action")
+            rows.num_rows for rows in reader_of(logs).read_task(task, ["value"], options, "action")
         )
 
     def by_command(limit: int) -> int:

@@ -233,8 +233,8 @@ def test_a_word_for_a_topic_is_its_start_or_end_wherever_the_topic_lies(
     reader = open_topics(options)
     rows = [
         (row["topic"], row["partition"], row["offset"])
-        for piece in reader.plan(options)
-        for batch in reader.read_piece(piece, ["topic", "partition", "offset"], options, "action")
+        for task in reader.plan(options)
+        for batch in reader.read_task(task, ["topic", "partition", "offset"], options, "action")
         for row in batch.to_pylist()
     ]
     assert rows == [

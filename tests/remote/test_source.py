@@ -79,9 +79,9 @@ def read(servers: str, **options: object) -> list[tuple[int, int]]:
     )
     reader = open_topics(parsed)
     return [
-        (piece.wanted.topic_partition.partition, offset)
-        for piece in reader.plan(parsed)
-        for rows in reader.read_piece(piece, ["offset"], parsed, "an action")
+        (task[0].wanted.topic_partition.partition, offset)
+        for task in reader.plan(parsed)
+        for rows in reader.read_task(task, ["offset"], parsed, "an action")
         for offset in rows.column("offset").to_pylist()
     ]
 
@@ -161,13 +161,13 @@ def test_a_plan_that_is_run_again_sees_what_was_written_since(
 ) -> None:
     options = parse_read_options({"kafka.bootstrap.servers": servers, "subscribe": "a"})
     reader = open_topics(options)
-    pieces = reader.plan(options)
+    tasks = reader.plan(options)
 
     def offsets() -> list[int]:
         return [
             offset
-            for piece in pieces
-            for rows in reader.read_piece(piece, ["offset"], options, "")
+            for task in tasks
+            for rows in reader.read_task(task, ["offset"], options, "")
             for offset in rows.column("offset").to_pylist()
         ]
 
@@ -199,9 +199,12 @@ def test_range_that_is_not_divided_by_the_user_is_one_task(cluster: Cluster, ser
     del cluster
     options = parse_read_options({"kafka.bootstrap.servers": servers, "subscribe": "a"})
 
-    pieces = open_topics(options).plan(options)
+    tasks = open_topics(options).plan(options)
 
-    assert [piece.wanted for piece in pieces] == [OffsetRange(A0, -2, -1), OffsetRange(A1, -2, -1)]
+    assert [piece.wanted for (piece,) in tasks] == [
+        OffsetRange(A0, -2, -1),
+        OffsetRange(A1, -2, -1),
+    ]
 
 
 def test_deleted_records_are_data_loss(cluster: Cluster, servers: str) -> None:
