@@ -109,11 +109,9 @@ class BucketView:
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
         points, size = list[int](), 0.0  # of the piece so far
-        for placed in self._extents():
+        for placed in self._extents(start_offset, end_offset):
             first = max(placed.start_offset, start_offset)
             end = min(placed.next_offset, end_offset)
-            if first >= end:
-                continue
             if size >= piece_bytes:
                 points.append(first)
                 size = 0.0
@@ -137,10 +135,13 @@ class BucketView:
         changes = self._reads.ledger.changes(self._topic_id)
         self._reads.placements.load_indexes(chain.from_iterable(changes.values()))
 
-    def _extents(self) -> Iterator[PlacedExtent]:
+    def _extents(self, start_offset: int = 0, end_offset: int = LONG_MAX) -> Iterator[PlacedExtent]:
+        """Yield the extents with offsets of a range, as far as the view shows it."""
         _, changes = self._reads.ledger.partition(self._topic_id, self._partition)
-        start, end = self.offsets.log_start_offset, self.offsets.high_watermark
-        return self._reads.placements.of(changes, start, end)
+        start = max(self.offsets.log_start_offset, start_offset)
+        return self._reads.placements.of(
+            changes, start, min(self.offsets.high_watermark, end_offset)
+        )
 
 
 class BucketReads:

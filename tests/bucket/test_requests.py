@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+import tracemalloc
+
 import pytest
 
 import spark_kbatch
-from spark_kbatch.bucket.entries import TopicCreation
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.entries import LedgerCommit, TopicCreation
+from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches, pack_index
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.polling import StreamPoll
 from spark_kbatch.bucket.store import BucketStore
-from spark_kbatch.opening.readers import open_stream
-from spark_kbatch.options.read import parse_stream_read_options
+from spark_kbatch.opening.readers import open_stream, open_topics
+from spark_kbatch.options.read import parse_read_options, parse_stream_read_options
 from tests.support.bucket_jobs import begun, rows, staged
 from tests.support.bucket_ledgers import SetTime, a_ledger, a_place, grow
 from tests.support.bucket_objects import AllCounted, a_bucket, a_url
@@ -164,3 +169,42 @@ def test_a_day_of_streams_costs_what_it_is_meant_to() -> None:
     assert writer.gets <= 5
     assert writer.dollars_a_day(10) <= 0.43
     assert requests_of_reader(1, 600).dollars_a_day(600) <= 0.05
+
+
+# How much memory.
+
+
+@pytest.mark.parametrize("with_index", [False, True], ids=["in entries", "in indexes"])
+@pytest.mark.parametrize("commits", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_plan_over_100_000_extents_takes_64_mib_at_most(
+    commits: int, *, with_index: bool
+) -> None:
+    objects = a_place(SetTime())
+    ledger = a_ledger(objects, every=CHECKPOINT_EVERY)
+    topic = TopicCreation("many-" + "0" * 17, "many", (0,) * 100)
+    ledger.commit(lambda _: topic)
+    for number in range(commits):
+        name = names.data_name(ledger.state.number, *(f"{kind}{number:031d}" for kind in "ab"))
+        stretches: Stretches = {
+            topic.topic_id: [
+                Stretch(partition, 10 * number, 10, 10, 0, (DataExtent(name, 1000 * partition, 1000, 10, 10, 1, 1),))
+                for partition in range(100)
+            ]
+        }  # fmt: skip
+        if with_index:
+            index = name.replace("/b", "/index-b")
+            data, stretches = pack_index(index, stretches)
+            ledger.objects.put(index, data)
+        ledger.commit(lambda _, new=stretches: LedgerCommit(new))
+    options = parse_read_options({"path": a_url(objects), "subscribe": "many"})
+
+    tracemalloc.start()
+    try:
+        tasks = open_topics(options).plan(options)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert sum(map(len, tasks)) >= 100
+    assert peak <= (64 << 20) * commits / 1000 + (4 << 20)
+    assert len(pickle.dumps(tasks)) < 1 << 20
