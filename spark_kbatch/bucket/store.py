@@ -277,13 +277,18 @@ class BucketStore(OwnSource):
         defaults = {"linger.ms": _LINGER_MS, "max.request.size": _REQUEST_BYTES}
         own = {key: value for key, value in defaults.items() if key not in given}
         chosen = parse_producer_options(config, options, own)
+        at_once = chosen.max_in_flight_requests_per_connection
+        transport = BucketTransport(
+            self._ledger, self._maintain(chosen.maintain_ms), at_once=at_once
+        )
         return Producer(
             chosen,
-            BucketTransport(self._ledger, self._maintain(chosen.maintain_ms)),
+            transport,
             self._finder(create=chosen.auto_create_topics_enable),
             now_ms,
             # Without a counter, which all would have to write: of so many, no two are the same.
             new_producer_id=lambda: self._ledger.rng.randrange(LONG_MAX),
+            nodes=transport,
             takes_runs=True,
         )
 

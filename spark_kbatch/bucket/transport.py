@@ -8,6 +8,9 @@ What a partition's check refuses is answered with its error; the others are writ
 already, as an earlier answer was lost, is answered with its offsets: sequences are in entries, so it does not matter
 which process wrote them.
 
+Several requests may be put at once. Their entries are written one after the other, in the order in which they were
+sent, by one thread.
+
 Now and then, after as many entries as make a merge worth it, another thread merges for a short while.
 """
 
@@ -15,14 +18,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.bucket.entries import Content, LedgerCommit, ProducedBatch
 from spark_kbatch.bucket.extents import Stretch
 from spark_kbatch.bucket.merging import RUN_EXTENTS
 from spark_kbatch.bucket.shared_ledger import SharedLedger
-from spark_kbatch.bucket.staging import DataObjects, StagedExtents, stretch_of
+from spark_kbatch.bucket.staging import DataObjects, StagedExtents, WriterJob, stretch_of
 from spark_kbatch.bucket.state import LedgerState, ProducerHead, RememberedBatch
+from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
     CommitError,
     KBatchError,
@@ -31,6 +36,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import ensure_record_fits
+from spark_kbatch.producer.nodes import OneNode
 from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     SEQUENCE_MAX,
@@ -43,6 +49,7 @@ from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 Maintain: TypeAlias = Callable[[Iterable[str]], object]
 
 _WRITER = "producer"  # as which entries name it
+_JOB_AGE_MAX_MS = 60_000  # the names of objects say when it began, which must not be long ago
 
 
 class _RunToWrite(NamedTuple):
@@ -75,37 +82,70 @@ class _RunToWrite(NamedTuple):
         )
 
 
-class BucketTransport:
-    """Transport of a plain producer; it takes runs."""
+class BucketTransport(OneNode):
+    """Transport of a plain producer, and the one node behind it; it takes runs."""
 
-    def __init__(self, ledger: SharedLedger, maintain: Maintain | None = None) -> None:
+    def __init__(
+        self, ledger: SharedLedger, maintain: Maintain | None = None, *, at_once: int = 1
+    ) -> None:
         """Set up.
 
         Args:
             ledger: of the cluster.
             maintain: called in a thread of its own, with the ids of topics, after each RUN_EXTENTS entries.
+            at_once: how many requests are put at a time; with 1 by the thread that sends, which waits for it.
         """
+        super().__init__()
         self._ledger, self._maintain = ledger, maintain
+        self._puts = self._commits = None
+        if at_once > 1:
+            self._puts = ThreadPoolExecutor(at_once, "kbatch-put")
+            self._commits = ThreadPoolExecutor(1, "kbatch-commit")
+        self._job: WriterJob | None = None
+        self._began_ms = 0
         self._written, self._entries = set[str](), 0  # since it was called last: topic ids, entries
         self._maintaining: threading.Thread | None = None
 
     def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
         """Write the batches of a request by one entry; each partition gets an answer of its own.
 
-        Raises:
-            ObjectStoreError: nothing is written; or it is not known, and sequences will tell.
-            OutcomeUnknownError: it is not known, and there are no sequences.
+        An error is raised, or is every partition's answer if several requests are put at once:
+
+            ObjectStoreError      nothing is written; or it is not known, and sequences will tell
+            OutcomeUnknownError   it is not known, and there are no sequences
         """
         answer = dict[TopicPartition, AppendResult]()
         runs = [run for run in _runs(request.batches) if self._is_accepted(run, answer)]
+        if not runs:
+            on_answer(answer)
+            return
+        if self._job is None or monotonic_ms() - self._began_ms >= _JOB_AGE_MAX_MS:
+            self._job, self._began_ms = self._ledger.begin_job(), monotonic_ms()
+        if self._puts is None or self._commits is None:
+            self._commit(runs, self._stage(runs, self._job), request.timeout_ms, answer)
+            on_answer(answer)
+        else:
+            staging = self._puts.submit(self._stage, runs, self._job)
+            self._commits.submit(self._finish, runs, staging, request.timeout_ms, answer, on_answer)
+
+    def close(self) -> None:
+        """Let go of the threads, once they have answered."""
+        for executor in (self._puts, self._commits):
+            if executor is not None:
+                executor.shutdown(wait=False)
+
+    def _finish(
+        self,
+        runs: Sequence[_RunToWrite],
+        staging: Future[StagedExtents],
+        timeout_ms: int,
+        answer: dict[TopicPartition, AppendResult],
+        on_answer: Callable[[Answer], None],
+    ) -> None:
         try:
-            if runs:
-                self._write(runs, request.timeout_ms, answer)
-        except CommitError as error:
-            if isinstance(error, OutcomeUnknownError) and not all(run.has_sequence for run in runs):
-                raise
-            # An entry that lands late is found by the next writer of that number, before it writes anything else.
-            raise ObjectStoreError("create", "the next entry", error.reason) from None
+            self._commit(runs, staging.result(), timeout_ms, answer)
+        except Exception as error:  # noqa: BLE001  any error is the answer
+            answer |= {run.topic_partition: AppendResult(error=error) for run in runs}
         on_answer(answer)
 
     def _is_accepted(self, run: _RunToWrite, answer: dict[TopicPartition, AppendResult]) -> bool:
@@ -117,17 +157,22 @@ class BucketTransport:
             return False
         return True
 
-    def _write(
-        self,
-        runs: Sequence[_RunToWrite],
-        timeout_ms: int,
-        answer: dict[TopicPartition, AppendResult],
-    ) -> None:
-        data = DataObjects(self._ledger.objects, self._ledger.begin_job(), self._ledger.rng)
+    def _stage(self, runs: Sequence[_RunToWrite], job: WriterJob) -> StagedExtents:
+        """Put the batches of a request into an object."""
+        data = DataObjects(self._ledger.objects, job, self._ledger.rng)
         for run in runs:
             for batch in run.batches:
                 data.send(run.topic_id, run.topic_partition.partition, batch.data)
-        extents = data.finish()
+        return data.finish()
+
+    def _commit(
+        self,
+        runs: Sequence[_RunToWrite],
+        extents: StagedExtents,
+        timeout_ms: int,
+        answer: dict[TopicPartition, AppendResult],
+    ) -> None:
+        """Write the entry of a request, and complete its answer; raises as `send`."""
 
         def propose(state: LedgerState) -> Content | None:
             stretches: dict[str, list[Stretch]] = {}
@@ -143,7 +188,14 @@ class BucketTransport:
                 answer[run.topic_partition] = found
             return LedgerCommit(stretches, produced=tuple(produced)) if stretches else None
 
-        if self._ledger.commit(propose, by=_WRITER, timeout_ms=timeout_ms) is not None:
+        try:
+            entry = self._ledger.commit(propose, by=_WRITER, timeout_ms=timeout_ms)
+        except CommitError as error:
+            if isinstance(error, OutcomeUnknownError) and not all(run.has_sequence for run in runs):
+                raise
+            # An entry that lands late is found by the next writer of that number, before it writes anything else.
+            raise ObjectStoreError("create", "the next entry", error.reason) from None
+        if entry is not None:
             self._maybe_maintain(runs)
 
     def _maybe_maintain(self, runs: Sequence[_RunToWrite]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterator, Mapping
 
+import pyarrow.compute as pc
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
@@ -22,7 +25,7 @@ from spark_kbatch.model import AppendResult
 from spark_kbatch.record.header import SEQUENCE_MAX
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 from tests.support import builders
-from tests.support.bucket_objects import CountingObjects, a_bucket, opened_again, values
+from tests.support.bucket_objects import CountingObjects, a_bucket, kind_of, opened_again, values
 
 EVENTS = TopicPartition("events", 0)
 
@@ -200,3 +203,65 @@ def test_an_unknown_outcome_may_be_retried_where_sequences_tell(cluster: Cluster
         objects.lost = 0
         assert offsets(sent(cluster, (0, numbered(0)))) == {0: 0}
         assert ends(cluster) == [1, 0]
+
+
+# Several requests at once.
+
+
+class SlowObjects(CountingObjects):
+    """Objects whose puts of data meet, and end in another order than they began; some fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng, self.puts, self.most, self.failures = random.Random(1), 0, 0, 0
+
+    def put(self, name: str, data: bytes) -> None:
+        if kind_of(name) == "data":
+            with self._counted:
+                self.puts += 1
+                self.most = max(self.most, self.puts)
+                pause_s = self.rng.uniform(0.001, 0.03)
+                is_failing = self.failures > 0 and self.rng.random() < 0.5
+                self.failures -= is_failing
+            time.sleep(pause_s)
+            with self._counted:
+                self.puts -= 1
+            if is_failing:
+                raise ObjectStoreError("put", name, "for a test")
+        super().put(name, data)
+
+
+@pytest.mark.parametrize("failures", [0, 10])
+@pytest.mark.parametrize("at_once", [1, 5])
+def test_requests_are_put_at_once_and_their_entries_are_in_the_order_of_records(
+    at_once: int, failures: int
+) -> None:
+    objects = SlowObjects()
+    options = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 10}
+    with a_bucket(objects, "events", partitions=3) as cluster:
+        objects.failures = failures
+        with cluster.producer(**options, max_in_flight_requests_per_connection=at_once) as producer:
+            for at in range(200):
+                producer.send("events", f"{at}", partition=at % 3)
+                time.sleep(0.001)
+        assert objects.failures == 0
+        assert objects.most <= at_once
+        assert at_once == 1 or objects.most > 1
+        found = opened_again(cluster).read("events", columns=["partition", "value"]).read_all()
+    for partition in range(3):
+        held = found.filter(pc.field("partition") == partition)["value"].to_pylist()
+        assert [int(one) for one in held] == [*range(partition, 200, 3)]
+
+
+def test_what_cannot_be_put_is_the_error_of_its_records_alone() -> None:
+    slow = SlowObjects()
+    options = {"linger_ms": 0, "retries": 0, "enable_idempotence": False}
+    with a_bucket(slow, "events") as cluster, cluster.producer(**options) as producer:
+        slow.failures, slow.rng = 1, random.Random(3)
+        futures = [producer.send("events", f"{at}") for at in range(20) if not time.sleep(0.005)]
+        producer.flush()
+        errors = [one.exception() for one in futures]
+        written = [f"{at}" for at, error in enumerate(errors) if error is None]
+        assert 0 < len(written) < 20
+        assert {type(one) for one in errors if one is not None} == {ObjectStoreError}
+        assert [*values(cluster)] == written
