@@ -9,7 +9,9 @@ already, as an earlier answer was lost, is answered with its offsets: sequences 
 which process wrote them.
 
 Several requests may be put at once. Their entries are written one after the other, in the order in which they were
-sent, by one thread.
+sent, by one thread. If one fails, so do all that are sent until the sender has its answer, and nothing of them is
+written: what is sent again keeps its order, also without sequences, and also where the ledger does not know the
+producer yet and would take any sequence for its first. For that the sender's thread takes all answers, in `poll`.
 
 Now and then, after as many entries as make a merge worth it, another thread merges for a short while.
 """
@@ -17,6 +19,7 @@ Now and then, after as many entries as make a merge worth it, another thread mer
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
@@ -34,6 +37,7 @@ from spark_kbatch.errors import (
     ObjectStoreError,
     OutcomeUnknownError,
 )
+from spark_kbatch.log.validator import ensure_follow
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import ensure_record_fits
 from spark_kbatch.producer.nodes import OneNode
@@ -82,6 +86,21 @@ class _RunToWrite(NamedTuple):
         )
 
 
+class _Failure:
+    """A request that failed; others fail with it."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.told: int | None = None  # how many requests had been sent when the sender was told
+
+    def covers(self, number: int) -> bool:
+        """Return whether a request was sent before the sender was told."""
+        return self.told is None or number <= self.told
+
+
+_Done: TypeAlias = tuple[Callable[[Answer], None], Answer, _Failure | None]
+
+
 class BucketTransport(OneNode):
     """Transport of a plain producer, and the one node behind it; it takes runs."""
 
@@ -101,6 +120,9 @@ class BucketTransport(OneNode):
         if at_once > 1:
             self._puts = ThreadPoolExecutor(at_once, "kbatch-put")
             self._commits = ThreadPoolExecutor(1, "kbatch-commit")
+        self._sent = 0  # requests that are put beside others
+        self._failure: _Failure | None = None  # the last one; of the thread that commits
+        self._done: deque[_Done] = deque()  # what the sender is told next
         self._job: WriterJob | None = None
         self._began_ms = 0
         self._written, self._entries = set[str](), 0  # since it was called last: topic ids, entries
@@ -125,8 +147,20 @@ class BucketTransport(OneNode):
             self._commit(runs, self._stage(runs, self._job), request.timeout_ms, answer)
             on_answer(answer)
         else:
+            self._sent += 1
             staging = self._puts.submit(self._stage, runs, self._job)
-            self._commits.submit(self._finish, runs, staging, request.timeout_ms, answer, on_answer)
+            self._commits.submit(
+                self._finish, self._sent, runs, staging, request.timeout_ms, answer, on_answer
+            )
+
+    def poll(self, timeout_ms: int) -> None:
+        """Pass on answers; wait for one, or to be woken, if there is none."""
+        super().poll(0 if self._done else timeout_ms)
+        while self._done:
+            on_answer, answer, failure = self._done.popleft()
+            if failure is not None and failure.told is None:
+                failure.told = self._sent
+            on_answer(answer)
 
     def close(self) -> None:
         """Let go of the threads, once they have answered."""
@@ -136,20 +170,31 @@ class BucketTransport(OneNode):
 
     def _finish(
         self,
+        number: int,
         runs: Sequence[_RunToWrite],
         staging: Future[StagedExtents],
         timeout_ms: int,
         answer: dict[TopicPartition, AppendResult],
         on_answer: Callable[[Answer], None],
     ) -> None:
+        """Commit the request with this number, in the thread for that."""
+        if self._failure is not None and not self._failure.covers(number):
+            self._failure = None
         try:
-            self._commit(runs, staging.result(), timeout_ms, answer)
+            extents = staging.result()
+            if self._failure is None:
+                self._commit(runs, extents, timeout_ms, answer)
         except Exception as error:  # noqa: BLE001  any error is the answer
-            answer |= {run.topic_partition: AppendResult(error=error) for run in runs}
-        on_answer(answer)
+            self._failure = self._failure or _Failure(error)
+        if self._failure is not None:
+            result = AppendResult(error=self._failure.error)
+            answer |= {run.topic_partition: result for run in runs}
+        self._done.append((on_answer, answer, self._failure))
+        self.wake_up()
 
     def _is_accepted(self, run: _RunToWrite, answer: dict[TopicPartition, AppendResult]) -> bool:
         try:
+            ensure_follow(run.topic_partition, [unpack(batch.data) for batch in run.batches])
             for batch in run.batches:
                 ensure_record_fits(batch.topic, len(batch.data))
         except KBatchError as error:

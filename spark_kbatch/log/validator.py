@@ -134,7 +134,19 @@ def _accept_run(
         batches.append(one)
         are_as_sent &= one.data is sent
     batch_headers = [batch.header for batch in batches]
-    for before, header in itertools.pairwise(batch_headers):
+    ensure_follow(topic_partition, batch_headers)
+    if not are_as_sent:
+        data = bytearray().join(batch.data for batch in batches)
+    return Accepted(data, together(batch_headers), batch_headers)
+
+
+def ensure_follow(topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+    """Check that the batches of a run are of one producer, and their sequences follow each other.
+
+    Raises:
+        InvalidRecordError: they do not.
+    """
+    for before, header in itertools.pairwise(headers):
         expected = before.producer_id, before.producer_epoch, before.base_sequence
         if before.producer_id > NO_PRODUCER_ID:
             following = increment_sequence(before.base_sequence, before.records_count)
@@ -145,9 +157,6 @@ def _accept_run(
                 f"a run of batches for {topic_partition} goes on with (producer id, epoch, sequence) "
                 f"{found}; accepted: {expected}, which follows"
             )
-    if not are_as_sent:
-        data = bytearray().join(batch.data for batch in batches)
-    return Accepted(data, together(batch_headers), batch_headers)
 
 
 def _sound_batch_headers(

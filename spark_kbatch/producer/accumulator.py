@@ -396,6 +396,8 @@ class RecordAccumulator:
             ):
                 break
             if sequences is not None:
+                if not sequences.follows(taken[-1], batch):
+                    break
                 sequences.assign(batch)
             batch.run, batch.index_in_run = run, len(taken)
             taken.append(batches.popleft())

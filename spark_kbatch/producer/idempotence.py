@@ -4,8 +4,8 @@ Each partition counts its records from 0 within a producer id and epoch. A batch
 retries, and the log answers a retry of a written batch with the offsets of the first. A log remembers
 five batches: so at most four are sent after one that has not ended, whether answered or not. The first
 batch is sent alone: a log accepts any number from a producer that it does not know. A run, which a log
-takes as a whole and knows again by its last batch, has any number of batches, and starts only when none
-is in flight.
+takes as a whole and knows again by its last batch, has any number of batches, whose numbers follow each other,
+and starts only when none is in flight before it.
 
 When a batch fails for good, all later ones would be out of order. The producer then takes a new epoch, in
 which the partition's unfinished batches count from 0 again, but only once it is sure that no log has
@@ -163,6 +163,14 @@ class Sequences:
     def is_oldest(self, batch: ProducerBatch) -> bool:
         """Return True if the batch is the oldest in flight in its partition."""
         return self._in_flight(batch)[0] is batch
+
+    def follows(self, last: ProducerBatch, batch: ProducerBatch) -> bool:
+        """Return True if no number lies between those of two batches: what has them may be in flight."""
+        end = increment_sequence(last.base_sequence, last.records_count)
+        if batch.has_sequence:
+            return end == batch.base_sequence
+        partition = self._partition(batch.topic_partition)
+        return end == partition.next_sequence and not self._is_stale(partition)
 
     def assign(self, batch: ProducerBatch) -> None:
         """Assign sequence numbers to a drained batch that has none yet."""

@@ -21,13 +21,15 @@ from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log.producers.snapshot import snapshot_offsets
 from spark_kbatch.log.state import STATE_FILE
 from spark_kbatch.log.validator import accept
-from spark_kbatch.model import CODECS, AppendOrigin, TopicPartition
+from spark_kbatch.model import CODECS, AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.producer.producer import Producer
+from spark_kbatch.record.header import unpack
 from spark_kbatch.store.transport import Answer, SendRequest
 from tests.support import builders
 from tests.support.store import store_of
+from tests.support.waiting import until
 
 PLACE = TopicPartition("events", 0)
 ROWS = 200
@@ -216,6 +218,51 @@ def test_every_replica_gets_the_runs(tmp_path: Path) -> None:
     log_directory = store_of(cluster).metadata.cluster_file.log_directory
     logs = [log_directory(PLACE, node) / f"{0:020}.log" for node in range(3)]
     assert len({log.read_bytes() for log in logs}) == 1
+
+
+class Unanswered:
+    """A transport whose requests the test answers."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[SendRequest, Callable[[Answer], None]]] = []
+
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
+        self.requests.append((request, on_answer))
+
+    def numbers(self, at: int) -> list[int]:
+        """Return the sequence numbers of the batches of a request, once it is there."""
+        until(lambda: len(self.requests) > at)
+        return [unpack(one.data).base_sequence for one in self.requests[at][0].batches]
+
+    def answer(self, at: int, error: Exception | None = None) -> None:
+        result = AppendResult(-1, error=error) if error else AppendResult(100 + at)
+        self.requests[at][1]({PLACE: result})
+
+
+def test_no_batch_is_in_flight_between_two_of_a_run(tmp_path: Path) -> None:
+    cluster, transport = builders.a_cluster(tmp_path), Unanswered()
+    options = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 2}
+    with Producer(
+        parse_producer_options(options),
+        transport,
+        store_of(cluster).topic_to_write,
+        now_ms,
+        new_producer_id=store_of(cluster).new_producer_id,
+        takes_runs=True,
+    ) as producer:
+        producer.send("events", b"0", partition=0)
+        assert transport.numbers(0) == [0]
+        transport.answer(0)
+        for at in (1, 2, 3):
+            producer.send("events", b"%d" % at, partition=0)
+            assert transport.numbers(at) == [at]
+        transport.answer(2, KafkaStorageError("for a test"))
+        producer.send("events", b"4", partition=0)  # waits behind the one that is sent again
+        transport.answer(1)
+        assert transport.numbers(4) == [2]
+        for at in (3, 4, 5):
+            transport.numbers(at)
+            transport.answer(at)
 
 
 def test_a_run_is_taken_as_a_whole_or_refused() -> None:
