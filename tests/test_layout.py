@@ -67,7 +67,8 @@ DOORS = {
         "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
     },
     "producer": {
-        "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "producer", "sender", "task_producer",
+        "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "nodes", "producer", "sender",
+        "task_producer",
     },
     "consumer": {"offset_bounds", "planning", "reading", "rows", "same_topic", "stream_planner", "topic_reader"},
     "replica": {
