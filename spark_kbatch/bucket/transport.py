@@ -53,7 +53,7 @@ from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 Maintain: TypeAlias = Callable[[Iterable[str]], object]
 
 _WRITER = "producer"  # as which entries name it
-_JOB_AGE_MAX_MS = 60_000  # the names of objects say when it began, which must not be long ago
+_JOB_AGE_MAX_MS = 60_000  # the names of objects say at which entry it began, which must not be long ago
 
 
 class _RunToWrite(NamedTuple):
@@ -142,7 +142,8 @@ class BucketTransport(OneNode):
             on_answer(answer)
             return
         if self._job is None or monotonic_ms() - self._began_ms >= _JOB_AGE_MAX_MS:
-            self._job, self._began_ms = self._ledger.begin_job(), monotonic_ms()
+            self._begin()
+            assert self._job is not None
         if self._puts is None or self._commits is None:
             self._commit(runs, self._stage(runs, self._job), request.timeout_ms, answer)
             on_answer(answer)
@@ -202,6 +203,10 @@ class BucketTransport(OneNode):
             return False
         return True
 
+    def _begin(self) -> None:
+        """Begin a job for what is staged next, at the last entry that is known."""
+        self._job, self._began_ms = self._ledger.begin_job(), monotonic_ms()
+
     def _stage(self, runs: Sequence[_RunToWrite], job: WriterJob) -> StagedExtents:
         """Put the batches of a request into an object."""
         data = DataObjects(self._ledger.objects, job, self._ledger.rng)
@@ -240,6 +245,7 @@ class BucketTransport(OneNode):
                 raise
             # An entry that lands late is found by the next writer of that number, before it writes anything else.
             raise ObjectStoreError("create", "the next entry", error.reason) from None
+        self._begin()
         if entry is not None:
             self._maybe_maintain(runs)
 

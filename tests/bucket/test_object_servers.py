@@ -7,7 +7,9 @@ import itertools
 import random
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,9 +18,11 @@ import pytest
 from click.testing import CliRunner
 
 import spark_kbatch
+from spark_kbatch.bucket.entries import STAGING_TIMEOUT_MS, NewLimits
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
 from spark_kbatch.bucket.probe import probe
 from spark_kbatch.bucket.real_objects import UPLOAD_PART_BYTES, RealObjects
+from spark_kbatch.bucket.urls import ledger_at
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
 from tests.bucket.test_objects import (
@@ -32,7 +36,7 @@ from tests.bucket.test_objects import (
     test_several_objects_are_returned_in_the_order_asked_for,
 )
 from tests.conftest import REPOSITORY
-from tests.support.bucket_objects import values
+from tests.support.bucket_objects import opened_again, values
 from tests.support.kafka import MissingToolError
 from tests.support.object_servers import (
     AZURE_KEY,
@@ -45,7 +49,7 @@ from tests.support.object_servers import (
     s3mock,
     versitygw,
 )
-from tests.support.store_proxy import ALL_FAULTS, LATE_S_MAX, StoreProxy
+from tests.support.store_proxy import ALL_FAULTS, LATE_S_MAX, Held, StoreProxy
 
 __all__ = [  # what every store gives, here with the fixture `objects` of this file
     "test_a_copy_takes_the_place_of_what_was_there",
@@ -60,6 +64,7 @@ __all__ = [  # what every store gives, here with the fixture `objects` of this f
 
 SERVERS = {"moto": moto, "versitygw": versitygw, "azurite": azurite}
 WRITERS_S = 120
+MAINTENANCES = 40  # that are killed
 _numbers = itertools.count()
 
 
@@ -254,6 +259,45 @@ def test_the_probe_refuses_a_server_that_is_not_atomic(tmp_path: Path) -> None:
     with s3mock(tmp_path) as server, pytest.raises(ConfigError) as raised:
         spark_kbatch.open(server.url, create=True, store=server.options())
     assert "were told that they did" in str(raised.value)
+
+
+@pytest.mark.slow
+def test_maintenance_may_be_killed_at_any_request(
+    server: ObjectServer, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it asked for when it was killed is done beside the next one, or was done before."""
+    for name, value in server.environment(proxy.address).items():
+        monkeypatch.setenv(name, value)
+    url, rng = f"{server.url}-{next(_numbers)}", random.Random(1)
+    with spark_kbatch.open(url, create=True) as cluster:
+        cluster.create_topic("events")
+        # What is dropped need not wait for a week.
+        ledger_at(url).commit(lambda _state: NewLimits({STAGING_TIMEOUT_MS: 10_000}))
+        sent, starts, kills = list[str](), 0, Counter[bool]()
+        with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
+            for _ in range(MAINTENANCES):
+                for _ in range(25):
+                    sent.append(f"{len(sent)}")
+                    producer.send("events", sent[-1]).result()
+                starts += rng.randrange(25)
+                cluster.delete_records({("events", 0): starts})
+                held = proxy.held = Held("", "", rng.randrange(70), is_done=rng.random() < 0.5)
+                program = [sys.executable, "-m", "spark_kbatch", "maintain", url]
+                process = subprocess.Popen(program, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+                while process.poll() is None and not held.reached.is_set():
+                    time.sleep(0.005)
+                process.kill()
+                kills[process.wait() != 0] += 1
+                proxy.held = None
+                threading.Timer(rng.uniform(0, 1), held.let_go).start()
+                assert [*values(cluster)] == sent[starts:]
+        time.sleep(1)
+        assert (
+            subprocess.run([sys.executable, "-m", "spark_kbatch", "maintain", url]).returncode == 0
+        )
+        assert [*values(opened_again(cluster))] == sent[starts:]
+        assert subprocess.run([sys.executable, "-m", "spark_kbatch", "verify", url]).returncode == 0
+    assert kills[True] > MAINTENANCES // 2, "most runs were killed before their end"
 
 
 @pytest.mark.interop

@@ -80,7 +80,7 @@ class Held:
         """Hold a request.
 
         Args:
-            method: of the request.
+            method: of the request; "" for any.
             name: a regular expression for some of its path.
             number: which one of all those, from 1 on.
             is_done: whether the server behind has done it when it waits.
@@ -91,7 +91,7 @@ class Held:
 
     def takes(self, asked: _Asked) -> bool:
         """Return True if this request is the one; asked once for each, by one thread at a time."""
-        if asked.method == self._method and self._name.search(asked.path):
+        if self._method in ("", asked.method) and self._name.search(asked.path):
             self._left -= 1
             return self._left == 0
         return False
