@@ -31,7 +31,7 @@ PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs dist stranger bench bench-check bench-kafka notebooks clean java
+.PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs dist stranger bench bench-check bench-bucket bench-kafka notebooks clean java
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -89,10 +89,14 @@ docs: $(INSTALLED) ## Regenerate what docs/ has from the code, and build the sit
 	@echo "The site is in build/site: open build/site/index.html"
 
 bench: java $(INSTALLED) ## Measure the speed of encoding, decoding, writing and reading
-	$(PYTEST) -s tests/benchmarks --ignore=tests/benchmarks/bench_kafka.py -o python_files='bench_*.py' -o python_functions='bench_*'
+	$(PYTEST) -s tests/benchmarks --ignore=tests/benchmarks/bench_kafka.py --ignore=tests/benchmarks/bench_bucket.py -o python_files='bench_*.py' -o python_functions='bench_*'
 
 bench-check: export KBATCH_BENCH_CHECK := 1
 bench-check: bench ## Do as `bench`, and fail if a target is missed
+
+bench-bucket: java $(INSTALLED) ## Measure a cluster in a bucket, and Delta Lake beside it; needs Go
+	$(PIP_INSTALL) deltalake
+	$(PYTEST) -s tests/benchmarks/bench_bucket.py -o python_files='bench_*.py' -o python_functions='bench_*'
 
 bench-kafka: java $(INSTALLED) ## Measure a real broker beside Spark's own connector and other clients; needs Maven
 	$(PYTEST) -s tests/benchmarks/bench_kafka.py -o python_files='bench_*.py' -o python_functions='bench_*'
