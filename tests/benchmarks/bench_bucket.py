@@ -84,13 +84,17 @@ def rows(spark: SparkSession) -> Iterator[DataFrame]:
     made.unpersist()
 
 
-def write(rows: DataFrame, path: str) -> None:
+def write(rows: DataFrame, path: str, server: ObjectServer) -> None:
     writer = rows.write.format("kbatch").mode("append").option("topic", "t")
+    if "://" in path:  # Spark's processes have the environment of its start
+        writer = writer.options(**server.options())
     writer.option("num.partitions", PARTITIONS).option("flush", False).save(path)
 
 
-def read(spark: SparkSession, path: str) -> None:
+def read(spark: SparkSession, path: str, server: ObjectServer) -> None:
     frame = spark.read.format("kbatch").option("subscribe", "t").schema("key binary, value binary")
+    if "://" in path:
+        frame = frame.options(**server.options())
     frame.load(path).write.format("noop").mode("overwrite").save()
 
 
@@ -102,8 +106,8 @@ def bench_through_spark(
     targets: Targets,
 ) -> None:
     filled, folder, new = a_url(server), memory_path / "folder", memory_path / "new"
-    write(rows, filled)
-    write(rows, str(folder))
+    write(rows, filled, server)
+    write(rows, str(folder), server)
     objects = objects_at(server, filled)
     data = [one for one in objects.list("") if "/data/" in one.name]
     contents = [objects.get(one.name) or b"" for one in data]
@@ -125,12 +129,12 @@ def bench_through_spark(
         {
             "put": Candidate(put, units),
             "folder write": Candidate(
-                lambda: write(rows, str(new)), units, lambda: shutil.rmtree(new)
+                lambda: write(rows, str(new), server), units, lambda: shutil.rmtree(new)
             ),
-            "bucket write": Candidate(lambda: write(rows, a_url(server)), units),
+            "bucket write": Candidate(lambda: write(rows, a_url(server), server), units),
             "get": Candidate(get, units),
-            "folder read": Candidate(lambda: read(spark, str(folder)), units),
-            "bucket read": Candidate(lambda: read(spark, filled), units),
+            "folder read": Candidate(lambda: read(spark, str(folder), server), units),
+            "bucket read": Candidate(lambda: read(spark, filled, server), units),
         },
         rounds=ROUNDS,
     )
@@ -165,8 +169,8 @@ def bench_micro_batches(
     objects.put("one", b"x")
     rates = interleave(
         {
-            "bucket": Candidate(lambda: write(rows, url), 1),
-            "folder": Candidate(lambda: write(rows, folder), 1),
+            "bucket": Candidate(lambda: write(rows, url, server), 1),
+            "folder": Candidate(lambda: write(rows, folder, server), 1),
             "round trip": Candidate(lambda: [objects.get("one") for _ in range(10)], 10),
         },
         rounds=15,
@@ -179,8 +183,8 @@ def bench_micro_batches(
 
 def small_commits(url: str, count: int, *, partitions: int, tasks: int) -> None:
     """Fill a new topic as micro-batches of so many tasks do, with three records of each in each partition."""
-    with spark_kbatch.open(url, create=True):
-        pass
+    with spark_kbatch.open(url, create=True) as cluster:
+        cluster.create_topic("another")
     ledger = ledger_at(url)
     topic = TopicCreation("small-" + "0" * 16, "small", (0,) * partitions)
     ledger.commit(lambda _state: topic)
