@@ -5,7 +5,7 @@ a request for each partition and object. So a batch read of many is cut between 
 partitions of a topic, and each Spark task reads all partitions from one cut to the next:
 
     common_cuts   where to cut, by the sizes in a few commits, so that a plan does not load all indexes
-    gathered      the parts of one task, in the order of offsets within each partition; at most twice HELD_BYTES of
+    gathered      the parts of one task, in the order of offsets within each partition; about twice HELD_BYTES of
                   objects are in memory
 
 Only what was not merged is cut so. An object on both sides of a cut is asked for twice, and that is all that depends
@@ -186,7 +186,7 @@ class HeldObjects:
                 try:
                     data = coming.result()
                 except ObjectStoreError:
-                    pass  # who asks now asks the store again, and says what is wrong
+                    pass  # asked for again, which says what is wrong
                 else:
                     first = position - start
                     return None if data is None else data[first : first + size_in_bytes]
@@ -194,10 +194,11 @@ class HeldObjects:
 
 
 class _Chunk(NamedTuple):
-    """What is read of each partition while some objects are held."""
+    """Changes that are read together; their objects are held, unless they are large."""
 
-    changes: Mapping[OffsetRange, list[Change]]
-    held: set[str]
+    changes: dict[OffsetRange, list[Change]]
+    extents: list[PlacedExtent]
+    is_large: bool
 
 
 def gathered(reads: BucketReads, wanted: Mapping[OffsetRange, str]) -> Iterator[Part]:
@@ -210,29 +211,31 @@ def gathered(reads: BucketReads, wanted: Mapping[OffsetRange, str]) -> Iterator[
     Raises:
         UnknownTopicOrPartitionError: after the last part: a topic was deleted or recreated meanwhile.
     """
-    ledger = reads.ledger
-    with ledger.state():
+    if len(wanted) == 1:
+        for one, topic_id in wanted.items():
+            yield one, reads.fetcher(one, topic_id)
+        return
+    with reads.ledger.state():
         pass  # the newest one, which all parts are of
-    ledger = ledger.followed()
-    changes: dict[OffsetRange, list[Change]] = {}
+    ledger, changes = reads.ledger.followed(), dict[OffsetRange, list[Change]]()
     for one, topic_id in wanted.items():
         try:
             _, found = ledger.partition(topic_id, one.topic_partition.partition)
         except UnknownTopicOrPartitionError:
             found = []
         changes[one] = within(found, one.start, one.end)
-    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "kbatch-bucket") as executor:
-        held = HeldObjects(reads.objects, executor)
-        starts = {one: one.start for one in changes}
-        chunks = _chunks(reads.placements, changes, held, executor)
-        coming = next(chunks, None)
-        while coming is not None:
-            chunk, coming = coming, next(chunks, None)
+    starts = {one: one.start for one in changes}
+    executor = ThreadPoolExecutor(_REQUESTS_AT_ONCE, "kbatch-bucket")
+    try:
+        objects = HeldObjects(reads.objects, executor)
+        for chunk, held in _held_ahead(_chunks(reads.placements, changes, executor), objects):
             for one, found in chunk.changes.items():
                 part = one._replace(start=starts[one], end=found[-1].next_offset)
                 starts[one] = part.end
-                yield part, reads.fetcher(part, wanted[one], held)
-            held.drop(chunk.held)
+                yield part, reads.fetcher(part, wanted[one], None if chunk.is_large else objects)
+            objects.drop(held)
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
     for one, start in starts.items():
         if start < one.end:  # which no change tells of
             yield one._replace(start=start), reads.fetcher(one._replace(start=start), wanted[one])
@@ -242,19 +245,30 @@ def gathered(reads: BucketReads, wanted: Mapping[OffsetRange, str]) -> Iterator[
                 raise recreated(topic)
 
 
+def _held_ahead(
+    chunks: Iterator[_Chunk], objects: HeldObjects
+) -> Iterator[tuple[_Chunk, set[str]]]:
+    """Yield chunks with the names of their objects, which are asked for while the one before is read."""
+    before: tuple[_Chunk, set[str]] | None = None
+    for chunk in chunks:
+        coming = chunk, objects.hold([] if chunk.is_large else chunk.extents)
+        if before is not None:
+            yield before
+        before = coming
+    if before is not None:
+        yield before
+
+
 def _chunks(
-    placements: Placements,
-    changes: Mapping[OffsetRange, list[Change]],
-    held: HeldObjects,
-    executor: Executor,
+    placements: Placements, changes: Mapping[OffsetRange, list[Change]], executor: Executor
 ) -> Iterator[_Chunk]:
-    """Yield changes rank by rank, as many together as there is room for their objects, which are then held."""
+    """Yield changes rank by rank: small ones as many together as there is room for, and large ones by themselves."""
     by_rank: dict[int, dict[OffsetRange, list[Change]]] = {}
     for one, ranked in ranks(changes).items():
         for change, rank in zip(changes[one], ranked, strict=True):
             by_rank.setdefault(rank, {}).setdefault(one, []).append(change)
     left = iter(sorted(by_rank))
-    chunk, extents, size = dict[OffsetRange, list[Change]](), list[PlacedExtent](), 0
+    chunk, size = _Chunk({}, [], is_large=False), 0
     while some := list(itertools.islice(left, _RANKS_AT_ONCE)):
         loaded = [one for rank in some for few in by_rank[rank].values() for one in few]
         placements.load_indexes(loaded, executor)
@@ -268,16 +282,16 @@ def _chunks(
             ]
             added = sum(one.extent.size_in_bytes for one in placed)
             is_large = added > SMALL_BYTES * len(placed) or added > HELD_BYTES
-            if chunk and (is_large or size + added > HELD_BYTES):
-                yield _Chunk(chunk, held.hold(extents))
-                chunk, extents, size = {}, [], 0
+            is_full = not is_large and size + added > HELD_BYTES
+            if chunk.changes and (is_full or is_large != chunk.is_large):
+                yield chunk
+                chunk, size = _Chunk({}, [], is_large), 0
+            elif not chunk.changes:
+                chunk = chunk._replace(is_large=is_large)
             for one, found in few.items():
-                chunk.setdefault(one, []).extend(found)
-            if is_large:
-                yield _Chunk(chunk, set())
-                chunk = {}
-            else:
-                extents += placed
+                chunk.changes.setdefault(one, []).extend(found)
+            if not is_large:
+                chunk.extents.extend(placed)
                 size += added
-    if chunk:
-        yield _Chunk(chunk, held.hold(extents))
+    if chunk.changes:
+        yield chunk

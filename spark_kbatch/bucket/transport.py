@@ -53,7 +53,9 @@ from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 Maintain: TypeAlias = Callable[[Iterable[str]], object]
 
 _WRITER = "producer"  # as which entries name it
-_JOB_AGE_MAX_MS = 60_000  # the names of objects say at which entry it began, which must not be long ago
+_JOB_AGE_MAX_MS = (
+    60_000  # the names of objects say at which entry it began, which must not be long ago
+)
 
 
 class _RunToWrite(NamedTuple):
@@ -102,7 +104,7 @@ _Done: TypeAlias = tuple[Callable[[Answer], None], Answer, _Failure | None]
 
 
 class BucketTransport(OneNode):
-    """Transport of a plain producer, and the one node behind it; it takes runs."""
+    """Transport of a plain producer, and the one node that it sends to; it takes runs."""
 
     def __init__(
         self, ledger: SharedLedger, maintain: Maintain | None = None, *, at_once: int = 1
@@ -122,7 +124,7 @@ class BucketTransport(OneNode):
             self._commits = ThreadPoolExecutor(1, "kbatch-commit")
         self._sent = 0  # requests that are put beside others
         self._failure: _Failure | None = None  # the last one; of the thread that commits
-        self._done: deque[_Done] = deque()  # what the sender is told next
+        self._done: deque[_Done] = deque()  # answers that the sender has not taken yet
         self._job: WriterJob | None = None
         self._began_ms = 0
         self._written, self._entries = set[str](), 0  # since it was called last: topic ids, entries

@@ -155,7 +155,7 @@ def test_rows_are_those_that_are_there_when_the_action_begins(
     before: Callable[[Cluster], None] | None,
     after: Callable[[Cluster], None] | None,
 ) -> None:
-    """What happens before the plan is made, and between plan and action."""
+    """Others write before the plan is made, and between plan and action."""
     if before is not None:
         before(cluster)
         write_more(cluster)
