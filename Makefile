@@ -89,7 +89,7 @@ docs: $(INSTALLED) ## Regenerate what docs/ has from the code, and build the sit
 	@echo "The site is in build/site: open build/site/index.html"
 
 bench: java $(INSTALLED) ## Measure the speed of encoding, decoding, writing and reading
-	$(PYTEST) -s tests/benchmarks --ignore=tests/benchmarks/bench_kafka.py --ignore=tests/benchmarks/bench_bucket.py -o python_files='bench_*.py' -o python_functions='bench_*'
+	$(PYTEST) -s tests/benchmarks --ignore=tests/benchmarks/bench_kafka.py --ignore=tests/benchmarks/bench_bucket.py --ignore=tests/benchmarks/bench_values.py -o python_files='bench_*.py' -o python_functions='bench_*'
 
 bench-check: export KBATCH_BENCH_CHECK := 1
 bench-check: bench ## Do as `bench`, and fail if a target is missed
@@ -98,8 +98,8 @@ bench-bucket: java $(INSTALLED) ## Measure a cluster in a bucket, and Delta Lake
 	$(PIP_INSTALL) deltalake
 	$(PYTEST) -s tests/benchmarks/bench_bucket.py -o python_files='bench_*.py' -o python_functions='bench_*'
 
-bench-kafka: java $(INSTALLED) ## Measure a real broker beside Spark's own connector and other clients; needs Maven
-	$(PYTEST) -s tests/benchmarks/bench_kafka.py -o python_files='bench_*.py' -o python_functions='bench_*'
+bench-kafka: java $(INSTALLED) ## Measure a real broker beside Spark's connector and other clients, and Avro beside Spark's; needs Maven
+	$(PYTEST) -s tests/benchmarks/bench_kafka.py tests/benchmarks/bench_values.py -o python_files='bench_*.py' -o python_functions='bench_*'
 
 notebooks: java $(INSTALLED) ## Run every notebook again, and store its outputs
 	KBATCH_REWRITE_NOTEBOOKS=1 $(PYTEST) tests/test_notebooks.py
