@@ -29,6 +29,7 @@ from tests.support.bucket_jobs import begun, commit_batch, commit_micro_batch, s
 from tests.support.bucket_ledgers import SetTime
 from tests.support.bucket_objects import AllCounted, a_bucket, values
 from tests.support.object_servers import KEY, SECRET, moto
+from tests.support.store_proxy import StoreProxy
 
 WARM = {"get cluster": 1, "get ledger": 1}
 
@@ -387,12 +388,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_files_of_a_real_store_are_the_users_own_and_have_no_secrets(machine: Path) -> None:
     (machine / "moto").mkdir()
-    with moto(machine / "moto") as server:
-        with spark_kbatch.open(server.url, create=True, store=server.options()) as cluster:
+    with moto(machine / "moto") as server, StoreProxy(server.address) as proxy:
+        options = server.options(proxy.address)
+        with spark_kbatch.open(server.url, create=True, store=options) as cluster:
             cluster.create_topic("events")
             with cluster.producer() as producer:
                 producer.send("events", "a").result()
-        with spark_kbatch.open(server.url, store=server.options()) as cluster:
+        with spark_kbatch.open(server.url, store=options) as cluster:
             assert [*values(cluster)] == ["a"]
 
     folder = machine / f"spark_kbatch-ledgers-{os.getuid()}"
@@ -400,6 +402,6 @@ def test_files_of_a_real_store_are_the_users_own_and_have_no_secrets(machine: Pa
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert {stat.S_IMODE(one.stat().st_mode) for one in (folder, path.parent)} == {0o700}
     data = path.read_bytes()
-    assert server.address.encode() in data
+    assert proxy.address.encode() in data
     assert KEY.encode() not in data
     assert SECRET.encode() not in data

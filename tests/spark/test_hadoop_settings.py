@@ -13,6 +13,7 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.spark.hadoop import translated
 from tests.support.bucket_objects import values
 from tests.support.object_servers import KEY, SECRET, ObjectServer, moto
+from tests.support.store_proxy import StoreProxy
 
 KEYS = {"access.key": KEY, "secret.key": SECRET}
 WITH_KEYS = {"store.access.key.id": KEY, "store.secret.access.key": SECRET}
@@ -64,8 +65,9 @@ def test_other_stores_have_no_such_settings(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
-    with moto(tmp_path_factory.mktemp("moto")) as server:
-        yield server
+    """A store whose creates go on one at a time: moto's own are not atomic, which a probe may find."""
+    with moto(tmp_path_factory.mktemp("moto")) as server, StoreProxy(server.address) as proxy:
+        yield server._replace(address=proxy.address)
 
 
 @pytest.fixture
