@@ -16,6 +16,7 @@ KafkaStreamingWrite.scala.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,13 +86,17 @@ def ensure_writable(
     warn_of_misspelt(names)
 
 
+# Earlier than PySpark 4.3 times are in UTC without a word.
+IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+)
+
+
 def encoded_types(schema: StructType, options: WrittenValueOptions) -> dict[str, pa.DataType]:
     """Return the Arrow types of the columns that a write encodes, of those that there are."""
     encoded = {one.column for one in options.encoded}
     return {
-        one.name: to_arrow_type(one.dataType, timezone="UTC")
-        for one in schema
-        if one.name in encoded
+        one.name: to_arrow_type(one.dataType, **IN_UTC) for one in schema if one.name in encoded
     }
 
 

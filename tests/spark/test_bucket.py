@@ -68,9 +68,12 @@ def test_a_stream_reads_from_a_bucket_and_writes_to_it_once(
     write(spark, url, *"abcde")
     assert run().exception() is None
     write(spark, url, "f")
-    for name in ("1", ".1.crc"):  # as if Spark had ended before it noted the commit
-        (tmp_path / "checkpoint" / "commits" / name).unlink()
-    assert run().exception() is None
+    commits = tmp_path / "checkpoint" / "commits"
+    last = max(int(one.name) for one in commits.glob("[0-9]*"))
+    for name in (f"{last}", f".{last}.crc"):  # as if Spark had ended before it noted the commit
+        (commits / name).unlink()
+    for _ in range(2):  # Spark 4.1 repeats the micro-batch, and has the next one in another run
+        assert run().exception() is None
     assert values(spark, url, "copies") == [*"abcdef"]
 
 

@@ -23,6 +23,7 @@ import spark_kbatch
 from spark_kbatch import Cluster, ConfigError, RecordDeserializationError
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.spark.source import ROW_SCHEMA, KBatchDataSource
+from spark_kbatch.spark.writer import IN_UTC
 from spark_kbatch.values.avro_schema import parse
 from spark_kbatch.values.layout import arrow_type
 from tests.conftest import REPOSITORY
@@ -113,7 +114,7 @@ class Source:
 
     def _rows(self, batches: Iterator[Any], schema: StructType) -> Iterator[dict[str, Any]]:
         for batch in batches:
-            assert to_arrow_schema(schema, timezone="UTC").equals(batch.schema)  # as Spark demands
+            assert to_arrow_schema(schema, **IN_UTC).equals(batch.schema)  # as Spark demands
             yield from batch.to_pylist()
 
 
