@@ -10,10 +10,11 @@ their CRCs; offsets are checked here, as those in the batches are only relative.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from spark_kbatch.bucket.extents import FINAL_EPOCH
@@ -43,6 +44,16 @@ class RangeReader(Protocol):
 
     def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
         """Return a range of an object, as `Objects.get_range` does."""
+
+
+@contextlib.contextmanager
+def request_threads(count: int) -> Iterator[Executor]:
+    """Return threads for requests; those that were not begun by the end are dropped, and none is waited for."""
+    executor = ThreadPoolExecutor(count, "kbatch-bucket")
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
 
 
 class MissingObjectError(KBatchError):

@@ -17,11 +17,11 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from spark_kbatch.bucket.batch_stream import RangeReader
+from spark_kbatch.bucket.batch_stream import RangeReader, request_threads
 from spark_kbatch.bucket.extents import FINAL_EPOCH, Change
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.consumer.same_topic import recreated
@@ -225,8 +225,7 @@ def gathered(reads: BucketReads, wanted: Mapping[OffsetRange, str]) -> Iterator[
             found = []
         changes[one] = within(found, one.start, one.end)
     starts = {one: one.start for one in changes}
-    executor = ThreadPoolExecutor(_REQUESTS_AT_ONCE, "kbatch-bucket")
-    try:
+    with request_threads(_REQUESTS_AT_ONCE) as executor:
         objects = HeldObjects(reads.objects, executor)
         for chunk, held in _held_ahead(_chunks(reads.placements, changes, executor), objects):
             for one, found in chunk.changes.items():
@@ -234,8 +233,6 @@ def gathered(reads: BucketReads, wanted: Mapping[OffsetRange, str]) -> Iterator[
                 starts[one] = part.end
                 yield part, reads.fetcher(part, wanted[one], None if chunk.is_large else objects)
             objects.drop(held)
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)
     for one, start in starts.items():
         if start < one.end:  # which no change tells of
             yield one._replace(start=start), reads.fetcher(one._replace(start=start), wanted[one])

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from itertools import chain
 
 from spark_kbatch.bucket.batch_stream import (
@@ -25,6 +25,7 @@ from spark_kbatch.bucket.batch_stream import (
     BatchStream,
     MissingObjectError,
     RangeReader,
+    request_threads,
 )
 from spark_kbatch.bucket.checking import check
 from spark_kbatch.bucket.extents import Change
@@ -198,13 +199,10 @@ class BucketReads:
         if held is not None:
             yield PartitionReader(self, wanted.topic_partition, topic_id, wanted.end, held=held)
             return
-        executor = ThreadPoolExecutor(WINDOWS_AHEAD, "kbatch-bucket")
-        try:
+        with request_threads(WINDOWS_AHEAD) as executor:
             yield PartitionReader(
                 self, wanted.topic_partition, topic_id, wanted.end, executor=executor
             )
-        finally:
-            executor.shutdown(wait=False, cancel_futures=True)
 
 
 class PartitionReader:

@@ -53,9 +53,8 @@ from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 Maintain: TypeAlias = Callable[[Iterable[str]], object]
 
 _WRITER = "producer"  # as which entries name it
-_JOB_AGE_MAX_MS = (
-    60_000  # the names of objects say at which entry it began, which must not be long ago
-)
+# Names of objects say at which entry their job began, which must not be long ago.
+_JOB_AGE_MAX_MS = 60_000
 
 
 class _RunToWrite(NamedTuple):

@@ -59,7 +59,7 @@ def tasks(
         tp = planned.topic_partition
         places = [place for place, cut in enumerate(cuts) if tp in cut]
         if not places:
-            apart += [(piece,) for piece in _by_bytes(planned, views, options)]
+            apart += [(piece,) for piece in _by_bytes(planned, one, views[tp])]
             continue
         points = [max(cuts[place][tp], one.start) for place in places]
         before = views[tp].split_points(one.start, points[0], piece_bytes=PIECE_BYTES)
@@ -87,7 +87,12 @@ def split(
     Pieces are in the order of ranges; a range that is empty now is kept.
     """
     if options.min_partitions is None and options.max_records_per_partition is None:
-        return [piece for one in ranges for piece in _by_bytes(one, views, options)]
+        known = [_known(one, views[one.topic_partition], options) for one in ranges]
+        return [
+            piece
+            for planned, one in zip(ranges, known, strict=True)
+            for piece in _by_bytes(planned, one, views[one.topic_partition])
+        ]
     if not _needs_split(ranges, options):
         return [Piece(one, one) for one in ranges]
     known = [_known(one, views[one.topic_partition], options) for one in ranges]
@@ -115,11 +120,7 @@ def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
     )
 
 
-def _by_bytes(
-    planned: OffsetRange, views: Mapping[TopicPartition, LogView], options: ReadOptions
-) -> Iterator[Piece]:
-    view = views[planned.topic_partition]
-    known = _known(planned, view, options)
+def _by_bytes(planned: OffsetRange, known: OffsetRange, view: LogView) -> Iterator[Piece]:
     points = view.split_points(known.start, known.end, piece_bytes=PIECE_BYTES)
     return _split_at(planned, points)
 
