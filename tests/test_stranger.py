@@ -28,7 +28,7 @@ from tests import test_notebooks
 from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
 from tests.support.distributions import build_wheel
 from tests.support.follower import SEPARATOR
-from tests.test_readme import PAGES
+from tests.test_readme import PAGES, steady
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -175,20 +175,10 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     path = [one for one in kept["PATH"].split(os.pathsep) if not one.startswith(sys.prefix)]
     home = folder / "home"
     home.mkdir()
-    stranger = Stranger(
+    return Stranger(
         programs,
         kept | SHORT_LIVED_SPARK | {"PATH": os.pathsep.join(path), "HOME": str(home), "COLUMNS": "80"},
     )  # fmt: skip
-    # Else pytest says in an example that it compiles kernels.
-    compiled = stranger.run("python", "-c", "from spark_kbatch.kernels import records, routing; records.load(); routing.load()", folder=folder)  # fmt: skip
-    assert compiled.returncode == 0, compiled.stderr
-    return stranger
-
-
-def steady(text: str) -> str:
-    """Leave out of an output what differs from run to run: how long tests took, and who compiles what they share."""
-    text = re.sub(r"(?m)^kbatch: compil.*\n", "", text)
-    return re.sub(r"in \d+\.\d+s( \(.*\))?", "in 0.00s", text).strip()
 
 
 def test_the_package_comes_from_the_wheel_with_its_command(
