@@ -53,8 +53,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that start JVMs first: each of their files takes minutes, and would run alone at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    """Run slow tests first, then those that start JVMs: each takes minutes, and would run alone at the end."""
+
+    def place(item: pytest.Item) -> int:
+        if item.get_closest_marker("spark"):
+            return 1
+        return 0 if item.get_closest_marker("slow") else 2
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
