@@ -12,6 +12,10 @@ newest one that can be told, and of which every object is there.
 
 Until the last step nothing has changed, and nothing is ever deleted: what was there stays below the old id.
 
+A run that was stopped goes on where it was: the new id, and those of topics, are told by the chain, so a second run
+finds what the first one has copied. Only a folder in which nothing comes after the chain is gone on with: another one
+was finished once, and may have been written to.
+
 Topics get new ids. So a stream's checkpoint, a group or a mirror that has read what is lost, and would find other
 records at the same offsets, stops instead. A mirror into the cluster goes on from the progress that the state has,
 and copies again what is lost. Numbers of entries go on, as objects are named by them.
@@ -19,11 +23,14 @@ and copies again what is lost. Numbers of entries go on, as objects are named by
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import json
 import random
+import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
@@ -46,11 +53,11 @@ from spark_kbatch.bucket.entries import (
 from spark_kbatch.bucket.happenings import EntryWords
 from spark_kbatch.bucket.ledger import Ledger, real_timing
 from spark_kbatch.bucket.objects import Folder, Objects
-from spark_kbatch.bucket.place import replace_cluster
+from spark_kbatch.bucket.place import read_cluster, replace_cluster
 from spark_kbatch.bucket.remains import remains_at
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState, TopicExtents
 from spark_kbatch.errors import ConfigError, CorruptLedgerError
-from spark_kbatch.log.checkpoints import random_id as random_topic_id
+from spark_kbatch.log.checkpoints import id_text
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
@@ -178,13 +185,15 @@ class Recovery:
             ObjectStoreError, ObjectAccessDeniedError: the store fails; all is as it was.
         """
         rng = random.Random()
-        cluster_id = names.random_id(rng)
+        if not self._is_named():
+            # Else a run that is stopped leaves two folders, and nothing tells which one is meant.
+            replace_cluster(self._place, self._cluster_id, "found")
+        cluster_id, sizes = self._new_cluster()
         target = Folder(self._place, f"{cluster_id}/")
         renewed = self._renewed(cluster_id)
-        self._copy(cluster_id, on_progress)
-        self._bury(target)
-        if not LedgerCheckpoints(target, rng).build(renewed):
-            raise CorruptLedgerError(names.root_name(renewed.number), "it is there already")
+        self._copy(cluster_id, sizes, on_progress)
+        self._bury(target, sizes)
+        LedgerCheckpoints(target, rng).build(renewed)
         ledger = Ledger(self._place, cluster_id, real_timing(rng))
         if (ledger.state.number, ledger.state.topics) != (renewed.number, renewed.topics):
             raise CorruptLedgerError(names.LEDGER, "the store does not return what was written")
@@ -192,11 +201,34 @@ class Recovery:
         replace_cluster(self._place, cluster_id, f"recovered from {self._cluster_id}")
         return cluster_id
 
-    def _copy(self, cluster_id: str, on_progress: Callable[[int, int], object]) -> None:
+    def _is_named(self) -> bool:
+        with contextlib.suppress(CorruptLedgerError):
+            return read_cluster(self._place) is not None
+        return False
+
+    def _new_cluster(self) -> tuple[str, dict[str, int]]:
+        """Return the new cluster's id, and the sizes of the objects that an earlier run has left in its folder."""
+        state = self._state
+        chain = (self._cluster_id, str(state.number), state.entry_id, *sorted(self._names))
+        digest = hashlib.sha256("\n".join(chain).encode())
+        while True:
+            cluster_id = digest.hexdigest()[: names.ID_DIGITS]
+            found = Folder(self._place, f"{cluster_id}/").list("")
+            sizes = {one.name: one.size_in_bytes for one in found}
+            if max(map(names.number_of, sizes), default=NO_ENTRY) <= state.number:
+                return cluster_id, sizes
+            digest.update(b"\n")
+
+    def _copy(
+        self, cluster_id: str, there: Mapping[str, int], on_progress: Callable[[int, int], object]
+    ) -> None:
         wanted = sorted(self._names)
 
         def copied(name: str) -> bool:
-            return self._place.copy(f"{self._cluster_id}/{name}", f"{cluster_id}/{name}")
+            # An object is never changed, and is copied whole or not at all.
+            return there.get(name) == self._remains.sizes[name] or self._place.copy(
+                f"{self._cluster_id}/{name}", f"{cluster_id}/{name}"
+            )
 
         with ThreadPoolExecutor(_AT_ONCE, "kbatch-recover") as pool:
             for done, (name, is_there) in enumerate(
@@ -206,14 +238,18 @@ class Recovery:
                     raise CorruptLedgerError(name, "it was there, and is missing by now")
                 on_progress(done, len(wanted))
 
-    def _bury(self, target: Objects) -> None:
+    def _bury(self, target: Objects, there: Container[str]) -> None:
         """Put a tombstone for each entry of the chain."""
 
         def put(entry: Entry) -> None:
             target.put(names.entry_name(entry.number), encode(entry))
 
         state = self._state
-        entries = (self._remains.tombstone(number, state) for number in range(state.number + 1))
+        entries = (
+            self._remains.tombstone(number, state)
+            for number in range(state.number + 1)
+            if names.entry_name(number) not in there
+        )
         with ThreadPoolExecutor(_AT_ONCE, "kbatch-recover") as pool:
             while some := [*itertools.islice(entries, _TOMBSTONES_AT_ONCE)]:
                 deque(pool.map(put, some), maxlen=0)
@@ -221,7 +257,7 @@ class Recovery:
     def _renewed(self, cluster_id: str) -> LedgerState:
         """Return the state with the new id, and with new ids of topics, which rests on no checkpoint."""
         state = self._state
-        ids = {topic_id: random_topic_id() for topic_id in state.topics}
+        ids = {topic_id: _new_topic_id(cluster_id, topic_id) for topic_id in state.topics}
         extents = {topic_id: TopicExtents() for topic_id in ids.values()}
         for topic_id, changes in self._remains.changes(state):
             extents[ids[topic_id]].changes += changes
@@ -244,6 +280,16 @@ class Recovery:
             checkpoint=NO_CHECKPOINT,
             extents=extents,
         )
+
+
+def _new_topic_id(cluster_id: str, topic_id: str) -> str:
+    """Return the id of a topic in a new cluster: the same one in each run; never with a leading '-'."""
+    found = uuid.UUID(cluster_id)
+    while True:
+        found = uuid.uuid5(found, topic_id)
+        text = id_text(found)
+        if not text.startswith("-"):
+            return text
 
 
 class _Lost:

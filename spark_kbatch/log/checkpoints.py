@@ -61,9 +61,14 @@ class MetaProperties(NamedTuple):
 def random_id() -> str:
     """Return a random UUID as Kafka writes it; never with a leading '-', which its tools take for a flag."""
     while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        text = id_text(uuid.uuid4())
         if not text.startswith("-"):
             return text
+
+
+def id_text(found: uuid.UUID) -> str:
+    """Return a UUID as Kafka writes it."""
+    return base64.urlsafe_b64encode(found.bytes).decode().rstrip("=")
 
 
 # partition.metadata

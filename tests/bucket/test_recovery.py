@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import names
+from spark_kbatch.bucket import names, recovery
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.recovery import Chain, Recovery
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ConfigError, CorruptLedgerError, DataLossError
+from spark_kbatch.errors import ConfigError, CorruptLedgerError, DataLossError, ObjectStoreError
 from tests.support.bucket_jobs import commit_micro_batch
 from tests.support.bucket_objects import a_bucket, kind_of, opened_again, values
 from tests.support.stream_queries import Query
@@ -346,6 +349,108 @@ def test_a_recovery_that_is_interrupted_changes_nothing(
     assert opened_again(cluster).cluster_id == cluster.cluster_id
     assert [*values(opened_again(cluster))] == numbered(3)
     done("recover", url_of(cluster), "--yes")
+    assert [*values(opened_again(cluster))] == numbered(3)
+
+
+class CountedCopies:
+    """Copies of objects, of which the first `most` are let through."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int = 1_000) -> None:
+        self.names: list[str] = []  # that were copied to
+        copy = MemoryObjects.copy
+
+        def counted(objects: MemoryObjects, name: str, to: str) -> bool:
+            if len(self.names) >= most:
+                raise CorruptLedgerError(name, "as the test says")
+            self.names.append(to)
+            return copy(objects, name, to)
+
+        monkeypatch.setattr(MemoryObjects, "copy", counted)
+        monkeypatch.setattr(recovery, "_AT_ONCE", 1)
+
+
+def test_a_recovery_that_was_stopped_goes_on_with_what_it_has_copied(
+    cluster: Cluster, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(cluster, *numbered(8))
+
+    with monkeypatch.context() as context:
+        first = CountedCopies(context, most=5)
+        assert kbatch("recover", url_of(cluster), "--yes").exit_code == 1
+    second = CountedCopies(monkeypatch)
+    done("recover", url_of(cluster), "--yes")
+
+    assert len(first.names) == 5
+    assert len(second.names) == 3
+    assert not {*first.names} & {*second.names}
+    assert [*values(opened_again(cluster))] == numbered(8)
+    send(opened_again(cluster), "new")
+    assert [*values(opened_again(cluster))] == [*numbered(8), "new"]
+
+
+@pytest.mark.parametrize("stopped_at", range(1, 17))
+def test_wherever_a_recovery_is_stopped_a_second_one_ends_it(
+    cluster: Cluster, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch, stopped_at: int
+) -> None:
+    send(cluster, *numbered(3))
+    monkeypatch.setattr(recovery, "_AT_ONCE", 1)
+    requests = itertools.count(1)
+
+    def stopping(method: Callable[..., Any]) -> Callable[..., Any]:
+        def request(*given: Any) -> Any:
+            if next(requests) >= stopped_at:
+                raise ObjectStoreError("put", "x", "as the test says")
+            return method(*given)
+
+        return request
+
+    with monkeypatch.context() as failing:
+        for name in ("copy", "put", "create"):
+            failing.setattr(MemoryObjects, name, stopping(getattr(MemoryObjects, name)))
+        stopped = kbatch("recover", url_of(cluster), "--yes").exit_code == 1
+    assert stopped == (next(requests) > stopped_at)
+    if stopped:
+        assert opened_again(cluster).cluster_id == cluster.cluster_id
+    done("recover", url_of(cluster), "--yes")
+
+    other = opened_again(cluster)
+    assert other.cluster_id != cluster.cluster_id
+    assert [*values(other)] == numbered(3)
+    assert not any(report.damaged for report in other.verify())
+    send(other, "new")
+    assert [*values(opened_again(cluster))] == [*numbered(3), "new"]
+
+
+def test_a_cluster_that_was_recovered_once_is_not_written_to_by_another_recovery(
+    cluster: Cluster, objects: MemoryObjects
+) -> None:
+    send(cluster, *numbered(3))
+    named = objects.get(names.CLUSTER)
+    assert named is not None
+    done("recover", url_of(cluster), "--yes")
+    first = opened_again(cluster)
+    send(first, "new")
+    held = {one.name: objects.get(one.name) for one in objects.list(f"{first.cluster_id}/")}
+
+    objects.put(names.CLUSTER, named)  # as the store's replication may do
+    done("recover", url_of(cluster), "--yes")
+
+    assert opened_again(cluster).cluster_id not in (cluster.cluster_id, first.cluster_id)
+    assert [*values(opened_again(cluster))] == numbered(3)
+    assert {one.name: objects.get(one.name) for one in objects.list(f"{first.cluster_id}/")} == held
+
+
+def test_a_stopped_recovery_of_a_cluster_without_a_name_can_go_on(
+    cluster: Cluster, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(cluster, *numbered(3))
+    objects.delete([names.CLUSTER])
+    with monkeypatch.context() as context:
+        CountedCopies(context, most=1)
+        assert kbatch("recover", url_of(cluster), "--yes").exit_code == 1
+
+    done("recover", url_of(cluster), "--yes")
+
     assert [*values(opened_again(cluster))] == numbered(3)
 
 
