@@ -154,9 +154,18 @@ class BucketRepair:
         """
         topic, _, number = name.rpartition("-")
         if name not in self._state.topic_ids and topic and number.isdecimal():
-            self._state.partition(topic_id_of(self._state, topic), int(number))
-            return [TopicPartition(topic, int(number))]
+            return [self.known(TopicPartition(topic, int(number)))]
         return partitions_of(self._state, name)
+
+    def known(self, topic_partition: TopicPartition) -> TopicPartition:
+        """Return a partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: it does not exist.
+        """
+        topic, partition = topic_partition
+        self._state.partition(topic_id_of(self._state, topic), partition)
+        return topic_partition
 
     def partitions(self, chosen: Iterable[TopicPartition] | None = None) -> Iterator[RepairReport]:
         """Repair partitions, by default all, and yield a report of each; the ledger has to be whole, or repaired.

@@ -42,7 +42,12 @@ from spark_kbatch.bucket.urls import checked, known_at, nothing_at, objects_at
 from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.same_topic import OwnSource
-from spark_kbatch.errors import ConfigError, ObjectStoreError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptLedgerError,
+    ObjectStoreError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
@@ -201,6 +206,27 @@ class BucketStore(OwnSource):
     def check(self, topic_partition: TopicPartition) -> RepairReport:
         """Check all batches of one partition, and return a report of what is wrong."""
         return self._reads.views([topic_partition])[topic_partition].check(topic_partition)
+
+    def repair(
+        self, partitions: Iterable[TopicPartition] | None, *, dry_run: bool
+    ) -> Iterator[RepairReport]:
+        """Repair the ledger, which is logged, and then partitions, by default all; yield a report of each.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+            CorruptLedgerError: an entry is lost that nothing else tells of.
+            UnsupportedLedgerError: writers need a later version.
+        """
+        from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  seldom needed
+
+        mending = BucketRepair(self.address, self._options, dry_run=dry_run)
+        chosen = None if partitions is None else [*map(mending.known, partitions)]
+        ledger = mending.ledger()
+        for sentence in ledger.found:
+            logger.warning("%s: %s", self.address, sentence)
+        if ledger.damaged:
+            raise CorruptLedgerError(names.LEDGER, "; ".join(ledger.damaged))
+        yield from mending.partitions(chosen)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

@@ -745,6 +745,9 @@ class Cluster:
     ) -> Iterator[RepairReport]:
         """Repair logs that cannot be read or written, keeping every valid batch; see `log/repair.py`.
 
+        In a bucket, to which no one writes meanwhile, what its ledger lacks is repaired first, and then
+        batches; see `bucket/mending.py`.
+
         Args:
             partitions: which, as (topic, number); all by default, including those of internal topics
                 and of topics whose file is lost or damaged, which is restored (`lost_topics.py`).
@@ -753,9 +756,14 @@ class Cluster:
         Returns:
             A report for each partition, as it is done; of a log that cannot be repaired it says why.
         """
+        arguments.boolean("dry_run", dry_run)
+        self._ensure_open()
+        mend: Callable[..., Iterator[RepairReport]] | None = getattr(self._store, "repair", None)
+        if mend is not None:
+            chosen = arguments.topic_partitions("partitions", partitions or ())
+            return mend(None if partitions is None else chosen, dry_run=dry_run)
         from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
-        arguments.boolean("dry_run", dry_run)
         folder = self._folder("upkeep")
         if partitions is None:
             return upkeep.repair_all(folder, dry_run=dry_run)

@@ -11,7 +11,7 @@ from spark_kbatch.bucket import names
 from spark_kbatch.bucket.entries import Tombstone, decode
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import MemoryObjects
-from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError
+from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError, UnknownTopicOrPartitionError
 from tests.bucket.test_recovery import done, kbatch, lose, numbered, send, url_of
 from tests.support.bucket_objects import a_bucket, kind_of, opened_again, values
 
@@ -55,7 +55,7 @@ def repaired(cluster: Cluster, *words: str, exit_code: int = 0) -> list[str]:
 
 
 def is_well(cluster: Cluster) -> bool:
-    found = done("repair", url_of(cluster)).splitlines()
+    found = done("repair", url_of(cluster), "--dry-run").splitlines()
     return all(line.partition(": ")[2].startswith("ok, ") for line in found)
 
 
@@ -211,3 +211,38 @@ def test_only_what_was_named_is_repaired(cluster: Cluster, objects: MemoryObject
     )
     assert ledger == {"ledger": "ok", "found": [], "damaged": []}
     assert (one["topic"], one["partition"], one["found"]) == ("events", 0, [])
+
+
+# From Python.
+
+
+def test_a_cluster_that_is_open_is_repaired_and_reads_go_on(
+    cluster: Cluster, objects: MemoryObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(cluster, *numbered(20))
+    Maintenance(url_of(cluster)).run(run_extents=3)
+    damage(objects, cluster, of_kind(objects, "segments")[0])
+    lose(objects, cluster, names.entry_name(7))
+
+    (planned, other) = cluster.repair(dry_run=True)
+    assert (planned.topic_partition, other.found) == (("events", 0), ())
+    assert not is_well(cluster)
+
+    assert [*cluster.repair([("events", 1)])] == [other]
+    assert "a tombstone is put in its place" in caplog.text
+    assert [*cluster.repair()] == [planned, other]
+    assert "written again from where they were before: 20 objects" in planned.found[0]
+    assert [*values(cluster)] == numbered(20)
+    assert is_well(cluster)
+    with pytest.raises(UnknownTopicOrPartitionError, match="not 2"):
+        [*cluster.repair([("events", 2)])]
+
+
+def test_a_ledger_that_cannot_be_repaired_is_an_error_in_python(
+    cluster: Cluster, objects: MemoryObjects
+) -> None:
+    send(cluster, *numbered(3))
+    lose(objects, cluster, names.entry_name(3))
+
+    with pytest.raises(CorruptLedgerError, match="`kbatch recover` begins a cluster"):
+        [*cluster.repair()]
