@@ -1,7 +1,7 @@
 """Maintenance of a cluster in a bucket, a round of it in this order.
 
     retention   start offsets are moved, by one entry
-    merge       small extents become segments, a partition at a time
+    merge       small extents become segments, some partitions at a time
     horizon     is moved, if an entry is old enough
     collect     all that nothing refers to any more is deleted
 
@@ -18,11 +18,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spark_kbatch.bucket.batch_stream import MissingObjectError
-from spark_kbatch.bucket.entries import StartOffsets, StartOffsetsByTopic, TopicDeletion
+from spark_kbatch.bucket.entries import (
+    ReplacedRange,
+    StartOffsets,
+    StartOffsetsByTopic,
+    TopicDeletion,
+)
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector
 from spark_kbatch.bucket.ledger import Timing
-from spark_kbatch.bucket.merging import RUN_EXTENTS, Merger, MergeRun
+from spark_kbatch.bucket.merging import RUN_EXTENTS, Merger, MergeRun, together
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.retention import config_of, retained_from
 from spark_kbatch.bucket.state import LedgerState
@@ -163,23 +168,35 @@ class Maintenance:
         *,
         on_progress: Callable[[Merged, int], object] = lambda _done, _total_bytes: None,
     ) -> Merged:
-        """Merge runs, each by an entry of its own; raises as `run`."""
+        """Merge runs; raises as `run`."""
         merged, wanted = Merged(), [*runs]
         total_bytes = sum(run.size_in_bytes for run in wanted)
-        for run in wanted:
-            try:
-                self._merger.commit(run.topic_id, [self._merger.merge(run)])
-            except (MissingObjectError, RefusedEntryError, UnknownTopicOrPartitionError) as error:
-                logger.info(
-                    "partition %d of topic %s is not merged this time: %s",
-                    run.partition,
-                    run.topic_id,
-                    error,
-                )
-                continue
-            merged = merged.plus(run)
-            on_progress(merged, total_bytes)
+        for some in together(wanted):
+            for run in self._merged_of(some):
+                merged = merged.plus(run)
+                on_progress(merged, total_bytes)
         return merged
+
+    def _merged_of(self, runs: Sequence[MergeRun]) -> list[MergeRun]:
+        """Merge runs of one topic, and return those that are merged; the others are left for the next time."""
+        done = list[tuple[MergeRun, ReplacedRange]]()
+        with self._merger.held(runs) as objects:
+            for run in runs:
+                try:
+                    done.append((run, self._merger.merge(run, objects)))
+                except MissingObjectError as error:
+                    logger.info(
+                        "partition %d of topic %s is not merged this time: %s",
+                        run.partition,
+                        run.topic_id,
+                        error,
+                    )
+        try:
+            self._merger.commit(runs[0].topic_id, [replaced for _, replaced in done])
+        except (RefusedEntryError, UnknownTopicOrPartitionError) as error:
+            logger.info("topic %s is not merged this time: %s", runs[0].topic_id, error)
+            return []
+        return [run for run, _ in done]
 
     def erase(self, topic: str, **progress: Any) -> Merged:
         """Delete a topic, and rewrite what other topics have in the same objects, so that these can go.

@@ -13,21 +13,25 @@ whichever entry is last counts for the offsets that it covers. What was merged s
 horizon has passed it, for readers that have planned before. What a merger has written and not committed is
 garbage as that of a job is.
 
+A job's task leaves its batches of all partitions in one object. So runs of several partitions are merged together, as
+many as have TOGETHER_BYTES: each object is asked for once for them, and one entry says that all are merged.
+
 A segment's extents have at most about EXTENT_BYTES_MAX each: a reader that starts within a segment reads from
 the start of an extent on.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.batch_stream import BatchStream
+from spark_kbatch.bucket.batch_stream import BatchStream, RangeReader, request_threads
 from spark_kbatch.bucket.entries import ReplacedRange, Replacement
 from spark_kbatch.bucket.extents import FINAL_EPOCH, NO_TIME, DataExtent, Stretch
+from spark_kbatch.bucket.gathering import HeldObjects
 from spark_kbatch.bucket.ledger import Ledger, Timing
-from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, with_batch
 from spark_kbatch.bucket.state import LedgerState
@@ -40,7 +44,9 @@ SMALL_BYTES = 4 << 20  # an extent below is worth a merge
 RUN_EXTENTS = 100  # that are merged
 RUN_BYTES = 64 << 20  # fewer are merged if they have so many bytes
 SEGMENT_BYTES = 256 << 20  # of one run at most
+TOGETHER_BYTES = 64 << 20
 _EXTENTS_OF_ENTRY = 2000
+_REQUESTS_AT_ONCE = 16
 
 
 class MergeRun(NamedTuple):
@@ -134,6 +140,19 @@ def runs_in(
         yield MergeRun(topic_id, partition, tuple(run))
 
 
+def together(runs: Iterable[MergeRun]) -> Iterator[list[MergeRun]]:
+    """Yield runs of one topic that are merged together."""
+    some, size = list[MergeRun](), 0
+    for run in runs:
+        if some and (run.topic_id != some[0].topic_id or size + run.size_in_bytes > TOGETHER_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(run)
+        size += run.size_in_bytes
+    if some:
+        yield some
+
+
 class Merger:
     """Merges extents of one cluster. Not thread-safe."""
 
@@ -177,8 +196,21 @@ class Merger:
             found += runs_in(topic_id, partition, extents, objects)
         return found
 
-    def merge(self, run: MergeRun) -> ReplacedRange:
+    @contextlib.contextmanager
+    def held(self, runs: Sequence[MergeRun]) -> Iterator[RangeReader]:
+        """Return the objects of runs that are merged together, of each of which what they need is asked for once."""
+        with request_threads(_REQUESTS_AT_ONCE) as executor:
+            objects = HeldObjects(self._objects, executor)
+            if len(runs) > 1:
+                objects.hold(placed for run in runs for placed in run.extents)
+            yield objects
+
+    def merge(self, run: MergeRun, objects: RangeReader | None = None) -> ReplacedRange:
         """Write a segment, and return what is to be replaced by it.
+
+        Args:
+            run: what to merge.
+            objects: to read it from; by default those of the cluster.
 
         Raises:
             CorruptRecordError: a batch is damaged, or the store does not return what was written.
@@ -190,7 +222,7 @@ class Merger:
         segment = _WrittenSegment(name, run.start_offset)
         upload = self._objects.upload(name)
         try:
-            for piece in segment.pieces(self._objects, run):
+            for piece in segment.pieces(objects or self._objects, run):
                 upload.write(piece)
             upload.finish()
         except KBatchError:
@@ -244,7 +276,7 @@ class _WrittenSegment:
         self.sums = list[int]()
         self._name, self._position, self._offset = name, 0, start_offset
 
-    def pieces(self, objects: Objects, run: MergeRun) -> Iterator[bytearray]:
+    def pieces(self, objects: RangeReader, run: MergeRun) -> Iterator[bytearray]:
         """Yield the bytes of each extent, with all offsets and epochs final.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Maintenance of a bucket as a Spark job, whose tasks merge a partition of a topic each."""
+"""Maintenance of a bucket as a Spark job, whose tasks merge some partitions of a topic each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_kbatch.bucket.maintenance import Maintained, Maintenance, Merged
+from spark_kbatch.bucket.merging import together
 from spark_kbatch.options import arguments
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SCHEMA = "segments bigint, extents bigint, size_in_bytes bigint"
-_PartitionOfTopic = tuple[str, int]  # topic id, partition
+_Task = tuple[str, set[tuple[int, int]]]  # topic id; partition and first offset of each run
 
 
 def maintain(
@@ -29,7 +30,10 @@ def maintain(
     if dry_run:
         return maintenance.run(dry_run=True)
     starts = maintenance.retain()
-    wanted = sorted({(run.topic_id, run.partition) for run in maintenance.runs()})
+    wanted: list[_Task] = [
+        (runs[0].topic_id, {(run.partition, run.start_offset) for run in runs})
+        for runs in together(maintenance.runs())
+    ]
     merged = Merged()
     if wanted:
         tasks = spark.range(0, len(wanted), 1, len(wanted))
@@ -42,16 +46,18 @@ def maintain(
 def _merge(
     url: str,
     options: StoreOptions,
-    wanted: list[_PartitionOfTopic],
+    wanted: list[_Task],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Merge the partitions whose numbers in `wanted` come."""
+    """Merge what is in `wanted` at the numbers that come."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            topic_id, partition = wanted[number]
+            topic_id, starts = wanted[number]
             maintenance = Maintenance(url, options)
-            runs = [one for one in maintenance.runs([topic_id]) if one.partition == partition]
-            merged = maintenance.merge(runs)
+            runs = maintenance.runs([topic_id])
+            merged = maintenance.merge(
+                run for run in runs if (run.partition, run.start_offset) in starts
+            )
             yield pa.RecordBatch.from_pydict(
                 {name: [value] for name, value in merged._asdict().items()}
             )

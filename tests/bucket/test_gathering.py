@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.bucket import gathering
+from spark_kbatch.bucket import gathering, merging
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.consumer import splits
 from spark_kbatch.consumer.topic_reader import TopicReader
@@ -253,3 +253,58 @@ def test_a_topic_that_is_made_again_while_a_task_reads_is_lost_data(cluster: Clu
     cluster.create_topic("events", partitions=PARTITIONS)
     with pytest.raises(DataLossError, match="created again"):
         list(reading)
+
+
+# Merging.
+
+
+def test_a_merge_asks_for_each_object_once_for_all_partitions_and_writes_one_entry(
+    cluster: Cluster, objects: FailingObjects
+) -> None:
+    before = in_python(cluster)
+    objects.taken()
+
+    merged = Maintenance(cluster._store.address).run(run_extents=10).merged
+
+    asked = objects.taken()
+    assert (merged.segments, asked["get data"]) == (PARTITIONS, JOBS)
+    assert asked["create ledger"] == 1
+    assert in_python(cluster) == before
+    assert not any(report.damaged for report in opened_again(cluster).verify())
+
+
+def test_partitions_are_merged_together_as_far_as_they_have_few_bytes(
+    cluster: Cluster, objects: FailingObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = in_python(cluster)
+    runs = Maintenance(cluster._store.address).runs(run_extents=10)
+    monkeypatch.setattr(merging, "TOGETHER_BYTES", sum(run.size_in_bytes for run in runs[:2]))
+    assert next(len(some) for some in merging.together(runs)) == 2
+    objects.taken()
+
+    assert Maintenance(cluster._store.address).merge(runs).segments == PARTITIONS
+
+    assert objects.taken()["get data"] < 4 * JOBS
+    assert in_python(cluster) == before
+
+
+def test_a_partition_whose_records_go_meanwhile_is_merged_with_the_others(cluster: Cluster) -> None:
+    maintenance = Maintenance(cluster._store.address)
+    runs = maintenance.runs(run_extents=10)
+    cluster.delete_records({("events", 2): -1, ("events", 3): 7})
+    before = in_python(cluster)
+
+    maintenance.merge(runs)
+
+    assert in_python(cluster) == before
+    assert not any(report.damaged for report in opened_again(cluster).verify())
+
+
+def test_a_store_that_fails_now_and_then_is_asked_again_by_a_merge(
+    cluster: Cluster, objects: FailingObjects
+) -> None:
+    before = in_python(cluster)
+    objects.failures = 3
+
+    assert Maintenance(cluster._store.address).run(run_extents=10).merged.segments == PARTITIONS
+    assert in_python(cluster) == before
