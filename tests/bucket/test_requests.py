@@ -20,7 +20,11 @@ from spark_kbatch.options.read import parse_read_options, parse_stream_read_opti
 from tests.support.bucket_jobs import begun, rows, staged
 from tests.support.bucket_ledgers import SetTime, a_ledger, a_place, grow
 from tests.support.bucket_objects import AllCounted, a_bucket, a_url
-from tests.support.request_costs import requests_of_reader, requests_of_writer
+from tests.support.request_costs import (
+    requests_of_maintenance,
+    requests_of_reader,
+    requests_of_writer,
+)
 
 COLD_OPEN_MAX = 24
 
@@ -169,6 +173,7 @@ def test_a_day_of_streams_costs_what_it_is_meant_to() -> None:
     assert writer.gets <= 5
     assert writer.dollars_a_day(10) <= 0.43
     assert requests_of_reader(1, 600).dollars_a_day(600) <= 0.05
+    assert requests_of_maintenance(8, 10).dollars_a_day(10) <= 0.09
 
 
 # How much memory.

@@ -19,6 +19,7 @@ from unittest.mock import patch
 from spark_kbatch.bucket import job, ledger, shared_ledger
 from spark_kbatch.bucket.ledger import CHECKPOINT_EVERY
 from spark_kbatch.bucket.ledger_cache import LedgerCache
+from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.urls import place_in_memory
 from spark_kbatch.opening import readers
 from spark_kbatch.options.read import parse_stream_read_options
@@ -32,6 +33,8 @@ TASKS = (1, 8)
 _DAY_S = 86_400
 _ASKED_EVERY_MS = 100  # by Spark, at least, while there is nothing to read
 _READ = 3  # micro-batches of a reader that are counted
+_MERGED = 128  # micro-batches
+_MAINTAINED_EVERY_S = 600
 
 
 class Requests(NamedTuple):
@@ -120,6 +123,32 @@ def requests_of_reader(tasks: int, interval_s: int) -> Requests:
         return _average(asked, _READ)
 
 
+def requests_of_maintenance(tasks: int, interval_s: int) -> Requests:
+    """Return what maintenance costs for each micro-batch of a query that writes.
+
+    Args:
+        tasks: of the query.
+        interval_s: from one micro-batch to the next.
+    """
+    merging, a_round = _maintenance(tasks)
+    rounds = interval_s / _MAINTAINED_EVERY_S
+    # Later each entry becomes a tombstone.
+    return Requests(1 + merging.puts + rounds * a_round.puts, merging.gets + rounds * a_round.gets)
+
+
+@functools.cache
+def _maintenance(tasks: int) -> tuple[Requests, Requests]:
+    """Return what it costs to merge a micro-batch, and a round in which nothing is to be done."""
+    with _stream() as stream:
+        for _ in range(_MERGED):
+            stream.write(tasks, 10)
+        stream.objects.taken()
+        assert Maintenance(stream.url).run().merged.extents == _MERGED * tasks
+        merging = _average(stream.objects.taken(), _MERGED)
+        assert not Maintenance(stream.url).run().merged.extents
+        return merging, _average(stream.objects.taken(), 1)
+
+
 def _average(asked: Mapping[str, int], count: int) -> Requests:
     gets = sum(number for what, number in asked.items() if what.startswith("get"))
     return Requests((sum(asked.values()) - gets) / count, gets / count)
@@ -131,18 +160,15 @@ def costs_markdown() -> str:
         f"By the prices of S3 Standard in us-east-1, looked up in {PRICES_OF}: {PUT_DOLLARS} dollars for 1,000 puts, creates and "
         f"lists, {GET_DOLLARS} for 1,000 gets. What is stored, and what leaves the region, costs more.",
         "",
-        "| a micro-batch each | of a query that writes, with | requests | dollars a day | of a query that reads this | dollars a day |",
-        "|---|---|---|---|---|---|",
+        "| a micro-batch each | of a query that writes, with | requests | dollars a day | of a query that reads this | dollars a day | of maintenance every 10 minutes | dollars a day |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, interval_s in INTERVALS_S.items():
         for tasks in TASKS:
-            writer, reader = (
-                requests_of_writer(tasks, interval_s),
-                requests_of_reader(tasks, interval_s),
-            )
             shown = f"{tasks} task{'s' * (tasks > 1)}"
             cells = [name, shown]
-            for one in (writer, reader):
+            for asked in (requests_of_writer, requests_of_reader, requests_of_maintenance):
+                one = asked(tasks, interval_s)
                 cells += [_shown(one), f"{one.dollars_a_day(interval_s):.3f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
