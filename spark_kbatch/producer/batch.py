@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,8 +62,8 @@ class ProduceResult:
     """The outcome of one batch, shared by the futures of its records."""
 
     __slots__ = (
-        "_listeners", "_pending", "_process_id", "_was_released", "base_offset", "children", "error",
-        "log_append_time", "topic_partition",
+        "_listeners", "_pending", "_process_id", "_was_released", "awaiting", "base_offset", "children",
+        "error", "log_append_time", "topic_partition",
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition) -> None:
@@ -80,6 +80,7 @@ class ProduceResult:
         self._process_id = os.getpid()
         self._was_released = False  # the lock cannot tell: a thread that waited has it for a moment
         self._listeners: list[Callable[[], object]] = []  # each is popped, and called, once
+        self.awaiting: dict[object, Any] | None = None  # by event loop; see `futures`
 
     def set(self, base_offset: int, log_append_time: int, error: Exception | None) -> None:
         """Set the outcome, for callbacks; `release` then lets waiting threads continue."""

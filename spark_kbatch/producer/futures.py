@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,9 @@ from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options import arguments
 from spark_kbatch.producer.batch import ProduceResult
 from spark_kbatch.record.columns import Array, bytes_array, number_array
+
+if TYPE_CHECKING:
+    import asyncio
 
 METADATA_SCHEMA = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
@@ -55,7 +59,10 @@ class _SentFuture(Future[_Result]):
     def __await__(self) -> Generator[Any, None, _Result]:
         import asyncio  # noqa: PLC0415  few use it
 
-        return asyncio.wrap_future(self).__await__()
+        loop = asyncio.get_running_loop()
+        while (pending := self._pending()) is not None:
+            yield from _awaiting(pending, loop).future()
+        return self.result(0)
 
     def __reduce__(self) -> NoReturn:
         raise NotPicklableError(type(self).__name__, "wait for its result, and pass that on")
@@ -100,6 +107,44 @@ class _SentFuture(Future[_Result]):
             self.set_exception(error)
         else:
             self.set_result(self.result(0))
+
+
+class _Awaiting:
+    """The tasks of one event loop that await a batch: one call from the sender's thread wakes all of them."""
+
+    __slots__ = ("_loop", "_tasks")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tasks: list[asyncio.Future[None]] = []  # changed in the loop's thread alone
+
+    def future(self) -> asyncio.Future[None]:
+        """Return a future of the loop that is done when the batch has ended; cancelling it ends no other one."""
+        # The batch may end meanwhile: `_wake` is called later, in this thread.
+        found: asyncio.Future[None] = self._loop.create_future()
+        self._tasks.append(found)
+        return found
+
+    def ended(self) -> None:
+        """Wake all; called in any thread."""
+        with suppress(RuntimeError):  # the loop is closed: no one waits any more
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        for task in self._tasks:
+            if not task.done():
+                task.set_result(None)
+
+
+def _awaiting(batch: ProduceResult, loop: asyncio.AbstractEventLoop) -> _Awaiting:
+    """Return who awaits a batch in a loop."""
+    if batch.awaiting is None:
+        batch.awaiting = {}  # of two that threads make at the same time one is lost: its tasks are woken by themselves
+    found: _Awaiting | None = batch.awaiting.get(loop)
+    if found is None:
+        found = batch.awaiting[loop] = _Awaiting(loop)
+        batch.add_listener(found.ended)
+    return found
 
 
 class RecordFuture(_SentFuture[RecordMetadata]):

@@ -7,6 +7,7 @@ import concurrent.futures
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +75,95 @@ def test_a_record_is_sent_though_nobody_waits_for_it_any_more(lingering: Produce
     assert (future.running(), future.cancelled()) == (True, False)
     lingering.flush()
     assert future.result(0).offset == 0
+
+
+def test_one_call_wakes_all_tasks_that_await_records_of_a_batch(
+    lingering: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        tasks = [asyncio.create_task(one_record(lingering)) for _ in range(50)]
+        await asyncio.sleep(0)
+        wake = loop.call_soon_threadsafe
+
+        def counted(*given: Any) -> asyncio.Handle:
+            calls.append(given)
+            return wake(*given)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        thread = threading.Thread(target=lingering.flush)
+        thread.start()
+        found = await asyncio.wait_for(asyncio.gather(*tasks), SOON_S)
+        thread.join()
+        return found
+
+    assert asyncio.run(main()) == list(range(50))
+    assert len(calls) == 1
+
+
+async def one_record(producer: Producer) -> int:
+    return (await producer.send("events", "v")).offset
+
+
+def test_a_task_that_is_cancelled_takes_no_other_one_with_it(lingering: Producer) -> None:
+    async def main() -> list[int]:
+        tasks = [asyncio.create_task(one_record(lingering)) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.to_thread(lingering.flush)
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+        return [await asyncio.wait_for(tasks[at], SOON_S) for at in (0, 2)]
+
+    assert asyncio.run(main()) == [0, 2]
+
+
+def test_a_loop_may_be_closed_before_its_records_are_written(lingering: Producer) -> None:
+    futures = [lingering.send("events", "v") for _ in range(2)]
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(futures[0], 0.01)
+
+    asyncio.run(give_up())
+    lingering.flush()
+    assert futures[1].result(SOON_S).offset == 1
+
+
+def test_several_loops_await_the_same_record(lingering: Producer) -> None:
+    future = lingering.send("events", "v")
+    found: list[int] = []
+
+    async def wait() -> None:
+        found.append((await asyncio.wait_for(future, SOON_S)).offset)
+
+    threads = [threading.Thread(target=asyncio.run, args=(wait(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    lingering.flush()
+    for thread in threads:
+        thread.join()
+    assert found == [0] * 4
+
+
+def test_a_record_of_a_split_batch_is_awaited_until_its_part_has_ended() -> None:
+    whole, part = ProduceResult(EVENTS), ProduceResult(EVENTS)
+    future = RecordFuture(whole, 0, 0)
+
+    async def main() -> int:
+        task = asyncio.create_task(asyncio.wait_for(future, SOON_S))
+        await asyncio.sleep(0)
+        whole.children = [(0, part)]
+        whole.release()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        part.set(7, -1, None)
+        part.release()
+        return (await task).offset
+
+    assert asyncio.run(main()) == 7
 
 
 def test_futures_are_waited_for_together(lingering: Producer) -> None:
