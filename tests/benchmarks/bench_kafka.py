@@ -6,7 +6,7 @@ rows of Spark with its workers, and of the broker. Spark does not tell a Python 
 a query needs, so rows are also read with key and value named by `schema`. Ceiling of that: a source that
 yields as many ready-made batches. Peers: `format("kafka")`; confluent-kafka's
 `consume`, whose messages are put into Arrow arrays, since that is what the other two return; kafkarrow;
-kafka-python for records sent one by one.
+kafka-python for records sent one by one; aiokafka for those that are awaited.
 
 A micro-batch of 100 rows, from topic to topic, is compared with the same on an embedded log: the ratio of
 the two median times.
@@ -16,12 +16,13 @@ the two median times.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -29,6 +30,7 @@ import kafkarrow
 import psutil
 import pyarrow as pa
 import pytest
+from aiokafka import AIOKafkaProducer
 from kafka import KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
@@ -47,6 +49,7 @@ NAMED = "kbatch, columns named"
 READY = "ready-made rows"
 CONFLUENT, KAFKARROW = 10.0, 1.0
 PYTHON, SEND = "kafka-python, to a broker", 2.0
+AWAITED = 3.0  # times aiokafka
 MICRO_BATCH = 1.2  # times an embedded log
 MICRO_BATCHES, MICRO_BATCH_ROWS = 40, 100
 
@@ -365,4 +368,45 @@ def bench_records_one_by_one(broker: Broker, memory_path: Path, targets: Targets
         "Plain Python, send() record by record, 100-byte values",
         "M records/s",
         {("kbatch, into a log", PYTHON): SEND, ("kbatch, to a broker", PYTHON): SEND},
+    )
+
+
+def bench_records_that_are_awaited(broker: Broker, targets: Targets) -> None:
+    """A thousand tasks of one event loop, each of which sends a record once the one before is written."""
+    count, tasks, key, value = 50_000, 1000, b"k" * 16, b"v" * 100
+    broker.create_topic("awaited")
+
+    async def in_tasks(send: Callable[[], Awaitable[object]]) -> None:
+        async def task() -> None:
+            for _ in range(count // tasks):
+                await send()
+
+        await asyncio.gather(*(task() for _ in range(tasks)))
+
+    def kbatch() -> None:
+        with (
+            spark_kbatch.connect(broker.address) as remote,
+            remote.producer(linger_ms=1) as producer,
+        ):
+            asyncio.run(in_tasks(lambda: producer.send("awaited", value, key)))
+
+    async def in_aiokafka() -> None:
+        async with AIOKafkaProducer(
+            bootstrap_servers=broker.address, linger_ms=1, acks="all", enable_idempotence=True
+        ) as producer:
+            await in_tasks(lambda: producer.send_and_wait("awaited", value, key))
+
+    millions = count / MILLION
+    rates = interleave(
+        {
+            "kbatch": Candidate(kbatch, millions),
+            "aiokafka": Candidate(lambda: asyncio.run(in_aiokafka()), millions),
+        },
+        rounds=7,
+    )
+    targets.rates(
+        rates,
+        "Plain Python, await send() in 1,000 tasks, 100-byte values",
+        "M records/s",
+        {("kbatch", "aiokafka"): AWAITED},
     )
