@@ -202,7 +202,7 @@ class TopicConfig:
             return sent_codec
         return CODECS.get(self.compression_type, 0)
 
-    @property
+    @functools.cached_property
     def limits_times(self) -> bool:
         """Whether the topic limits records' timestamps, so that `ensure_time_accepted` may refuse one."""
         limits = (self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)
@@ -227,6 +227,8 @@ class TopicConfig:
             InvalidTimestampError: the time passes a limit; names the option.
         Source: LogValidator.validateTimestamp.
         """
+        if not self.limits_times:
+            return
         earliest, latest = self.accepted_times(now_ms)
         if earliest <= timestamp_ms <= latest or timestamp_ms == -1:
             return

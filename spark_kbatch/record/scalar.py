@@ -55,15 +55,26 @@ def encode_record(
     headers: Sequence[Header] = (),
 ) -> bytes:
     """Encode one V2 record, starting with its length."""
-    parts = [b"\0", varint(wrapped(timestamp_delta)), varint(offset_delta)]
-    for part in (key, value):
-        parts += (_NULL,) if part is None else (varint(len(part)), part)
-    parts.append(varint(len(headers)))
-    for name, content in headers:
-        parts += (varint(len(name)), name)
-        parts += (_NULL,) if content is None else (varint(len(content)), content)
-    body = b"".join(parts)
+    fields = (
+        b"\0",
+        varint(wrapped(timestamp_delta)),
+        varint(offset_delta),
+        _NULL if key is None else varint(len(key)),
+        key or b"",
+        _NULL if value is None else varint(len(value)),
+        value or b"",
+        _encoded(headers) if headers else b"\0",
+    )
+    body = b"".join(fields)
     return varint(len(body)) + body
+
+
+def _encoded(headers: Sequence[Header]) -> bytes:
+    parts = [varint(len(headers))]
+    for name, content in headers:
+        parts += varint(len(name)), name, _NULL if content is None else varint(len(content))
+        parts.append(content or b"")
+    return b"".join(parts)
 
 
 def decode(data: Buffer, position: int, header: BatchHeader) -> list[PlainRecord]:
