@@ -20,7 +20,6 @@ import asyncio
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -39,6 +38,7 @@ import spark_kbatch
 from spark_kbatch.consumer.reading import PIECE_BYTES
 from tests.support.interleaved import Candidate, interleave
 from tests.support.kafka import POM, Broker, Kafka, WarmKafka, class_path
+from tests.support.memory_folder import memory_folder
 from tests.support.spark_sources import BareSource
 from tests.support.speeds import WITH_BROKER, store_speeds
 from tests.support.targets import Targets
@@ -76,10 +76,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def broker(kafka: Kafka) -> Iterator[Broker]:
     """A broker whose logs are in memory where the system has a file system there."""
-    memory = Path("/dev/shm")
     with (
-        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,
-        Broker(WarmKafka.of(kafka), Path(folder), log_segment_delete_delay_ms=100) as found,
+        memory_folder() as folder,
+        Broker(WarmKafka.of(kafka), folder, log_segment_delete_delay_ms=100) as found,
     ):
         yield found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.kafka_fixtures import kafka
+from tests.support.memory_folder import memory_folder
 from tests.support.targets import Targets
 
 __all__ = ["kafka"]
@@ -37,9 +37,8 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
     """A folder in memory where the system has one, so that no disk is measured."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        yield Path(folder)
+    with memory_folder() as folder:
+        yield folder
 
 
 @pytest.fixture

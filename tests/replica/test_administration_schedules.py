@@ -296,10 +296,10 @@ class Changes(Schedule):
         return f"{self.count}".encode()
 
 
-def test_a_few_schedules_of_changing_topics_lose_nothing(tmp_path: Path) -> None:
-    run_schedules(Changes, tmp_path, steps=STEPS, default=QUICK)
+def test_a_few_schedules_of_changing_topics_lose_nothing() -> None:
+    run_schedules(Changes, steps=STEPS, default=QUICK)
 
 
 @pytest.mark.slow
-def test_many_schedules_of_changing_topics_lose_nothing(tmp_path: Path) -> None:
-    run_schedules(Changes, tmp_path, steps=STEPS, default=MANY)
+def test_many_schedules_of_changing_topics_lose_nothing() -> None:
+    run_schedules(Changes, steps=STEPS, default=MANY)

@@ -576,20 +576,20 @@ class PowerLosses(Mounts):
             super().run(count)
 
 
-def test_a_few_schedules_lose_nothing(tmp_path: Path) -> None:
-    run_schedules(Appends, tmp_path, steps=STEPS, default=QUICK)
+def test_a_few_schedules_lose_nothing() -> None:
+    run_schedules(Appends, steps=STEPS, default=QUICK)
 
 
-def test_what_is_deleted_in_a_few_schedules_stays_deleted(tmp_path: Path) -> None:
-    run_schedules(Deletions, tmp_path, steps=STEPS, default=QUICK)
+def test_what_is_deleted_in_a_few_schedules_stays_deleted() -> None:
+    run_schedules(Deletions, steps=STEPS, default=QUICK)
 
 
-def test_a_few_schedules_of_power_losses_lose_nothing(tmp_path: Path) -> None:
-    run_schedules(PowerLosses, tmp_path, steps=STEPS, default=QUICK)
+def test_a_few_schedules_of_power_losses_lose_nothing() -> None:
+    run_schedules(PowerLosses, steps=STEPS, default=QUICK)
 
 
-def test_a_few_schedules_of_mounts_lose_nothing(tmp_path: Path) -> None:
-    run_schedules(Mounts, tmp_path, steps=STEPS, default=QUICK)
+def test_a_few_schedules_of_mounts_lose_nothing() -> None:
+    run_schedules(Mounts, steps=STEPS, default=QUICK)
 
 
 @pytest.mark.parametrize("seed", [311, 1548, 2385, 3083, 3391, 4298])
@@ -603,5 +603,5 @@ def test_a_follower_comes_back_after_a_deletion_within_the_leaders_batch(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Appends, Deletions, Mounts, PowerLosses])
-def test_many_schedules_lose_nothing(tmp_path: Path, kind: type[Appends]) -> None:
-    run_schedules(kind, tmp_path, steps=STEPS, default=MANY)
+def test_many_schedules_lose_nothing(kind: type[Appends]) -> None:
+    run_schedules(kind, steps=STEPS, default=MANY)

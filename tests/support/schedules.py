@@ -33,6 +33,7 @@ from tests.support.failing_disks import (
     partition,
     with_clock,
 )
+from tests.support.memory_folder import memory_folder
 
 FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
 
@@ -144,12 +145,10 @@ def ensure_all_or_nothing(
     assert {*counts} <= allowed, f"{key!r}: {outcome}; partitions have {[*counts]} records"
 
 
-def run_schedules(
-    make: Callable[[Path, int], Schedule], folder: Path, *, steps: int, default: int
-) -> None:
+def run_schedules(make: Callable[[Path, int], Schedule], *, steps: int, default: int) -> None:
     """Run as many schedules as the environment says, by default `default`, each of `steps` steps."""
     count = int(os.environ.get("KBATCH_SCHEDULES", default))
-    with _logged(count <= _LOGGED_MAX):
+    with _logged(count <= _LOGGED_MAX), memory_folder() as folder:
         for seed in range(FIRST, FIRST + count):
             schedule = make(folder / str(seed), seed)
             try:
