@@ -162,6 +162,10 @@ class Maintenance:
             for run in self._merger.runs(topic_id, run_extents=run_extents)
         ]
 
+    def shares(self) -> list[list[MergeRun]]:
+        """Return what is worth a merge, by what is merged together: work for one process each."""
+        return [*together(self.runs())]
+
     def merge(
         self,
         runs: Iterable[MergeRun],

@@ -202,7 +202,7 @@ class TopicConfig:
             return sent_codec
         return CODECS.get(self.compression_type, 0)
 
-    @functools.cached_property
+    @property
     def limits_times(self) -> bool:
         """Whether the topic limits records' timestamps, so that `ensure_time_accepted` may refuse one."""
         limits = (self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)

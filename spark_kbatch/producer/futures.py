@@ -134,6 +134,7 @@ class _Awaiting:
         for task in self._tasks:
             if not task.done():
                 task.set_result(None)
+        self._tasks.clear()
 
 
 def _awaiting(batch: ProduceResult, loop: asyncio.AbstractEventLoop) -> _Awaiting:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_kbatch.bucket.maintenance import Maintained, Maintenance, Merged
-from spark_kbatch.bucket.merging import together
 from spark_kbatch.options import arguments
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 
@@ -32,7 +31,7 @@ def maintain(
     starts = maintenance.retain()
     wanted: list[_Task] = [
         (runs[0].topic_id, {(run.partition, run.start_offset) for run in runs})
-        for runs in together(maintenance.runs())
+        for runs in maintenance.shares()
     ]
     merged = Merged()
     if wanted:
