@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -230,3 +231,13 @@ class ConsumerGroup(NamedTuple):
     def lag(self) -> int:
         """Number of records that the group has not read, in partitions with committed offsets."""
         return sum(one.lag for one in self.offsets.values() if one.lag is not None)
+
+
+def text_of_uuid(value: bytes) -> str:
+    """Return a topic id's 16 bytes as text, in the base64url form that Kafka's tools print."""
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+
+def bytes_of_uuid(text: str) -> bytes:
+    """Return the 16 bytes of a topic id that `text_of_uuid` has made."""
+    return base64.urlsafe_b64decode(text + "==")

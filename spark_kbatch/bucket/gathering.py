@@ -38,7 +38,7 @@ _EXTENTS_OF_OBJECT_MIN = 4
 _OBJECTS_OF_TASK_MIN = 64
 _SAMPLES = 16  # commits
 _RANKS_AT_ONCE = 64
-_REQUESTS_AT_ONCE = 16
+REQUESTS_AT_ONCE = 16
 _WASTE_MAX = 2  # bytes that are read of an object for each that is wanted
 
 K = TypeVar("K")
@@ -225,7 +225,7 @@ def gathered(reads: BucketReads, wanted: Mapping[OffsetRange, str]) -> Iterator[
             found = []
         changes[one] = within(found, one.start, one.end)
     starts = {one: one.start for one in changes}
-    with request_threads(_REQUESTS_AT_ONCE) as executor:
+    with request_threads(REQUESTS_AT_ONCE) as executor:
         objects = HeldObjects(reads.objects, executor)
         for chunk, held in _held_ahead(_chunks(reads.placements, changes, executor), objects):
             for one, found in chunk.changes.items():
@@ -265,7 +265,8 @@ def _chunks(
         for change, rank in zip(changes[one], ranked, strict=True):
             by_rank.setdefault(rank, {}).setdefault(one, []).append(change)
     left = iter(sorted(by_rank))
-    chunk, size = _Chunk({}, [], is_large=False), 0
+    chunk: _Chunk | None = None
+    size = 0
     while some := list(itertools.islice(left, _RANKS_AT_ONCE)):
         loaded = [one for rank in some for few in by_rank[rank].values() for one in few]
         placements.load_indexes(loaded, executor)
@@ -280,15 +281,14 @@ def _chunks(
             added = sum(one.extent.size_in_bytes for one in placed)
             is_large = added > SMALL_BYTES * len(placed) or added > HELD_BYTES
             is_full = not is_large and size + added > HELD_BYTES
-            if chunk.changes and (is_full or is_large != chunk.is_large):
-                yield chunk
+            if chunk is None or is_full or is_large != chunk.is_large:
+                if chunk is not None:
+                    yield chunk
                 chunk, size = _Chunk({}, [], is_large), 0
-            elif not chunk.changes:
-                chunk = chunk._replace(is_large=is_large)
             for one, found in few.items():
                 chunk.changes.setdefault(one, []).extend(found)
             if not is_large:
                 chunk.extents.extend(placed)
                 size += added
-    if chunk.changes:
+    if chunk is not None:
         yield chunk

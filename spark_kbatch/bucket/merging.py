@@ -30,7 +30,7 @@ from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream, RangeReader, request_threads
 from spark_kbatch.bucket.entries import ReplacedRange, Replacement
 from spark_kbatch.bucket.extents import FINAL_EPOCH, NO_TIME, DataExtent, Stretch
-from spark_kbatch.bucket.gathering import HeldObjects
+from spark_kbatch.bucket.gathering import REQUESTS_AT_ONCE, HeldObjects
 from spark_kbatch.bucket.ledger import Ledger, Timing
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, with_batch
@@ -46,7 +46,6 @@ RUN_BYTES = 64 << 20  # fewer are merged if they have so many bytes
 SEGMENT_BYTES = 256 << 20  # of one run at most
 TOGETHER_BYTES = 64 << 20
 _EXTENTS_OF_ENTRY = 2000
-_REQUESTS_AT_ONCE = 16
 
 
 class MergeRun(NamedTuple):
@@ -199,7 +198,7 @@ class Merger:
     @contextlib.contextmanager
     def held(self, runs: Sequence[MergeRun]) -> Iterator[RangeReader]:
         """Return the objects of runs that are merged together, of each of which what they need is asked for once."""
-        with request_threads(_REQUESTS_AT_ONCE) as executor:
+        with request_threads(REQUESTS_AT_ONCE) as executor:
             objects = HeldObjects(self._objects, executor)
             if len(runs) > 1:
                 objects.hold(placed for run in runs for placed in run.extents)

@@ -43,6 +43,18 @@ def read_cluster(place: Objects) -> ClusterObject | None:
     return None if data is None else _parsed(data)
 
 
+def readable_cluster(place: Objects) -> ClusterObject | None:
+    """Return which cluster lies at a place; None if none does, or the object is damaged.
+
+    Raises:
+        UnsupportedLedgerError: a later version has written it.
+    """
+    try:
+        return read_cluster(place)
+    except CorruptLedgerError:
+        return None
+
+
 def cluster_id_at(url: str, place: Objects) -> str | None:
     """Return the id of the cluster at a place, also where the object that names it is missing or damaged.
 
@@ -50,10 +62,7 @@ def cluster_id_at(url: str, place: Objects) -> str | None:
         ConfigError: there are folders of several clusters, and nothing tells which one it is.
         UnsupportedLedgerError: a later version has written the object.
     """
-    try:
-        found = read_cluster(place)
-    except CorruptLedgerError:
-        found = None
+    found = readable_cluster(place)
     if found is not None:
         return found.cluster_id
     folders = {one.name.partition("/")[0] for one in place.list("")}

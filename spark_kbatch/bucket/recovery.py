@@ -12,9 +12,9 @@ newest one that can be told, and of which every object is there.
 
 Until the last step nothing has changed, and nothing is ever deleted: what was there stays below the old id.
 
-A run that was stopped goes on where it was: the new id, and those of topics, are told by the chain, so a second run
-finds what the first one has copied. Only a folder in which nothing comes after the chain is gone on with: another one
-was finished once, and may have been written to.
+A run that was stopped goes on where it was: the new id, and those of topics, follow from the chain, so a second run finds
+what the first one has copied. A folder in which anything comes after the chain is left alone: it was finished once, and
+may have been written to.
 
 Topics get new ids. So a stream's checkpoint, a group or a mirror that has read what is lost, and would find other
 records at the same offsets, stops instead. A mirror into the cluster goes on from the progress that the state has,
@@ -23,7 +23,6 @@ and copies again what is lost. Numbers of entries go on, as objects are named by
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -53,12 +52,11 @@ from spark_kbatch.bucket.entries import (
 from spark_kbatch.bucket.happenings import EntryWords
 from spark_kbatch.bucket.ledger import Ledger, real_timing
 from spark_kbatch.bucket.objects import Folder, Objects
-from spark_kbatch.bucket.place import read_cluster, replace_cluster
+from spark_kbatch.bucket.place import readable_cluster, replace_cluster
 from spark_kbatch.bucket.remains import remains_at
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState, TopicExtents
 from spark_kbatch.errors import ConfigError, CorruptLedgerError
-from spark_kbatch.log.checkpoints import id_text
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, text_of_uuid
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _AT_ONCE = 16
@@ -185,7 +183,7 @@ class Recovery:
             ObjectStoreError, ObjectAccessDeniedError: the store fails; all is as it was.
         """
         rng = random.Random()
-        if not self._is_named():
+        if readable_cluster(self._place) is None:
             # Else a run that is stopped leaves two folders, and nothing tells which one is meant.
             replace_cluster(self._place, self._cluster_id, "found")
         cluster_id, sizes = self._new_cluster()
@@ -200,11 +198,6 @@ class Recovery:
         ledger.commit(lambda state: Fence(_WRITER, state.fences.get(_WRITER, 0) + 1), by=_WRITER)
         replace_cluster(self._place, cluster_id, f"recovered from {self._cluster_id}")
         return cluster_id
-
-    def _is_named(self) -> bool:
-        with contextlib.suppress(CorruptLedgerError):
-            return read_cluster(self._place) is not None
-        return False
 
     def _new_cluster(self) -> tuple[str, dict[str, int]]:
         """Return the new cluster's id, and the sizes of the objects that an earlier run has left in its folder."""
@@ -287,7 +280,7 @@ def _new_topic_id(cluster_id: str, topic_id: str) -> str:
     found = uuid.UUID(cluster_id)
     while True:
         found = uuid.uuid5(found, topic_id)
-        text = id_text(found)
+        text = text_of_uuid(found.bytes)
         if not text.startswith("-"):
             return text
 

@@ -48,12 +48,12 @@ GroupMetadataKey.json, GroupMetadataValue.json; GroupCoordinatorRecordHelpers.ja
 
 from __future__ import annotations
 
-import base64
 import struct
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.model import bytes_of_uuid, text_of_uuid
 from spark_kbatch.record.scalar import read_unsigned_varint, unsigned_varint
 
 STRING_BYTES_MAX = 2**15 - 1
@@ -151,7 +151,7 @@ def pack_offset(value: CommittedOffset) -> bytes:
         )
     tags = b"\0"
     if value.topic_id:
-        tags = bytes((1, _TOPIC_ID_TAG, _UUID_BYTES)) + _uuid(value.topic_id)
+        tags = bytes((1, _TOPIC_ID_TAG, _UUID_BYTES)) + bytes_of_uuid(value.topic_id)
     return b"".join(
         (
             _INT16.pack(_OFFSET),
@@ -209,10 +209,6 @@ def _nullable_string(text: str | None) -> bytes:
     return _INT16.pack(-1) if text is None else _string(text)
 
 
-def _uuid(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "==")
-
-
 # Reading.
 
 
@@ -251,7 +247,7 @@ def unpack_offset(data: bytes) -> CommittedOffset:
     fields.ensure_at_end()
     return CommittedOffset(
         offset, leader_epoch, metadata, commit_timestamp, expire_timestamp,
-        "" if topic_id == _NO_TOPIC_ID else base64.urlsafe_b64encode(topic_id).decode().rstrip("="),
+        "" if topic_id == _NO_TOPIC_ID else text_of_uuid(topic_id),
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from typing import NamedTuple, TypeVar
 
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition
+from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition, text_of_uuid
 
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
@@ -61,14 +61,9 @@ class MetaProperties(NamedTuple):
 def random_id() -> str:
     """Return a random UUID as Kafka writes it; never with a leading '-', which its tools take for a flag."""
     while True:
-        text = id_text(uuid.uuid4())
+        text = text_of_uuid(uuid.uuid4().bytes)
         if not text.startswith("-"):
             return text
-
-
-def id_text(found: uuid.UUID) -> str:
-    """Return a UUID as Kafka writes it."""
-    return base64.urlsafe_b64encode(found.bytes).decode().rstrip("=")
 
 
 # partition.metadata

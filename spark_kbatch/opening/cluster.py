@@ -760,8 +760,9 @@ class Cluster:
         self._ensure_open()
         mend: Callable[..., Iterator[RepairReport]] | None = getattr(self._store, "repair", None)
         if mend is not None:
-            chosen = arguments.topic_partitions("partitions", partitions or ())
-            return mend(None if partitions is None else chosen, dry_run=dry_run)
+            if partitions is not None:
+                partitions = arguments.topic_partitions("partitions", partitions)
+            return mend(partitions, dry_run=dry_run)
         from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
         folder = self._folder("upkeep")

@@ -8,10 +8,10 @@ Source: Kafka clients/.../clients/Metadata.java, MetadataSnapshot.java.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from spark_kbatch.model import text_of_uuid
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
 
@@ -182,11 +182,6 @@ def _topic(body: Any) -> TopicMetadata:
             for one in partitions
         ),
     )
-
-
-def text_of_uuid(value: bytes) -> str:
-    """Return a topic id's 16 bytes as text, in the base64url form that Kafka's tools print."""
-    return base64.urlsafe_b64encode(value).decode().rstrip("=")
 
 
 def _errors_of(body: Any) -> TopicErrors:

@@ -10,7 +10,6 @@ IncrementalAlterConfigsRequest.json, DeleteRecordsRequest.json.
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     TopicAlreadyExistsError,
 )
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, bytes_of_uuid
 from spark_kbatch.options.topic import Topic, ensure_more_partitions
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
@@ -413,4 +412,4 @@ def _timeout_ms(client: Client) -> int:
 
 
 def _uuid_of(topic_id: str) -> uuid.UUID:
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
+    return uuid.UUID(bytes=bytes_of_uuid(topic_id))

@@ -12,7 +12,6 @@ Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.
 
 from __future__ import annotations
 
-import base64
 import logging
 import time
 import uuid
@@ -26,7 +25,7 @@ from spark_kbatch.errors import (
     LockTimeoutError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, bytes_of_uuid
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.pools import Pool
@@ -291,4 +290,4 @@ def _of_cluster(body: Any) -> int:
 
 def uuid_of(topic_id: str) -> uuid.UUID:
     """Convert a topic's id from base64 text to the UUID of Kafka's protocol."""
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
+    return uuid.UUID(bytes=bytes_of_uuid(topic_id))

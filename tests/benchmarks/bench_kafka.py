@@ -17,9 +17,7 @@ the two median times.
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -36,8 +34,9 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 
 import spark_kbatch
 from spark_kbatch.consumer.reading import PIECE_BYTES
+from tests.support.bench_sessions import bench_session
 from tests.support.interleaved import Candidate, interleave
-from tests.support.kafka import POM, Broker, Kafka, WarmKafka, class_path
+from tests.support.kafka import Broker, Kafka, WarmKafka
 from tests.support.memory_folder import memory_folder
 from tests.support.spark_sources import BareSource
 from tests.support.speeds import WITH_BROKER, store_speeds
@@ -57,20 +56,9 @@ MICRO_BATCHES, MICRO_BATCH_ROWS = 40, 100
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with Spark's connector."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    jars = class_path(tmp_path_factory.mktemp("jars"), pom=POM.with_name("spark-pom.xml"))
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", jars.strip().replace(":", ","))
-        .config("spark.driver.memory", "3g")
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    session.dataSource.register(BareSource)
-    yield session
-    session.stop()
+    with bench_session(memory="3g", jars=tmp_path_factory.mktemp("jars")) as session:
+        session.dataSource.register(BareSource)
+        yield session
 
 
 @pytest.fixture(scope="session")

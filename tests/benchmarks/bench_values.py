@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +27,8 @@ import spark_kbatch
 from spark_kbatch.values.avro_decoder import decode
 from spark_kbatch.values.avro_schema import parse
 from tests.support.avro import a_record
+from tests.support.bench_sessions import bench_session
 from tests.support.interleaved import Candidate, interleave
-from tests.support.kafka import POM, class_path
 from tests.support.targets import Targets
 
 MILLION = 1_000_000
@@ -52,16 +50,8 @@ LATER = {**TEN, "fields": [*TEN["fields"], {"name": "more", "type": "int", "defa
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with Spark's own Avro."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    jars = class_path(tmp_path_factory.mktemp("jars"), pom=POM.with_name("spark-pom.xml"))
-    session = (
-        SparkSession.builder.master("local[2]").appName("benchmarks")
-        .config("spark.driver.memory", "4g").config("spark.log.level", "ERROR")
-        .config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-        .config("spark.jars", jars.strip().replace(":", ",")).getOrCreate()
-    )  # fmt: skip
-    yield session
-    session.stop()
+    with bench_session(jars=tmp_path_factory.mktemp("jars")) as session:
+        yield session
 
 
 def columns(count: int) -> dict[str, pa.Array]:

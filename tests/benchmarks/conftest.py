@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.bench_sessions import bench_session
 from tests.support.kafka_fixtures import kafka
 from tests.support.memory_folder import memory_folder
 from tests.support.targets import Targets
@@ -20,18 +19,8 @@ __all__ = ["kafka"]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("benchmarks")
-        .config("spark.driver.memory", "4g")
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    with bench_session() as session:
+        yield session
 
 
 @pytest.fixture

@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.transports import LocalLog
 from spark_kbatch.errors import RequestTimedOutError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.producer.nodes import OneNode
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.store.transport import NEVER_MS
@@ -38,7 +36,7 @@ from tests.support.accumulators import (
     values_of,
 )
 from tests.support.fake_brokers import FakeBrokers
-from tests.support.store import store_of
+from tests.support.store import producer_to, store_of
 
 ALL = [TopicPartition("events", partition) for partition in range(6)]
 
@@ -149,15 +147,7 @@ def producing(tmp_path: Path, **options: Any) -> Iterator[tuple[Producer, FakeBr
     log = LocalLog(store_of(cluster).append_records, flush=False)
     brokers = FakeBrokers(log, ALL, **brokers_of)
     defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
-    producer = Producer(
-        parse_producer_options(defaults | options),
-        brokers,
-        store_of(cluster).topic_to_write,
-        now_ms,
-        new_producer_id=store_of(cluster).new_producer_id,
-        nodes=brokers,
-        seed=1,
-    )
+    producer = producer_to(cluster, brokers, defaults | options, nodes=brokers, seed=1)
     brokers.awaited = lambda node: sum(one.node == node for one in producer._sender._in_flight)
     try:
         yield producer, brokers, cluster

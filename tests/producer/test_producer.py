@@ -41,7 +41,7 @@ from spark_kbatch.producer.producer import Producer
 from tests.support import builders
 from tests.support.accumulators import bytes_in_use
 from tests.support.faulty_transport import Gate, Silent
-from tests.support.store import store_of
+from tests.support.store import producer_to, store_of
 
 PARTITIONS = 4
 SOON = 20  # seconds: what does not end by then hangs
@@ -62,13 +62,7 @@ def values(cluster: spark_kbatch.Cluster, topic: str = "events") -> Counter[byte
 
 
 def gated(cluster: spark_kbatch.Cluster, gate: Gate, **options: Any) -> Producer:
-    return Producer(
-        parse_producer_options(options),
-        gate,
-        store_of(cluster).topic_to_write,
-        now_ms,
-        new_producer_id=store_of(cluster).new_producer_id,
-    )
+    return producer_to(cluster, gate, options)
 
 
 # What goes in comes out.
@@ -300,11 +294,8 @@ def test_a_producer_without_records_takes_no_id(cluster: spark_kbatch.Cluster) -
         taken.append(store_of(cluster).new_producer_id())
         return taken[-1]
 
-    config = parse_producer_options({})
     transport = LocalLog(store_of(cluster).append_records, flush=False)
-    with Producer(
-        config, transport, store_of(cluster).topic_to_write, now_ms, new_producer_id=new_producer_id
-    ) as producer:
+    with producer_to(cluster, transport, {}, new_producer_id=new_producer_id) as producer:
         producer.flush(SOON)
         assert taken == []
         producer.send("events", b"v").result(SOON)

@@ -22,13 +22,12 @@ from spark_kbatch.log.producers.snapshot import snapshot_offsets
 from spark_kbatch.log.state import STATE_FILE
 from spark_kbatch.log.validator import accept
 from spark_kbatch.model import CODECS, AppendOrigin, AppendResult, TopicPartition
-from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record.header import unpack
-from spark_kbatch.store.transport import Answer, SendRequest, Transport
+from spark_kbatch.store.transport import Answer, SendRequest
 from tests.support import builders
-from tests.support.store import store_of
+from tests.support.store import producer_to, store_of
 from tests.support.waiting import until
 
 PLACE = TopicPartition("events", 0)
@@ -54,24 +53,13 @@ class Unreliable:
             raise KafkaStorageError(f"the request is {fate}")
 
 
-def a_producer(cluster: Cluster, transport: Transport, options: dict[str, Any]) -> Producer:
-    return Producer(
-        parse_producer_options(options),
-        transport,
-        store_of(cluster).topic_to_write,
-        now_ms,
-        new_producer_id=store_of(cluster).new_producer_id,
-        takes_runs=True,
-    )
-
-
 @contextmanager
 def producing(
     cluster: Cluster, transport: Unreliable | None = None, **options: Any
 ) -> Iterator[tuple[Producer, Unreliable]]:
     transport = transport or Unreliable(cluster)
     defaults = {"batch_size": 300, "retry_backoff_ms": 1, "retry_backoff_max_ms": 2}
-    with a_producer(cluster, transport, defaults | options) as producer:
+    with producer_to(cluster, transport, defaults | options, takes_runs=True) as producer:
         # A first batch, so that the log knows the producer.
         producer.send("events", b"first", partition=0).result(SOON)
         yield producer, transport
@@ -246,7 +234,7 @@ class Unanswered:
 def test_no_batch_is_in_flight_between_two_of_a_run(tmp_path: Path) -> None:
     cluster, transport = builders.a_cluster(tmp_path), Unanswered()
     options = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 2}
-    with a_producer(cluster, transport, options) as producer:
+    with producer_to(cluster, transport, options, takes_runs=True) as producer:
         producer.send("events", b"0", partition=0)
         assert transport.numbers(0) == [0]
         transport.answer(0)

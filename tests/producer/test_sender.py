@@ -53,7 +53,7 @@ from tests.support.faulty_transport import (
     HeldTransport,
     drawn_fates,
 )
-from tests.support.store import store_of
+from tests.support.store import producer_to, store_of
 from tests.support.waiting import until
 
 PARTITIONS = 2
@@ -107,15 +107,9 @@ def producing(
 ) -> Iterator[Producer]:
     """Open a producer; by default each record is a batch."""
     defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
-    producer = Producer(
-        parse_producer_options(defaults | options),
-        transport or a_log(cluster),
-        store_of(cluster).topic_to_write,
-        now_ms,
-        monotonic_ms=clock_ms,
-        new_producer_id=store_of(cluster).new_producer_id,
-        seed=1,
-    )
+    transport = transport or a_log(cluster)
+    options = defaults | options
+    producer = producer_to(cluster, transport, options, monotonic_ms=clock_ms, seed=1)
     try:
         yield producer
     finally:

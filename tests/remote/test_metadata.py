@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from spark_kbatch.remote.metadata import MetadataCache, text_of_uuid
+from spark_kbatch.model import text_of_uuid
+from spark_kbatch.remote.metadata import MetadataCache
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import MetadataResponse

@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-_MEMORY = Path("/dev/shm")
+_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 32 << 20
 
 
 @contextlib.contextmanager
-def memory_folder(size: int = 32 << 20) -> Iterator[Path]:
-    """Make a folder in memory where the system has `size` bytes for files there, and else on its disk."""
-    has_room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= size
+def memory_folder() -> Iterator[Path]:
+    """Make a folder in memory where the system has room for files there, and else on its disk."""
+    has_room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES
     with tempfile.TemporaryDirectory(dir=_MEMORY if has_room else None) as folder:
         yield Path(folder)
