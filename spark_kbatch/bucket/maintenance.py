@@ -28,7 +28,7 @@ from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector
 from spark_kbatch.bucket.ledger import Timing
 from spark_kbatch.bucket.merging import RUN_EXTENTS, Merger, MergeRun, together
-from spark_kbatch.bucket.placement import PlacedExtent, Placements
+from spark_kbatch.bucket.placement import Placements
 from spark_kbatch.bucket.retention import config_of, retained_from
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.urls import checked, ledger_at
@@ -39,8 +39,8 @@ from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 logger = logging.getLogger(__name__)
 
-# What a merge is expected to take at first: of each extent a request, and its bytes twice.
-_EXTENT_MS = 10
+# What a merge is expected to take at first: of each object a request, and its bytes twice.
+_OBJECT_MS = 10
 _BYTES_A_MS = 20_000
 
 
@@ -239,7 +239,7 @@ def merge_within(
 ) -> Merged:
     """Merge what can be in a short time, after a commit, which stands whatever happens here.
 
-    A run that would take too long is cut. What fails is logged, and left for the next time.
+    Runs that would take too long are cut. What fails is logged, and left for the next time.
 
     Args:
         url: of the bucket.
@@ -251,31 +251,35 @@ def merge_within(
     try:
         maintenance = Maintenance(url, options)
         slowness = 1.0  # of the store, by what was expected of it
-        for run in maintenance.runs(topic_ids):
+        for share in together(maintenance.runs(topic_ids)):
             began_ms = monotonic_ms()
-            some = within(run, (deadline_ms - began_ms) / slowness)
-            if some is None:
+            some = within(share, (deadline_ms - began_ms) / slowness)
+            if not some:
                 break
-            merged_now = maintenance.merge([some])
-            slowness = max((monotonic_ms() - began_ms) / _expected_ms(some.extents), 0.1)
+            merged_now = maintenance.merge(some)
+            slowness = max((monotonic_ms() - began_ms) / _expected_ms(some), 0.1)
             merged = Merged(*map(sum, zip(merged, merged_now, strict=True)))
     except (KBatchError, RuntimeError) as error:  # the latter where the process ends meanwhile
         logger.info("small objects of %s are left for the next time: %s", url, error)
     return merged
 
 
-def within(run: MergeRun, left_ms: float) -> MergeRun | None:
-    """Return as much of a run as can be merged in a time; None if that is too little to be worth it."""
-    extents = run.extents
-    while _expected_ms(extents) > left_ms:
-        extents = extents[: len(extents) // 2]
-        if len(extents) < RUN_EXTENTS // 2:
-            return None
-    return run._replace(extents=extents)
+def within(runs: Sequence[MergeRun], left_ms: float) -> list[MergeRun]:
+    """Return as much of runs that are merged together as is done in a time; nothing if too little is worth it.
+
+    All of them are cut alike: what a commit left of several partitions lies in the same objects.
+    """
+    some = [*runs]
+    while _expected_ms(some) > left_ms:
+        halves = (run._replace(extents=run.extents[: len(run.extents) // 2]) for run in some)
+        some = [run for run in halves if len(run.extents) >= RUN_EXTENTS // 2]
+    return some
 
 
-def _expected_ms(extents: Sequence[PlacedExtent]) -> float:
-    return sum(_EXTENT_MS + one.extent.size_in_bytes / _BYTES_A_MS for one in extents)
+def _expected_ms(runs: Sequence[MergeRun]) -> float:
+    extents = [one.extent for run in runs for one in run.extents]
+    size = sum(one.size_in_bytes for one in extents)
+    return len({one.name for one in extents}) * _OBJECT_MS + size / _BYTES_A_MS
 
 
 def _still_to_move(state: LedgerState, starts: StartOffsetsByTopic) -> StartOffsets | None:

@@ -18,6 +18,7 @@ Now and then, after as many entries as make a merge worth it, another thread mer
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ from spark_kbatch.bucket.staging import DataObjects, StagedExtents, WriterJob, s
 from spark_kbatch.bucket.state import LedgerState, ProducerHead, RememberedBatch
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
+    ClosedError,
     CommitError,
     KBatchError,
     ObjectStoreError,
@@ -246,7 +248,9 @@ class BucketTransport(OneNode):
                 raise
             # An entry that lands late is found by the next writer of that number, before it writes anything else.
             raise ObjectStoreError("create", "the next entry", error.reason) from None
-        self._begin()
+        # The records are written: nothing from here on may be their error.
+        with contextlib.suppress(ClosedError):
+            self._begin()
         if entry is not None:
             self._maybe_maintain(runs)
 
@@ -260,10 +264,12 @@ class BucketTransport(OneNode):
             return
         written, self._written, self._entries = self._written, set(), 0
         # The process ends after the thread, which no one else waits for.
-        self._maintaining = threading.Thread(
+        maintaining = threading.Thread(
             target=self._maintain, args=(written,), name="kbatch-maintain"
         )
-        self._maintaining.start()
+        with contextlib.suppress(RuntimeError):  # the process is ending
+            maintaining.start()
+            self._maintaining = maintaining
 
 
 def _runs(batches: Sequence[ProduceBatch]) -> Iterator[_RunToWrite]:

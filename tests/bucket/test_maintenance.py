@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -56,7 +57,7 @@ def numbered(count: int, first: int = 0) -> list[str]:
 
 
 def placed(first: int, *, span: int = 10, size: int = 100, epoch: int = 0) -> PlacedExtent:
-    extent = DataExtent("data/x", 0, size, span, span, 1, 2)
+    extent = DataExtent(f"data/{first}", 0, size, span, span, 1, 2)
     return PlacedExtent(extent, first, epoch, first, first + span)
 
 
@@ -267,11 +268,28 @@ def test_a_job_whose_merge_fails_is_committed(cluster: Cluster, objects: AgingOb
 def test_only_what_fits_into_the_time_is_merged() -> None:
     run = MergeRun("t", 0, tuple(placed(10 * at, size=100) for at in range(400)))
 
-    def extents_within(left_ms: float) -> int | None:
-        found = maintaining.within(run, left_ms)
-        return None if found is None else len(found.extents)
+    def extents_within(left_ms: float) -> list[int]:
+        return [len(one.extents) for one in maintaining.within([run, run], left_ms)]
 
-    assert [extents_within(ms) for ms in (10_000, 2100, 600, 100)] == [400, 200, 50, None]
+    assert [extents_within(ms) for ms in (10_000, 2100, 600, 100)] == [[400] * 2, [200] * 2, [50] * 2, []]  # fmt: skip
+
+
+def test_a_job_reads_each_object_that_it_merges_once_for_all_partitions(
+    objects: AgingObjects,
+) -> None:
+    with a_bucket(objects, "events", partitions=3) as cluster:
+        rows = {"value": ["a", "b", "c"], "partition": [0, 1, 2]}
+        with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
+            for _ in range(100):
+                producer.send_arrow("events", rows).result()
+        objects.taken()
+
+        commit_batch(str(cluster._store.address), [["a"]], maintain_ms=60_000)
+
+        assert len(objects.names_of("segments")) == 3
+        assert objects.taken()["get data"] <= 101
+        merged = opened_again(cluster)
+        assert Counter(values(merged, partitions=range(3))) == {"a": 101, "b": 100, "c": 100}
 
 
 # Erasure.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow.compute as pc
 import pytest
@@ -203,6 +203,23 @@ def test_an_unknown_outcome_may_be_retried_where_sequences_tell(cluster: Cluster
         objects.lost = 0
         assert offsets(sent(cluster, (0, numbered(0)))) == {0: 0}
         assert ends(cluster) == [1, 0]
+
+
+def test_a_request_is_written_even_if_all_is_closed_before_it_is_answered() -> None:
+    class Closes(CountingObjects):
+        on_entry: Callable[[], object] = staticmethod(lambda: None)
+
+        def create(self, name: str, data: bytes) -> CreateAnswer:
+            answer = super().create(name, data)
+            self.on_entry()
+            return answer
+
+    objects = Closes()
+    with a_bucket(objects, "events") as cluster:
+        store = cluster._store
+        assert isinstance(store, BucketStore)
+        objects.on_entry = store.ledger.close
+        assert offsets(sent(cluster, (0, numbered(0)))) == {0: 0}
 
 
 # Several requests at once.
