@@ -13,6 +13,8 @@ environment, by the names that the library of the store has for it.
 from __future__ import annotations
 
 import os
+import re
+import threading
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -22,6 +24,7 @@ from spark_kbatch.bucket.ledger_cache import LedgerCache, store_of
 from spark_kbatch.bucket.objects import MemoryObjects, Objects
 from spark_kbatch.bucket.place import read_cluster
 from spark_kbatch.bucket.real_objects import RealObjects
+from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -29,7 +32,13 @@ from spark_kbatch.options.paths import FILE_BUCKET, MEMORY_BUCKET, bucket_scheme
 
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
 
+# Of these the library takes what is not in the options.
+_VARIABLES = re.compile(r"(AWS|AZURE|GOOGLE)_.*|.*_PROXY", re.IGNORECASE)
+_OPENED_MAX, _OPENED_AGE_MAX_MS = 16, 600_000  # a file with credentials may be another one after a while
+
 _in_memory: dict[str, Objects] = {}  # by URL
+_mutex = threading.Lock()  # held to change the next; innermost
+_opened: dict[object, tuple[int, RealObjects]] = {}  # when each was; the latest one at the end
 _caches_in_tests: dict[str, LedgerCache] = {}  # by URL
 
 
@@ -54,15 +63,34 @@ def objects_at(
             raise nothing_at(url)
         return _in_memory[url]
     if scheme != FILE_BUCKET:
-        credentials = FunctionCredentials(url, store.credentials) if store.credentials else None
-        settings, secrets = store.library_settings(url), store.secrets()
-        return RealObjects(url, settings, _client_options(store), credentials, secrets)
+        return _in_store(url, store)
     folder, files = Path(unquote(rest)), Files()
     if create:
         files.make_dir(folder)
     elif not files.is_dir(folder):
         raise nothing_at(url)
     return RealObjects(folder.as_uri())
+
+
+def _in_store(url: str, store: StoreOptions) -> RealObjects:
+    """Return the objects at a URL of a store, those that this process has opened already if nothing has changed.
+
+    Spark's processes do one piece of a job after the other. A new client costs 9 ms of CPU, its connections some round
+    trips, and its credentials a request or a call of the user's function.
+    """
+    variables = tuple((name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name))  # fmt: skip
+    key = os.getpid(), url, store, variables
+    opened_ms, found = _opened.get(key, (0, None))
+    if found is None or monotonic_ms() - opened_ms >= _OPENED_AGE_MAX_MS:
+        credentials = FunctionCredentials(url, store.credentials) if store.credentials else None
+        settings, secrets = store.library_settings(url), store.secrets()
+        found = RealObjects(url, settings, _client_options(store), credentials, secrets)
+        with _mutex:
+            _opened.pop(key, None)
+            _opened[key] = monotonic_ms(), found
+            while len(_opened) > _OPENED_MAX:
+                del _opened[next(iter(_opened))]
+    return found
 
 
 def _client_options(store: StoreOptions) -> dict[str, bool]:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from spark_kbatch.bucket import urls
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.bucket.urls import checked, objects_at, place_in_memory
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.options.object_store import StoreOptions
 from spark_kbatch.options.paths import bucket_scheme
 
 
@@ -45,6 +47,32 @@ def test_other_addresses_are_of_no_bucket(tmp_path: Path) -> None:
 )
 def test_a_store_is_made_without_a_request(url: str) -> None:
     assert isinstance(objects_at(url), RealObjects)
+
+
+def test_a_process_opens_a_store_once_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = "s3://opened-once/prefix"
+    first = objects_at(url)
+    assert objects_at(url) is first
+    assert objects_at(f"{url}/other") is not first
+    assert objects_at(url, StoreOptions(region="eu-north-1")) is not first
+
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of another session")
+    assert objects_at(url) is not first
+    monkeypatch.delenv("AWS_SESSION_TOKEN")
+    assert objects_at(url) is first
+    later_ms = urls.monotonic_ms() + 3_600_000
+    monkeypatch.setattr(urls, "monotonic_ms", lambda: later_ms)
+    assert objects_at(url) is not first
+
+
+def test_of_many_stores_the_first_are_forgotten() -> None:
+    first = objects_at("s3://forgotten/0")
+    for number in range(1, 50):
+        objects_at(f"s3://forgotten/{number}")
+    assert objects_at("s3://forgotten/49") is objects_at("s3://forgotten/49")
+    assert objects_at("s3://forgotten/0") is not first
 
 
 def test_places_that_do_not_exist_are_not_made_by_looking(tmp_path: Path) -> None:
