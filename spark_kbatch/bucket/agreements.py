@@ -6,7 +6,8 @@ The first task creates it, and the others find it. Days let old ones be found wi
 
 Around midnight one task may look under the old day and another under the new one. So in the first hour of a day
 a task that finds no answer first creates an empty one under the day before: whoever comes too late for that day
-finds it, and goes on to the next.
+finds it, and goes on to the next. A task may also start days after the first one: before it resolves anything
+itself, it looks under all days that are kept.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
 from spark_kbatch.model import TopicPartition
 
 _HOUR_MS = 3_600_000
+_DAYS_KEPT = 9  # for a task that starts late; collectors keep them as long
 _ATTEMPTS_MAX = 6
 _PAUSE_MS = 50
 
@@ -45,10 +47,10 @@ def agree(
     """
     day = now_ms // DAY_MS
     found_at = [agreement_name(one, action) for one in (day - 1, day, day + 1)]
-    for name, data in zip(found_at, objects.get_many(found_at), strict=True):
-        found = _parsed(data, name)
-        if found:
-            return found
+    older = [agreement_name(one, action) for one in range(day - _DAYS_KEPT, day - 1)]
+    found = _found(objects, found_at) or _found(objects, older)
+    if found:
+        return found
     resolved = resolve()
     rows = [[*tp, *offsets] for tp, offsets in sorted(resolved.items())]
     try:
@@ -65,6 +67,11 @@ def agree(
             f"the tasks of this read cannot agree on what 'earliest' and 'latest' are: {error}; give offsets as "
             "numbers, or the right to write below agreements/"
         ) from None
+
+
+def _found(objects: Objects, wanted: list[str]) -> AgreedOffsets:
+    answers = zip(wanted, objects.get_many(wanted), strict=True)
+    return next(filter(None, (_parsed(data, name) for name, data in answers)), {})
 
 
 def _create(objects: Objects, name: str, rows: list[list[object]]) -> AgreedOffsets:

@@ -49,7 +49,7 @@ from spark_kbatch.bucket.entries import (
     tombstone_of,
 )
 from spark_kbatch.bucket.extents import IndexRange, Stretch
-from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.ledger import Ledger, Timing, ensure_may_write
 from spark_kbatch.bucket.objects import ObjectInfo
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
 from spark_kbatch.errors import ObjectStoreError
@@ -164,7 +164,7 @@ class GarbageCollector:
     def collect(
         self, now_ms: int, *, dry_run: bool = False, horizon: int | None = None
     ) -> Collected:
-        """Delete what the horizon allows to delete, if it was not done; raises as `Objects`.
+        """Delete what the horizon allows to delete, if it was not done; raises as `Objects` and `ensure_may_write`.
 
         Args:
             now_ms: the time by the store's clock.
@@ -172,6 +172,10 @@ class GarbageCollector:
             horizon: that is not there yet; for a dry run.
         """
         state = self._ledger.follow()
+        if not dry_run:
+            ensure_may_write(
+                state
+            )  # entries of later kinds may refer to what this version does not see
         if horizon is None or not dry_run:
             horizon = state.horizon
         agreements = self._old_agreements(state, now_ms)

@@ -558,7 +558,7 @@ class Ledger:
         try:
             is_built = self._is_checkpoint_due() and self._build()
             self._maybe_put_hint(is_due=is_built)
-        except KBatchError as error:
+        except Exception as error:  # noqa: BLE001  such as that of an interpreter which ends
             logger.warning("entry %d is written, but no checkpoint: %s", self.state.number, error)
 
     def _build(self) -> bool:

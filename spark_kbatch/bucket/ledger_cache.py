@@ -5,7 +5,8 @@ made of in a file; `ledger` says how the next one uses them, and `machine_files`
 
     [format, store, cluster id, proved ms, followed ms, [number, root, entry, heads] or null, [entry, ...]]
 
-`store` is what leads to the store, without anything secret: the URL, options, and variables of the environment.
+`store` is what leads to the store, without anything secret: the URL, options, and what variables of the environment say, as
+hashes.
 So what is known of a place in one store is not taken for the same place in another one. Each object has its own sum
 too, and each entry the id of the one before it.
 """
@@ -21,7 +22,7 @@ from typing import Any
 
 from spark_kbatch.bucket.checkpoints import CheckpointObjects
 from spark_kbatch.bucket.ledger import KnownLedger
-from spark_kbatch.machine_files import MachineFiles
+from spark_kbatch.machine_files import MachineFiles, digest_of
 from spark_kbatch.options.object_store import StoreOptions
 
 _FORMAT = 1
@@ -32,7 +33,7 @@ _SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL|CONNECTION_STRING
 def store_of(url: str, options: StoreOptions, environment: Mapping[str, str] = os.environ) -> str:
     """Return a text that differs where the same URL may lead to another store, without anything secret."""
     variables = {
-        name: value
+        name: digest_of(value.encode())  # an address may have a password in it
         for name, value in sorted(environment.items())
         if name.upper().startswith(_OF_STORES) and not _SECRET.search(name.upper())
     }

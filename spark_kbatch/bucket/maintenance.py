@@ -14,7 +14,7 @@ its topic is deleted or because someone else has merged it, is left for the next
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spark_kbatch.bucket.batch_stream import MissingObjectError
@@ -33,7 +33,12 @@ from spark_kbatch.bucket.retention import config_of, retained_from
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.errors import KBatchError, RefusedEntryError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    KBatchError,
+    RefusedEntryError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
@@ -42,6 +47,8 @@ logger = logging.getLogger(__name__)
 # What a merge is expected to take at first: of each object a request, and its bytes twice.
 _OBJECT_MS = 10
 _BYTES_A_MS = 20_000
+_ERASE_ATTEMPTS = 20
+_STARTS_OF_ENTRY = 5000
 
 
 class Merged(NamedTuple):
@@ -108,7 +115,7 @@ class Maintenance:
 
         Raises:
             ObjectStoreError, ObjectAccessDeniedError: the store fails, or the right to write or delete is missing.
-            CorruptRecordError: a batch that was to be merged is damaged.
+            CorruptRecordError: a batch that was to be merged is damaged; all else is done.
             CorruptLedgerError, UnsupportedLedgerError: the ledger cannot be read.
         """
         starts = self.retain(dry_run=dry_run)
@@ -117,9 +124,16 @@ class Maintenance:
             merged = Merged()
             for run in runs:
                 merged = merged.plus(run)
-        else:
+            return Maintained(starts, merged, self.collect(dry_run=True))
+        damaged: CorruptRecordError | None = None
+        try:
             merged = self.merge(runs, on_progress=on_progress)
-        return Maintained(starts, merged, self.collect(dry_run=dry_run))
+        except CorruptRecordError as error:
+            damaged = error
+        collected = self.collect()
+        if damaged is not None:
+            raise damaged
+        return Maintained(starts, merged, collected)
 
     def retain(self, *, dry_run: bool = False) -> dict[TopicPartition, int]:
         """Move start offsets as the topics' settings say, and return where they are moved to."""
@@ -139,8 +153,11 @@ class Maintenance:
                 if start > head.start_offset:
                     starts.setdefault(topic.topic_id, {})[partition] = start
                     moved[TopicPartition(topic.name, partition)] = start
-        if starts and not dry_run:
-            self._ledger.commit(lambda state: _still_to_move(state, starts), by="maintain")
+        if not dry_run:
+            for some in _entries_of(starts):
+                self._ledger.commit(
+                    lambda state, some=some: _still_to_move(state, some), by="maintain"
+                )
         return moved
 
     def _changes(self, topic_id: str) -> dict[int, list[Change]]:
@@ -175,19 +192,29 @@ class Maintenance:
         """Merge runs; raises as `run`."""
         merged, wanted = Merged(), [*runs]
         total_bytes = sum(run.size_in_bytes for run in wanted)
+        damaged = list[CorruptRecordError]()
         for some in together(wanted):
-            for run in self._merged_of(some):
+            for run in self._merged_of(some, damaged):
                 merged = merged.plus(run)
                 on_progress(merged, total_bytes)
+        for error in damaged[:1]:
+            raise error
         return merged
 
-    def _merged_of(self, runs: Sequence[MergeRun]) -> list[MergeRun]:
-        """Merge runs of one topic, and return those that are merged; the others are left for the next time."""
+    def _merged_of(
+        self, runs: Sequence[MergeRun], damaged: list[CorruptRecordError]
+    ) -> list[MergeRun]:
+        """Merge runs of one topic, and return those that are merged; the others are left for the next time.
+
+        Errors of runs with a damaged batch are added to `damaged`.
+        """
         done = list[tuple[MergeRun, ReplacedRange]]()
         with self._merger.held(runs) as objects:
             for run in runs:
                 try:
                     done.append((run, self._merger.merge(run, objects)))
+                except CorruptRecordError as error:
+                    damaged.append(error)
                 except MissingObjectError as error:
                     logger.info(
                         "partition %d of topic %s is not merged this time: %s",
@@ -203,9 +230,10 @@ class Maintenance:
         return [run for run, _ in done]
 
     def erase(self, topic: str, **progress: Any) -> Merged:
-        """Delete a topic, and rewrite what other topics have in the same objects, so that these can go.
+        """Rewrite what other topics have in the same objects as a topic, so that these can go, and delete the topic.
 
-        The objects go with the horizon, as all that is not referred to: about staging.timeout.ms later.
+        The objects go with the horizon, as all that is not referred to: about staging.timeout.ms later. If it is
+        stopped before the topic is deleted, it may be called again.
 
         Args:
             topic: its name.
@@ -213,17 +241,36 @@ class Maintenance:
 
         Raises:
             UnknownTopicOrPartitionError: it does not exist.
+            RefusedEntryError: others write to its objects all the time, or what they have cannot be rewritten.
             Other errors, as `run`.
         """
-        topic_id = self._ledger.follow().topic(topic).topic_id
-        objects = self._merger.objects_of(topic_id)
-        self._ledger.commit(
-            lambda state: TopicDeletion(topic_id) if topic_id in state.topics else None,
-            by="maintain",
+        topic_id, merged = self._ledger.follow().topic(topic).topic_id, Merged()
+        for _ in range(_ERASE_ATTEMPTS):
+            objects = self._merger.objects_of(topic_id)
+            looked_at = self._ledger.state.number
+            others = sorted({*self._ledger.state.topics} - {topic_id})
+            runs = [run for other in others for run in self._merger.runs_in(other, objects)]
+            if runs:
+                merged = Merged(*map(sum, zip(merged, self.merge(runs, **progress), strict=True)))
+                self._ledger.follow()
+            elif self._delete(topic_id, looked_at):
+                return merged
+        raise RefusedEntryError(
+            f"topic {topic!r} is not erased: other topics have records in its objects still; stop those who write "
+            "to it, and do it again"
         )
-        others = sorted(self._ledger.state.topics)
-        runs = [run for other in others for run in self._merger.runs_in(other, objects)]
-        return self.merge(runs, **progress)
+
+    def _delete(self, topic_id: str, looked_at: int) -> bool:
+        """Delete a topic if nothing was written after an entry; return False if something was."""
+        may_delete = True
+
+        def content(state: LedgerState) -> TopicDeletion | None:
+            nonlocal may_delete
+            may_delete = state.number == looked_at
+            return TopicDeletion(topic_id) if may_delete and topic_id in state.topics else None
+
+        self._ledger.commit(content, by="maintain")
+        return may_delete
 
     def collect(self, *, dry_run: bool = False) -> Collected:
         """Move the horizon if that is due, and delete what it allows; raises as `run`."""
@@ -267,10 +314,21 @@ def merge_within(
 def within(runs: Sequence[MergeRun], left_ms: float) -> list[MergeRun]:
     """Return as much of runs that are merged together as is done in a time; nothing if too little is worth it.
 
-    All of them are cut alike: what a commit left of several partitions lies in the same objects.
+    That is the first ones of them; or less of each, where commits left several partitions in the same objects.
     """
+    first = list[MergeRun]()
+    for run in runs:
+        if _expected_ms([*first, run]) > left_ms:
+            break
+        first.append(run)
+    choices = first, _cut(runs, left_ms), _cut(runs[:1], left_ms)
+    return max(choices, key=lambda some: sum(len(run.extents) for run in some))
+
+
+def _cut(runs: Sequence[MergeRun], left_ms: float) -> list[MergeRun]:
+    """Return the first half of each run, or a quarter and so on, that can be merged in a time."""
     some = [*runs]
-    while _expected_ms(some) > left_ms:
+    while some and _expected_ms(some) > left_ms:
         halves = (run._replace(extents=run.extents[: len(run.extents) // 2]) for run in some)
         some = [run for run in halves if len(run.extents) >= RUN_EXTENTS // 2]
     return some
@@ -280,6 +338,16 @@ def _expected_ms(runs: Sequence[MergeRun]) -> float:
     extents = [one.extent for run in runs for one in run.extents]
     size = sum(one.size_in_bytes for one in extents)
     return len({one.name for one in extents}) * _OBJECT_MS + size / _BYTES_A_MS
+
+
+def _entries_of(starts: StartOffsetsByTopic) -> Iterator[dict[str, dict[int, int]]]:
+    """Yield as many start offsets as fit into one entry."""
+    every = [(topic_id, *one) for topic_id, found in starts.items() for one in found.items()]
+    for first in range(0, len(every), _STARTS_OF_ENTRY):
+        by_topic: dict[str, dict[int, int]] = {}
+        for topic_id, partition, offset in every[first : first + _STARTS_OF_ENTRY]:
+            by_topic.setdefault(topic_id, {})[partition] = offset
+        yield by_topic
 
 
 def _still_to_move(state: LedgerState, starts: StartOffsetsByTopic) -> StartOffsets | None:

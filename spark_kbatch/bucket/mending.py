@@ -248,7 +248,9 @@ class _MendedTopic:
             )
             mended = run[-1].next_offset
             if self._merger is not None:
-                merged = self._merger.merge(MergeRun(self._topic_id, partition, run))
+                merged = self._merger.merge(
+                    MergeRun(self._topic_id, partition, run, self._state.number)
+                )
                 self._merger.commit(self._topic_id, [merged])
         return RepairReport(
             topic_partition, head.start_offset, head.next_offset, tuple(found), tuple(damaged)

@@ -45,7 +45,10 @@ RUN_EXTENTS = 100  # that are merged
 RUN_BYTES = 64 << 20  # fewer are merged if they have so many bytes
 SEGMENT_BYTES = 256 << 20  # of one run at most
 TOGETHER_BYTES = 64 << 20
-_EXTENTS_OF_ENTRY = 2000
+_EXTENTS_OF_ENTRY, _EXTENTS_OF_RANGE = (
+    2000,
+    2,
+)  # at most; and as much as what says which range it is
 
 
 class MergeRun(NamedTuple):
@@ -54,6 +57,8 @@ class MergeRun(NamedTuple):
     topic_id: str
     partition: int
     extents: Sequence[PlacedExtent]
+    # Number of the entry up to which that is known. A topic that has come since, with the same id, is another one.
+    planned: int
 
     @property
     def size_in_bytes(self) -> int:
@@ -75,6 +80,7 @@ def runs(
     topic_id: str,
     partition: int,
     extents: Iterator[PlacedExtent],
+    planned: int,
     *,
     run_extents: int = RUN_EXTENTS,
 ) -> Iterator[MergeRun]:
@@ -83,6 +89,7 @@ def runs(
     Args:
         topic_id, partition: which.
         extents: all of it, in the order of offsets.
+        planned: number of the entry up to which that is known.
         run_extents: how many make a run.
     """
     run: list[PlacedExtent] = []
@@ -90,7 +97,7 @@ def runs(
 
     def taken() -> Iterator[MergeRun]:
         if len(run) >= run_extents or (len(run) > 1 and size >= RUN_BYTES):
-            yield MergeRun(topic_id, partition, tuple(run))
+            yield MergeRun(topic_id, partition, tuple(run), planned)
 
     for one in extents:
         goes_on = not run or (
@@ -117,13 +124,18 @@ def is_small(placed: PlacedExtent) -> bool:
 
 
 def runs_in(
-    topic_id: str, partition: int, extents: Iterable[PlacedExtent], objects: Container[str]
+    topic_id: str,
+    partition: int,
+    extents: Iterable[PlacedExtent],
+    planned: int,
+    objects: Container[str],
 ) -> Iterator[MergeRun]:
     """Yield what lies in some objects, so that these are needed no more; of whatever size.
 
     Args:
         topic_id, partition: which.
         extents: all of it, in the order of offsets.
+        planned: number of the entry up to which that is known.
         objects: names of the objects.
     """
     run: list[PlacedExtent] = []
@@ -131,12 +143,12 @@ def runs_in(
         whole = one.whole
         if whole.extent.name not in objects or (run and run[-1].next_offset != whole.start_offset):
             if run:
-                yield MergeRun(topic_id, partition, tuple(run))
+                yield MergeRun(topic_id, partition, tuple(run), planned)
             run = []
         if whole.extent.name in objects:
             run.append(whole)
     if run:
-        yield MergeRun(topic_id, partition, tuple(run))
+        yield MergeRun(topic_id, partition, tuple(run), planned)
 
 
 def together(runs: Iterable[MergeRun]) -> Iterator[list[MergeRun]]:
@@ -174,7 +186,8 @@ class Merger:
             changes = by_partition[partition]
             self._placements.load_indexes(changes)
             extents = self._placements.of(changes, 0, LONG_MAX)
-            found += runs(topic_id, partition, extents, run_extents=run_extents)
+            planned = self._ledger.state.number
+            found += runs(topic_id, partition, extents, planned, run_extents=run_extents)
         return found
 
     def objects_of(self, topic_id: str) -> set[str]:
@@ -192,7 +205,7 @@ class Merger:
         for partition, changes in sorted(self._ledger.changes(topic_id).items()):
             self._placements.load_indexes(changes)
             extents = self._placements.of(changes, 0, LONG_MAX)
-            found += runs_in(topic_id, partition, extents, objects)
+            found += runs_in(topic_id, partition, extents, self._ledger.state.number, objects)
         return found
 
     @contextlib.contextmanager
@@ -216,8 +229,8 @@ class Merger:
             MissingObjectError: an object is gone, as its offsets are read from another one by now.
             ObjectStoreError, ObjectAccessDeniedError: the store fails.
         """
-        rng, began = self._timing.rng, self._ledger.state.number
-        name = names.segment_name(run.topic_id, run.partition, began, names.random_id(rng))
+        segment_id = names.random_id(self._timing.rng)
+        name = names.segment_name(run.topic_id, run.partition, run.planned, segment_id)
         segment = _WrittenSegment(name, run.start_offset)
         upload = self._objects.upload(name)
         try:
@@ -257,7 +270,7 @@ def _entries(ranges: Sequence[ReplacedRange]) -> Iterator[list[ReplacedRange]]:
     """Yield as many ranges as fit into one entry."""
     some, count = list[ReplacedRange](), 0
     for one in ranges:
-        extents = sum(len(stretch.placed) for stretch in one.stretches)
+        extents = _EXTENTS_OF_RANGE + sum(len(stretch.placed) for stretch in one.stretches)
         if some and count + extents > _EXTENTS_OF_ENTRY:
             yield some
             some, count = [], 0

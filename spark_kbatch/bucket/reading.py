@@ -34,7 +34,9 @@ from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.state import LedgerState, PartitionHead
 from spark_kbatch.consumer.same_topic import recreated
 from spark_kbatch.errors import (
+    CorruptLedgerError,
     CorruptRecordError,
+    KBatchError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -251,7 +253,7 @@ class PartitionReader:
         self._ensure_in_range(asked.offset)
         try:
             read = self._take(asked)
-        except MissingObjectError as error:
+        except (MissingObjectError, CorruptLedgerError) as error:  # the latter of an index
             read = self._take_elsewhere(asked, error)
         is_end = not read.batches or read.batches[-1][1].next_offset >= self._end_offset
         if is_end and self._held is None:
@@ -278,7 +280,7 @@ class PartitionReader:
         end = min(self._end_offset, self._edges.log_end_offset)
         return self._reads.placements.of(self._changes, offset, end)
 
-    def _take_elsewhere(self, asked: ReadRange, missing: MissingObjectError) -> LogRead:
+    def _take_elsewhere(self, asked: ReadRange, missing: KBatchError) -> LogRead:
         """Return batches as the newest state knows them, after an object was not there."""
         self._edges, self._changes = self._look(self._reads.ledger)
         self._ensure_in_range(asked.offset)

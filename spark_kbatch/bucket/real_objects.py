@@ -120,9 +120,10 @@ class RealObjects:
         self._creating = None if self._is_ordered else self._store  # once one is needed: 4 ms
 
     def _client_for_creates(self) -> Any:
-        if self._creating is None:
-            self._creating = self._client({"retry_config": _NO_RETRIES})
-        return self._creating
+        found = self._creating  # another thread may set it to None
+        if found is None:
+            found = self._creating = self._client({"retry_config": _NO_RETRIES})
+        return found
 
     def _opened(self, settings: Mapping[str, Any]) -> Any:
         try:
@@ -153,7 +154,7 @@ class RealObjects:
                 except FileNotFoundError:
                     return None
 
-        return _asked_again(get)
+        return self._with_credentials(lambda: _asked_again(get))
 
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the contents of several objects."""
@@ -177,7 +178,7 @@ class RealObjects:
                 raise ObjectStoreError("get", name, f"{len(found)} bytes came of {size_in_bytes}")
             return bytes(found)
 
-        return _asked_again(get)
+        return self._with_credentials(lambda: _asked_again(get))
 
     def create(self, name: str, data: bytes) -> CreateAnswer:
         """Create an object unless it exists; asks the store once."""
@@ -195,8 +196,12 @@ class RealObjects:
 
     def put(self, name: str, data: bytes) -> None:
         """Create an object, or replace it."""
-        with self.failures("put", name):
-            self._obstore.put(self._store, name, data, use_multipart=False)
+
+        def put() -> None:
+            with self.failures("put", name):
+                self._obstore.put(self._store, name, data, use_multipart=False)
+
+        self._with_credentials(put)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         """Yield objects in the order of names."""
@@ -249,26 +254,39 @@ class RealObjects:
                         self._obstore.delete(self._store, name)
 
     def upload(self, name: str) -> _RealUpload:
-        """Begin an object that is put in parts of UPLOAD_PART_BYTES."""
+        """Begin an object that is put at once if it is small, and else in parts of UPLOAD_PART_BYTES."""
+        return _RealUpload(self, name)
+
+    def open_writer(self, name: str) -> Any:
+        """Begin an object that is put in parts of UPLOAD_PART_BYTES, as the library's own writer."""
         with self.failures("put", name):
-            writer = self._obstore.open_writer(
+            return self._obstore.open_writer(
                 self._store,
                 name,
                 buffer_size=UPLOAD_PART_BYTES,
                 max_concurrency=_UPLOADS_AT_ONCE,
             )
-        return _RealUpload(self, name, writer)
+
+    def _with_credentials(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Return the answer to a request, which is repeated with new credentials of a function if it is denied."""
+        try:
+            return ask()
+        except ObjectAccessDeniedError:
+            if self._credentials is None:
+                raise
+        return ask()
 
     @contextlib.contextmanager
     def failures(self, request: str, name: str) -> Iterator[None]:
-        """Raise the library's errors within as those of `Objects`, but for a missing object."""
+        """Raise the library's errors within as those of `Objects`.
+
+        Those who ask for an object that may be missing handle that before.
+        """
         _remember_use()
         kinds = self._obstore.exceptions
         try:
             yield
         except (kinds.BaseError, OSError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
             said = self._first_line(error)
             is_denied = isinstance(error, (kinds.PermissionDeniedError, kinds.UnauthenticatedError))
             if not (is_denied or _DENIED.search(said)):
@@ -289,19 +307,32 @@ class RealObjects:
 
 
 class _RealUpload:
-    def __init__(self, objects: RealObjects, name: str, writer: Any) -> None:
-        self._objects, self._name, self._writer = objects, name, writer
+    """An upload; what fits into one part is one put, which can be repeated."""
+
+    def __init__(self, objects: RealObjects, name: str) -> None:
+        self._objects, self._name = objects, name
+        self._held = bytearray()
+        self._writer: Any = None  # of an object that is larger than a part
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._writer is None:
+            if len(self._held) + len(data) <= UPLOAD_PART_BYTES:
+                self._held += data
+                return
+            self._writer = self._objects.open_writer(self._name)
+            data, self._held = self._held + data, bytearray()
         with self._objects.failures("put", self._name):
             self._writer.write(bytes(data))  # it looks at the buffer later
 
     def finish(self) -> None:
+        if self._writer is None:
+            self._objects.put(self._name, bytes(self._held))
+            return
         with self._objects.failures("put", self._name):
             self._writer.close()
 
     def abandon(self) -> None:
-        self._writer = None
+        self._writer, self._held = None, bytearray()
 
 
 def _asked_again(ask: Callable[[], _Answer]) -> _Answer:

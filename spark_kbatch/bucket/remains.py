@@ -37,6 +37,7 @@ from spark_kbatch.errors import CorruptLedgerError, KBatchError, UnsupportedLedg
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _WINDOW = 16  # entries asked for at once
+_ENTRIES_KEPT = 4096  # in memory
 MISSING = "it is missing"
 
 
@@ -92,7 +93,8 @@ class LedgerRemains:
         self._checkpoints = LedgerCheckpoints(objects, self._rng)
         self._random_ids: dict[int, str] = {}
         self._placements = Placements(objects)
-        self._entries: dict[int, Entry | None] = {}  # None where there is none that can be read
+        # None where there is none that can be read; those that were read last.
+        self._entries: dict[int, Entry | None] = {}
         self._roots: dict[int, Root | None] = {}  # likewise, of whole checkpoints
         self.faults: dict[str, str] = {}  # of objects that were read, by name
         self.numbers = self._listed(names.LEDGER)  # of entries
@@ -123,11 +125,14 @@ class LedgerRemains:
             UnsupportedLedgerError: a later version has written it.
         """
         if number not in self._entries:
-            numbers = range(number, number + _WINDOW)
+            first = number - number % _WINDOW
+            numbers = range(first, first + _WINDOW)
             wanted = [names.entry_name(one) for one in numbers]
             found = self.objects.get_many(wanted)
             for at, name, data in zip(numbers, wanted, found, strict=True):
                 self._entries[at] = self._decoded(name, data)
+            while len(self._entries) > _ENTRIES_KEPT:
+                del self._entries[next(iter(self._entries))]
         return self._entries[number]
 
     def _decoded(self, name: str, data: bytes | None) -> Entry | None:

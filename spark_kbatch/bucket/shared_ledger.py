@@ -56,7 +56,8 @@ class SharedLedger:
             known: what it has there.
             is_followed: whether that was the newest state a moment ago, by another process of the same job.
         """
-        self.address, self._is_closed, self._asks = address, False, True
+        self.address, self._asks = address, True
+        self._closed = threading.Event()  # that of copies too
         self.rng = random.Random()
         self._lock = threading.RLock()  # guards all that follows; none is taken while it is held
         self._ledger = Ledger(place, cluster_id, real_timing(self.rng), known)
@@ -162,11 +163,11 @@ class SharedLedger:
 
     def close(self) -> None:
         """Make every later call raise ClosedError."""
-        self._is_closed = True
+        self._closed.set()
 
     def ensure_open(self) -> None:
         """Raise ClosedError if it is closed."""
-        if self._is_closed:
+        if self._closed.is_set():
             raise ClosedError(self.address)
 
     def _remember(self) -> None:

@@ -56,6 +56,7 @@ Maintain: TypeAlias = Callable[[Iterable[str]], object]
 
 _WRITER = "producer"  # as which entries name it
 # Names of objects say at which entry their job began, which must not be long ago.
+_PARTITIONS_OF_ENTRY = 1000
 _JOB_AGE_MAX_MS = 60_000
 
 
@@ -148,7 +149,13 @@ class BucketTransport(OneNode):
             self._begin()
             assert self._job is not None
         if self._puts is None or self._commits is None:
-            self._commit(runs, self._stage(runs, self._job), request.timeout_ms, answer)
+            staged = self._stage(runs, self._job)
+            try:
+                self._commit(runs, staged, request.timeout_ms, answer)
+            except Exception as error:
+                if not any(run.topic_partition in answer for run in runs):
+                    raise
+                _fail(runs, error, answer)
             on_answer(answer)
         else:
             self._sent += 1
@@ -189,10 +196,9 @@ class BucketTransport(OneNode):
             if self._failure is None:
                 self._commit(runs, extents, timeout_ms, answer)
         except Exception as error:  # noqa: BLE001  any error is the answer
-            self._failure = self._failure or _Failure(error)
+            self._failure = _Failure(error)  # of which the sender is told again before others go on
         if self._failure is not None:
-            result = AppendResult(error=self._failure.error)
-            answer |= {run.topic_partition: result for run in runs}
+            _fail(runs, self._failure.error, answer)
         self._done.append((on_answer, answer, self._failure))
         self.wake_up()
 
@@ -225,7 +231,20 @@ class BucketTransport(OneNode):
         timeout_ms: int,
         answer: dict[TopicPartition, AppendResult],
     ) -> None:
-        """Write the entry of a request, and complete its answer; raises as `send`."""
+        """Write the entry of a request, or several if one cannot hold it, and complete its answer; raises as `send`.
+
+        After an error the answer has the partitions that were written before.
+        """
+        for start in range(0, len(runs), _PARTITIONS_OF_ENTRY):
+            some = runs[start : start + _PARTITIONS_OF_ENTRY]
+            answer |= self._committed(some, extents, timeout_ms)
+            self._maybe_maintain(some)
+
+    def _committed(
+        self, runs: Sequence[_RunToWrite], extents: StagedExtents, timeout_ms: int
+    ) -> dict[TopicPartition, AppendResult]:
+        """Write one entry, and return the answer."""
+        answer = dict[TopicPartition, AppendResult]()
 
         def propose(state: LedgerState) -> Content | None:
             stretches: dict[str, list[Stretch]] = {}
@@ -242,7 +261,7 @@ class BucketTransport(OneNode):
             return LedgerCommit(stretches, produced=tuple(produced)) if stretches else None
 
         try:
-            entry = self._ledger.commit(propose, by=_WRITER, timeout_ms=timeout_ms)
+            self._ledger.commit(propose, by=_WRITER, timeout_ms=timeout_ms)
         except CommitError as error:
             if isinstance(error, OutcomeUnknownError) and not all(run.has_sequence for run in runs):
                 raise
@@ -251,8 +270,7 @@ class BucketTransport(OneNode):
         # The records are written: nothing from here on may be their error.
         with contextlib.suppress(ClosedError):
             self._begin()
-        if entry is not None:
-            self._maybe_maintain(runs)
+        return answer
 
     def _maybe_maintain(self, runs: Sequence[_RunToWrite]) -> None:
         if self._maintain is None:
@@ -270,6 +288,14 @@ class BucketTransport(OneNode):
         with contextlib.suppress(RuntimeError):  # the process is ending
             maintaining.start()
             self._maintaining = maintaining
+
+
+def _fail(
+    runs: Sequence[_RunToWrite], error: Exception, answer: dict[TopicPartition, AppendResult]
+) -> None:
+    """Answer with an error for partitions that have no answer yet."""
+    for run in runs:
+        answer.setdefault(run.topic_partition, AppendResult(error=error))
 
 
 def _runs(batches: Sequence[ProduceBatch]) -> Iterator[_RunToWrite]:

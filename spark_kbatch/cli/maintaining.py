@@ -14,6 +14,7 @@ from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import bucket_argument, client_options
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import asked_to_stop
+from spark_kbatch.errors import CorruptRecordError, ObjectStoreError
 from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.terminal import visible
 
@@ -66,13 +67,19 @@ def maintain(
             print_line(visible(f"{erase} is deleted. Its bytes go in a week, if maintenance runs."))
     stop = asked_to_stop() if every is not None else None
     while True:
-        with _progress(path, hidden=as_json) as on_progress:
-            done = maintenance.run(dry_run=dry_run, on_progress=on_progress)
-        if as_json:
-            print_json(_as_json(done))
+        try:
+            with _progress(path, hidden=as_json) as on_progress:
+                done = maintenance.run(dry_run=dry_run, on_progress=on_progress)
+        except (ObjectStoreError, CorruptRecordError) as error:
+            if stop is None:
+                raise
+            click.echo(visible(f"kbatch: {error}; the next round tries again"), err=True)
         else:
-            for line in _lines(done, dry_run=dry_run):
-                print_line(visible(line))
+            if as_json:
+                print_json(_as_json(done))
+            else:
+                for line in _lines(done, dry_run=dry_run):
+                    print_line(visible(line))
         if stop is None or stop.wait(every):
             return
 

@@ -14,6 +14,7 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaRecordToRowConverter.scala.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.errors import ConfigError, InvalidTimestampError, RecordDeserializationError
+from spark_kbatch.errors import (
+    ConfigError,
+    InvalidTimestampError,
+    KBatchError,
+    RecordDeserializationError,
+)
 from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.options import arguments
 from spark_kbatch.options.columns import READ
@@ -154,19 +160,30 @@ def _reasons_in_headers(
     topic_partition: TopicPartition,
     headers_of: HeadersOf | None,
 ) -> dict[int, str]:
-    """Return, by offset, why records cannot be decoded whose schema is named in a header."""
+    """Return, by offset, why records cannot be decoded whose schema is named in a header.
+
+    They are read again for that, all of them only if the first one is of this kind. What cannot be read by now keeps
+    the reason that it had.
+    """
     if headers_of is None:
         return {}
     from spark_kbatch.values.framing import named_in_header  # noqa: PLC0415  needed for bad records only
 
     bad = {offsets[error.row].as_py() for error in errors}
-    reasons = {}
-    for records in headers_of(OffsetRange(topic_partition, min(bad), max(bad) + 1)):
-        numbers, headers = records.column("offset").to_pylist(), records.column("headers")
-        for row, offset in enumerate(numbers):
-            reason = named_in_header(name, headers[row].as_py()) if offset in bad else ""
-            if reason:
-                reasons[offset] = reason
+    reasons: dict[int, str] = {}
+
+    def look(until: int) -> None:
+        for records in headers_of(OffsetRange(topic_partition, min(bad), until)):
+            numbers, headers = records.column("offset").to_pylist(), records.column("headers")
+            for row, offset in enumerate(numbers):
+                reason = named_in_header(name, headers[row].as_py()) if offset in bad else ""
+                if reason:
+                    reasons[offset] = reason
+
+    with contextlib.suppress(KBatchError, OSError):
+        look(min(bad) + 1)
+        if reasons and len(bad) > 1:
+            look(max(bad) + 1)
     return reasons
 
 

@@ -20,9 +20,8 @@ begin with a varint, so the code that reads one is compiled once.
     BIG_NUMBER   table               stores the bytes as 128 bits in two slots; the table has what bounds them
     SYMBOL       table, count        stores the span that the table has for the varint
     BRANCH       table, count        goes on where the table says
-    BLOCK        level, end, least   starts a block of items of at least so many bytes, or, if that is negative, of
-                                     none that take so much memory each; or ends the list, after which `end`
-                                     follows
+    BLOCK        level, end, item    starts a block of items, or ends the list, after which `end` follows; `item` has
+                                     what an item takes more memory than its least bytes allow << 32 | these
     PASS_NUMBER, PASS_DATA           nothing
     BOOLEAN, FLOAT, DOUBLE           stores the value
     WIDEN                            stores the float as a double
@@ -48,9 +47,9 @@ row ends by clearing what it has stored, and its neighbours are as if it had not
 A span is where bytes lie, start << 32 | length. It lies in the data, or in the constants, and is negative
 then, by 2^63.
 
-What a hostile row can cost is bounded by its size: items of at least one byte each by that; the memory of
-items of no bytes, and of defaults within items, by MEMORY_PER_BYTE for each byte of the row and MEMORY_FREE;
-and depth by the size of the stack.
+What a hostile row can cost is bounded by its size: items of at least one byte each by that; what items take more
+memory than MEMORY_PER_BYTE for each of their bytes, and defaults within items, by as much for each byte of the
+row and MEMORY_FREE, as are calls; and depth by the size of the stack.
 
 Arguments have the forms that `records` describes; `errors` and `stack` are int64.
 
@@ -82,17 +81,17 @@ _NO_ROOM = 99  # not of a row: a level has too few places
 
 NO_SYMBOL = 1  # in the table of SYMBOL: a symbol that the reader does not have. No constant's span is positive
 STACK_COLUMNS = 4  # index, items left, first item, where a call returns to
-MEMORY_PER_BYTE, MEMORY_FREE = 64, 1024
+MEMORY_PER_BYTE, MEMORY_FREE = 64, 64 << 10
 NOWHERE = 1  # the level of lists that are passed over; has no slots
 
 _0, _1, _2, _3, _4, _8 = (np.uint64(number) for number in (0, 1, 2, 3, 4, 8))
-_7, _16, _63, _56 = np.uint64(7), np.uint64(16), np.uint64(63), np.uint64(56)
+_7, _63, _56 = np.uint64(7), np.uint64(63), np.uint64(56)
 _32 = np.uint64(32)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _LOW_7, _MORE = np.uint64(0x7F), np.uint64(0x80)
 _ONES = np.uint64(2**64 - 1)
 _PAST_END, _TOO_LONG = np.uint64(2**63), np.uint64(2**63 + 1)
-_LEAST_INT64, _LENGTH_MAX = np.int64(-(2**63)), np.int64(2**31 - 1)
+_LEAST_INT64 = np.int64(-(2**63))
 _IN_CONSTANTS = np.int64(-(2**63))
 
 
@@ -343,6 +342,11 @@ def decode_rows(
                     stack[top, _3] = np.int64(pc)
                 top = top + _1
                 if code == CALL:
+                    # What is passed over may take no bytes, and yet no end.
+                    budget = budget - 1
+                    if budget < 0:
+                        error = TOO_DEEP
+                        break
                     pc = np.uint64(first)
                     continue
             elif code == BLOCK:
@@ -366,16 +370,16 @@ def decode_rows(
                         valid[to] = 1
                     pc = np.uint64(second)
                     continue
-                least = program[pc, _4]
-                if least > 0:
-                    if number > np.int64(end - position) // least:
-                        error = TRUNCATED
-                        break
-                else:
-                    if number > budget // -least:
+                least = np.uint64(program[pc, _4]) & _LOW_32
+                memory = program[pc, _4] >> np.int64(32)
+                if least > _0 and np.uint64(number) > (end - position) // least:
+                    error = TRUNCATED
+                    break
+                if memory > 0:
+                    if number > budget // memory:
                         error = TOO_MUCH_MEMORY
                         break
-                    budget = budget + number * least
+                    budget = budget - number * memory
                 if number > capacity[level] - counts[level]:
                     needed[_0], needed[_1] = first, counts[level] + number
                     error = _NO_ROOM

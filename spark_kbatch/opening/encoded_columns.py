@@ -98,6 +98,7 @@ class WrittenColumns:
     def encoded(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows with the columns as bytes; raises as `WrittenColumn.encoded`."""
         encoders: dict[tuple[str, str], AvroEncoder] = {}
+        first_row = 0
         for batch in rows:
             for column in self.columns:
                 place = batch.schema.get_field_index(column.name)
@@ -107,8 +108,9 @@ class WrittenColumns:
                 encoder = encoders.get((column.name, str(kind)))
                 if encoder is None:
                     encoder = encoders[column.name, str(kind)] = column.encoder(kind)
-                values = column.encoded(encoder, batch.column(place))
+                values = column.encoded(encoder, batch.column(place), first_row)
                 batch = batch.set_column(place, column.name, values)
+            first_row += batch.num_rows
             yield batch
 
 
@@ -166,11 +168,12 @@ def schema_to_write(
         column: what its options say.
         registry: where the schema is, or is registered.
         auto_register: whether to register it.
-        kind: the column's type, of which a schema is made if the options say so.
+        kind: the column's type, of which a schema is made if the options say so. Nothing is registered that it
+            does not fit.
 
     Raises as `written_columns`.
     """
-    from spark_kbatch.opening.writers_schemas import ensure_usable  # noqa: PLC0415
+    from spark_kbatch.opening.writers_schemas import ensure_usable, parsed  # noqa: PLC0415
     from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
 
     if column.schema.kind == "columns":
@@ -188,7 +191,13 @@ def schema_to_write(
             f"{key_of(column.column, 'subject').replace('.', '_')} is not given: the registry has the schema's id under it"
         )
     there = registry_of(registry)
-    return (there.register if auto_register else there.look_up)(column.subject, schema.schema)
+    if not auto_register:
+        return there.look_up(column.subject, schema.schema)
+    if kind is not None:
+        WrittenColumn(column, schema).encoder(kind)
+    else:
+        parsed(schema)
+    return there.register(column.subject, schema.schema)
 
 
 def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSchema:

@@ -50,7 +50,9 @@ def encode_values(
     options = parse_value_keywords(registry, {"value_format": "avro", **keywords}, [])
     if options.value.format != "avro":
         raise ConfigError(f"value_format is {options.value.format!r}; accepted: avro")
-    schema = schema_to_write(options.value, options.registry, auto_register=auto_register)
+    schema = schema_to_write(
+        options.value, options.registry, auto_register=auto_register, kind=array.type
+    )
     encoder = AvroEncoder(parsed(schema), array.type)
     framed_with = schema.id if options.value.framing == "confluent" else None
     found = encoder.encode(array, schema_id=framed_with)

@@ -1,6 +1,7 @@
 """Schemas that this machine knows: files that all processes of a user share, so that few tasks ask a registry.
 
-Each answer is a file of [format, question, schema], in a folder for the registry's URLs without user and password;
+Each answer is a file of [format, question, schema], in a folder for the registry's URLs and user, of which neither can be
+read from its name;
 `machine_files` says how they are kept. One that answers another question counts as none.
 """
 
@@ -28,7 +29,7 @@ class SchemaCache:
         """Remember answers of a registry.
 
         Args:
-            registry: its URLs, without secrets.
+            registry: its URLs and its user, without secrets.
             folder: of all registries; None for the one of this machine.
         """
         self._files = MachineFiles("spark_kbatch-schemas", registry, folder=folder)

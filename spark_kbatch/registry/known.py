@@ -8,8 +8,8 @@
     of versions
 
 Bytes of another origin look like ids that no registry has. An id that the registry does not have is not asked for again
-for a minute, and after 20 such ids within a minute a process asks for no further one: they are unknown too. One
-thread asks at a time. If it finds the registry down, those that waited for it fail too, and do not wait as long again.
+for a minute, and after 20 such ids of a subject within a minute a process asks for no further one of it: they are
+unknown too. One thread asks at a time. If it finds the registry down, those that waited for it fail too, and do not wait as long again.
 
 A new registry may be set up at the same URL, with other schemas under the same ids. As soon as an answer shows
 that, all that was known of it is forgotten.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_UNKNOWN_IDS_MAX = 20  # that a process asks for in a minute
+_UNKNOWN_IDS_MAX = 20  # of a subject or context, that a process asks for in a minute
 _MINUTE_MS = 60_000
 _REGISTRIES_MAX = 32  # whose options differ, in one process
 
@@ -68,10 +68,13 @@ def _registry_of(options: RegistryOptions, *, retries: bool) -> SchemaRegistry:
     if options.url.folder:
         return FolderRegistry(Path(options.url.folder))
     endpoint = Endpoint(options)
+    # Some registries share a URL, and tell by the user which of them is meant.
+    user = options.user_info.text.partition(":")[0]
+    about = [",".join(sorted(options.url.urls)), *([user] if user else [])]
     return KnownSchemas(
         RegistryClient(endpoint, retries=retries),
         RegistryClient(endpoint, retries=False),
-        SchemaCache(",".join(sorted(options.url.urls))),
+        SchemaCache(" ".join(about)),
     )
 
 
@@ -95,7 +98,8 @@ class KnownSchemas:
         mutexes.make(self, "_asking")
         # No lock: single steps of the interpreter, and all threads store the same.
         self._by_question: dict[str, RegisteredSchema] = {}
-        self._unknown: dict[str, tuple[int, SchemaNotFoundError]] = {}  # when it was found out
+        # When it was found out, by scope and id: bytes of one topic use up nothing of another one's.
+        self._unknown: dict[tuple[str, int], tuple[int, SchemaNotFoundError]] = {}
         self._outage: tuple[int, SchemaRegistryUnavailableError] | None = None
 
     def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
@@ -147,11 +151,12 @@ class KnownSchemas:
         self, question: str, schema_id: int, subject: str, started_ms: int
     ) -> RegisteredSchema:
         """Ask the registry for an id that is not known here, if it may be asked."""
-        self._ensure_may_ask(question, schema_id, started_ms)
+        scope = scope_of(subject)
+        self._ensure_may_ask(scope, schema_id, started_ms)
         try:
             found = self._client.by_id(schema_id, subject)
         except SchemaNotFoundError as error:
-            self._unknown[question] = self._monotonic_ms(), replace(error)
+            self._unknown[scope, schema_id] = self._monotonic_ms(), replace(error)
             raise
         except SchemaRegistryUnavailableError as error:
             self._outage = self._monotonic_ms(), replace(error)
@@ -195,16 +200,16 @@ class KnownSchemas:
             self._by_question[question] = found
             self._cache.put(question, found)
 
-    def _ensure_may_ask(self, question: str, schema_id: int, started_ms: int) -> None:
+    def _ensure_may_ask(self, scope: str, schema_id: int, started_ms: int) -> None:
         """Raise if an id was not there a minute ago, too many were not, or the registry went down just now."""
         if self._outage is not None and self._outage[0] > started_ms:
             raise replace(self._outage[1])
         now_ms = self._monotonic_ms()
         for one in [one for one, (at, _) in self._unknown.items() if now_ms - at >= _MINUTE_MS]:
             del self._unknown[one]
-        if question in self._unknown:
-            raise replace(self._unknown[question][1])
-        if len(self._unknown) >= _UNKNOWN_IDS_MAX:
+        if (scope, schema_id) in self._unknown:
+            raise replace(self._unknown[scope, schema_id][1])
+        if sum(one == scope for one, _ in self._unknown) >= _UNKNOWN_IDS_MAX:
             reason = (
                 f"it is not asked, as it did not have {_UNKNOWN_IDS_MAX} other ids within a minute; look "
                 "whether these bytes have Confluent's framing, and whether this is the right registry"

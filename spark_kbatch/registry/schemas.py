@@ -3,7 +3,7 @@
 In JSON a schema is what a registry answers to `GET /schemas/ids/7`:
 
     schema       text: the schema
-    schemaType   AVRO, JSON or PROTOBUF; AVRO if it is missing
+    schemaType   AVRO, JSON, PROTOBUF or what a registry has besides; AVRO if it is missing
     references   a list of {"name": ..., "subject": ..., "version": ...}; none if it is missing
     ruleSet      rules of data contracts; only those that encrypt matter to who decodes
     id, subject, version   where the registry was asked for a version of a subject
@@ -30,7 +30,7 @@ AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 LATEST_VERSION: Literal["latest"] = "latest"
 Version: TypeAlias = int | Literal["latest"]
 
-_TYPES = re.compile(f"{AVRO}|{JSON}|{PROTOBUF}")
+_TYPES = re.compile("[A-Z_]+")
 _REFERENCES_MAX = 1000  # of one schema
 _QUALIFIED = re.compile(r":(\.[^:]*):(.*)", re.DOTALL)
 
@@ -47,7 +47,7 @@ class Schema(NamedTuple):
     """A schema as it is registered."""
 
     text: str
-    type: str = AVRO  # or JSON, PROTOBUF
+    type: str = AVRO  # or JSON, PROTOBUF, or another one that no one here reads
     references: tuple[SchemaReference, ...] = ()
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from spark_kbatch.errors import SchemaError
 from spark_kbatch.kernels import avro as kernels
 from spark_kbatch.values import layout as columns
 from spark_kbatch.values.avro_schema import Schema
@@ -81,8 +82,12 @@ class AvroDecoder:
 
     def add_writer(self, schema_id: int, writer: Schema) -> None:
         """Make the values of a writer's schema readable. What of it cannot be resolved fails the rows that have it."""
-        self._starts[schema_id] = self._programs.add(writer)
-        self._unreadable.pop(schema_id, None)
+        try:
+            self._starts[schema_id] = self._programs.add(writer)
+        except SchemaError as error:
+            self.add_unreadable(schema_id, str(error))
+        else:
+            self._unreadable.pop(schema_id, None)
 
     def add_unreadable(self, schema_id: int, reason: str) -> None:
         """Have rows of a schema fail with a reason: it is not known, or not Avro."""
@@ -241,6 +246,8 @@ class _SlotArrays:
             if row == count:
                 return found
             level, places = needed.tolist()
+            # All slots are copied, so levels that would soon be next grow too.
+            capacity[self._counts > capacity // 2] *= 2
             capacity[level] = max(2 * capacity[level], places)
             self._make_room(capacity)
 
@@ -250,13 +257,12 @@ class _SlotArrays:
         bases = (np.cumsum(sizes) - sizes).astype(np.uint64)
         values = np.zeros(int(sizes.sum()), np.int64)
         valid = np.zeros(len(values), np.uint8)
-        if hasattr(self, "_bases"):
-            for slot, old, new in zip(
-                range(len(bases)), self._bases.tolist(), bases.tolist(), strict=True
-            ):
-                size = int(min(sizes[slot], self._sizes[slot]))
-                values[new : new + size] = self._values[old : old + size]
-                valid[new : new + size] = self._valid[old : old + size]
+        for slot, old, new in zip(
+            range(len(bases)), self._bases.tolist(), bases.tolist(), strict=True
+        ):
+            size = int(min(sizes[slot], self._sizes[slot]))
+            values[new : new + size] = self._values[old : old + size]
+            valid[new : new + size] = self._valid[old : old + size]
         self._bases, self._sizes, self._values, self._valid = bases, sizes, values, valid
 
     def _errors(self, found: Array, rows: ByteStrings, routes: _Routes) -> list[RowError]:

@@ -110,6 +110,7 @@ class RecordField:
     type: Schema
     default: Any = NO_DEFAULT
     aliases: tuple[str, ...] = ()
+    column: str = ""  # the name of its column, if that is another one
 
 
 @dataclass(eq=False)
@@ -335,6 +336,11 @@ def _symbols(tree: Any, name: str, path: str) -> tuple[tuple[str, ...], str | No
     """Return an enum's symbols, and its default or None."""
     _required(tree, "symbols", path)
     symbols, default = tuple(_texts(tree, "symbols", path)), tree.get("default")
+    for one in symbols:
+        if any(0xD800 <= ord(letter) < 0xE000 for letter in one):
+            raise SchemaError(
+                path, f"enum {name} has the symbol {one!r}, which is no text in UTF-8"
+            )
     if len(set(symbols)) < len(symbols):
         twice = next(one for one in symbols if symbols.count(one) > 1)
         raise SchemaError(path, f"enum {name} has the symbol {twice!r} twice")

@@ -29,19 +29,26 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 def fits(schema: Schema, value: Any) -> bool:
-    """Return True if JSON is a default of a type."""
+    """Return True if JSON is a default of a type. One that contains itself without an end is none."""
+    try:
+        return _fits(schema, value)
+    except RecursionError:
+        return False
+
+
+def _fits(schema: Schema, value: Any) -> bool:
     match schema:
         case UnionSchema():
-            return any(fits(one, value) for one in schema.branches)
+            return any(_fits(one, value) for one in schema.branches)
         case RecordSchema():
             return isinstance(value, dict) and all(
-                fits(field.type, value.get(field.name, field.default)) for field in schema.fields
+                _fits(field.type, value.get(field.name, field.default)) for field in schema.fields
             )
         case ArraySchema():
-            return isinstance(value, list) and all(fits(schema.items, one) for one in value)
+            return isinstance(value, list) and all(_fits(schema.items, one) for one in value)
         case MapSchema():
             return isinstance(value, dict) and all(
-                _is_utf8(key) and fits(schema.values, one) for key, one in value.items()
+                _is_utf8(key) and _fits(schema.values, one) for key, one in value.items()
             )
         case EnumSchema():
             return isinstance(value, str) and value in schema.symbols

@@ -37,10 +37,10 @@ def split(rows: ByteStrings) -> Framed:
     if is_framed.any():
         windows = np.lib.stride_tricks.sliding_window_view(rows.data, HEADER_SIZE)
         headers = windows[rows.bounds[:-1][is_framed]]
-        with_magic = headers[:, 0] == _MAGIC
-        is_framed[is_framed] = with_magic
-        ids = np.ascontiguousarray(headers[with_magic, 1:])
-        schema_ids[is_framed] = ids.view(">i4")[:, 0]
+        ids = np.ascontiguousarray(headers[:, 1:]).view(">i4")[:, 0]
+        with_id = (headers[:, 0] == _MAGIC) & (ids >= 0)
+        is_framed[is_framed] = with_id
+        schema_ids[is_framed] = ids[with_id]
     return Framed(schema_ids, is_framed)
 
 
@@ -60,6 +60,8 @@ def described(value: bytes) -> str:
     """Return what bytes look like that are not in Confluent's framing, for an error."""
     if not value:
         return "it is empty"
+    if value[0] == _MAGIC and len(value) >= HEADER_SIZE:
+        return "its schema id is negative"
     if value[0] == _MAGIC:
         return f"it has only {len(value)} of the {HEADER_SIZE} bytes"
     if value[0] in b"{[":

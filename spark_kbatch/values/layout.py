@@ -219,7 +219,9 @@ class _LayoutBuilder:
         slot = self._slot(level)
         _ensure_distinct(record, path)
         fields = tuple(
-            self.column(one.name, one.type, level, f"{path}.{one.name}", (*inside, record))
+            self.column(
+                one.column or one.name, one.type, level, f"{path}.{one.name}", (*inside, record)
+            )
             for one in record.fields
         )
         return _struct(name, fields, level, slot)

@@ -4,7 +4,7 @@ Arrow                          object
 struct, map                    dict
 list                           list
 bytes                          text, or {"base64": ...} if they are not UTF-8
-timestamp, date, decimal       text, which loses no digit
+timestamp, date, decimal       text, which loses no digit; of a year that no calendar has, the number that is stored
 float that JSON does not have  "NaN", "Infinity", "-Infinity"
 """
 
@@ -13,10 +13,13 @@ from __future__ import annotations
 import base64
 import itertools
 import math
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
 
+_DAYS = range((date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days + 1)
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _NO_NUMBERS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
@@ -40,6 +43,8 @@ def plain(array: pa.Array) -> list[Any]:
         return [None if one is None else _text(one) for one in array.to_pylist()]
     elif pa.types.is_floating(kind):
         return [_number(one) for one in array.to_pylist()]
+    elif pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+        return _times(array)
     elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         return list(array.cast(pa.string()).to_pylist())
     else:
@@ -53,6 +58,15 @@ def plain(array: pa.Array) -> list[Any]:
 def _spans(array: pa.Array) -> list[tuple[int, int]]:
     bounds = array.offsets.to_pylist()
     return list(itertools.pairwise(bounds))
+
+
+def _times(array: pa.Array) -> list[Any]:
+    numbers = array.cast(pa.int32() if pa.types.is_date32(array.type) else pa.int64()).to_pylist()
+    per_day = 1 if pa.types.is_date32(array.type) else _PER_DAY[array.type.unit]
+    is_in_range = [None if one is None else one // per_day in _DAYS for one in numbers]
+    texts = array.filter(pa.array(is_in_range, pa.bool_())).cast(pa.string()).to_pylist()
+    left = iter(texts)
+    return [next(left) if fits else one for one, fits in zip(numbers, is_in_range, strict=True)]
 
 
 def _text(data: bytes) -> str | dict[str, str]:

@@ -52,7 +52,7 @@ def project(schema: Schema, wanted: Wanted, *, renames: bool = False) -> Schema:
     Args:
         schema: to take them from.
         wanted: the fields, in their new order.
-        renames: whether a field that is found by a name of other case gets that name, and its own as an alias.
+        renames: whether the column of a field that is found by a name of other case has that name.
 
     Raises:
         SchemaError: a field that a record does not have, or fields of what is no record.
@@ -94,7 +94,7 @@ def _projected(schema: Schema, wanted: Wanted, path: str, *, renames: bool) -> S
 
 
 def _renamed(one: RecordField, name: str) -> RecordField:
-    return one if name == one.name else replace(one, name=name, aliases=(one.name, *one.aliases))
+    return one if name == one.name else replace(one, column=name)
 
 
 def _found(

@@ -15,7 +15,7 @@ and two of ours, where the bytes alone would give another number with no error:
 
     times       a unit is converted to the reader's, so milliseconds become microseconds; what would lose
                 digits, or mistake a local time for an instant, is refused
-    decimals    the scales must be equal; the reader's precision bounds each value
+    decimals    the scales must be equal; the reader's precision bounds each value; a string is none
 
 What cannot be resolved fails only rows that reach it, as in Java: a branch of a union that no row has, or
 the items of an empty array, do no harm.
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spark_kbatch.errors import SchemaError
 from spark_kbatch.kernels import avro as kernels
 from spark_kbatch.values import layout as columns
 from spark_kbatch.values.avro_schema import (
@@ -60,6 +61,8 @@ _PROMOTIONS: Mapping[str, frozenset[str]] = {
     "bytes": frozenset({"string"}),
 }
 _WORD = 2**64
+_ITEM_MEMORY_MAX = 2**31 - 1
+_OPERATIONS_MAX = 100_000  # of one writer's schema: unions of unions of records multiply
 _SLOT_MEMORY = 32  # bytes: a number and its validity, while slots grow and become Arrow arrays
 
 
@@ -89,10 +92,28 @@ class Programs:
         self._calls: list[tuple[int, RecordSchema]] = []  # operations that pass over a record
         self._passed: dict[RecordSchema, int] = {}  # where that starts
         self._is_in_item = False  # what is emitted
+        self._start = 0  # of the program that is emitted
 
     def add(self, writer: Schema) -> int:
-        """Add the program of a writer's schema; return where it starts."""
-        start = len(self._operations)
+        """Add the program of a writer's schema; return where it starts.
+
+        Raises:
+            SchemaError: it would be too long.
+        """
+        self._start = start = len(self._operations)
+        try:
+            self._add(writer)
+        except SchemaError:
+            del self._operations[start:], self.paths[start:]
+            self._calls.clear()
+            self._passed = {one: pc for one, pc in self._passed.items() if pc < start}
+            self._is_in_item = False
+            raise
+        finally:
+            self._compiled = None
+        return start
+
+    def _add(self, writer: Schema) -> None:
         self._resolve(writer, self._reader, self._layout.root, "")
         self._emit(kernels.END, "")
         while self._calls:
@@ -103,8 +124,6 @@ class Programs:
                     self._pass_over(field.type, f"{short_name(record.name)}.{field.name}")
                 self._emit(kernels.RETURN, short_name(record.name))
             self._patch(pc, self._passed[record])
-        self._compiled = None
-        return start
 
     def compiled(self) -> CompiledPrograms:
         """Return the programs of all writers that were added."""
@@ -133,6 +152,10 @@ class Programs:
     def _emit_at(
         self, code: int, path: str, slot: int, first: int = 0, second: int = 0, third: int = 0
     ) -> int:
+        if len(self._operations) - self._start >= _OPERATIONS_MAX:
+            raise SchemaError(
+                path, f"reading it takes more than {_OPERATIONS_MAX} steps: its unions multiply"
+            )
         self._operations.append((code, slot, first, second, third))
         self.paths.append(path)
         return len(self._operations) - 1
@@ -260,8 +283,10 @@ class Programs:
         self._is_in_item = was_in_item
         self._emit(kernels.NEXT, path, None, block)
         code, slot, first, _, _ = self._operations[block]
-        least = least or -max(self._item_memory(level), 1)
-        self._operations[block] = code, slot, first, len(self._operations), least
+        paid = kernels.MEMORY_PER_BYTE * least
+        memory = min(max(self._item_memory(level) - paid, 0 if least else 1), _ITEM_MEMORY_MAX)
+        item = memory << 32 | min(least, _ITEM_MEMORY_MAX)
+        self._operations[block] = code, slot, first, len(self._operations), item
 
     def _item_memory(self, level: int) -> int:
         """Return the memory of one item of a level, in bytes, but for data of any length."""
@@ -319,6 +344,11 @@ class Programs:
         path: str,
     ) -> None:
         size = writer.size if isinstance(writer, FixedSchema) else None
+        if _is_decimal(writer) != _is_decimal(reader) and "string" in (
+            getattr(writer, "type", ""), getattr(reader, "type", "")
+        ):  # fmt: skip
+            self._fail(path, f"the writer's {described(writer)} cannot be read as {described(reader)}")  # fmt: skip
+            return
         if column.kind == columns.DECIMAL:
             assert reader.logical is not None
             written = writer.logical
@@ -538,6 +568,10 @@ def _are_alike(writer: Schema, reader: Schema) -> bool:
 def _have_one_name(writer: NamedSchema, reader: NamedSchema) -> bool:
     names = {short_name(reader.name), *map(short_name, reader.aliases)}
     return short_name(writer.name) in names
+
+
+def _is_decimal(schema: PrimitiveSchema | FixedSchema) -> bool:
+    return schema.logical is not None and schema.logical.name == "decimal"
 
 
 def _without_logical(schema: Schema) -> Schema:

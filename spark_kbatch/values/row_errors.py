@@ -18,7 +18,8 @@ class RowError(NamedTuple):
 
     def __str__(self) -> str:
         where = [] if self.position is None else [f"byte {self.position}"]
-        where += [] if self.schema_id is None else [f"schema id {self.schema_id}"]
+        is_known = self.schema_id is not None and self.schema_id >= 0
+        where += [f"schema id {self.schema_id}"] if is_known else []
         field = f"{self.path}: " if self.path else ""
         return f"{field}{self.reason}" + (f" ({', '.join(where)})" if where else "")
 
@@ -36,7 +37,7 @@ REASONS = {
     kernels.OUT_OF_RANGE: "a number is outside the range of its type",
     kernels.UNKNOWN_SYMBOL: "the reader's enum does not have the symbol, and no default",
     kernels.TOO_MUCH_MEMORY: (
-        f"items of no bytes and defaults within items take more memory than {kernels.MEMORY_PER_BYTE} times the "
+        f"items of few bytes and defaults within items take more memory than {kernels.MEMORY_PER_BYTE} times the "
         f"value and {kernels.MEMORY_FREE} bytes"
     ),
     kernels.TOO_DEEP: "records or lists are nested too deep",

@@ -43,6 +43,14 @@ def test_tasks_of_two_days_agree() -> None:
         assert agree(objects, "a", resolve, second) == {EVENTS: (0, 1)}
 
 
+@pytest.mark.parametrize("days", [2, 3, 8])
+def test_a_task_that_starts_days_later_agrees(days: int) -> None:
+    objects, resolve = MemoryObjects(), counted()
+
+    assert agree(objects, "a", resolve, NOON) == {EVENTS: (0, 1)}
+    assert agree(objects, "a", resolve, NOON + days * DAY_MS) == {EVENTS: (0, 1)}
+
+
 class MeetsAnother(MemoryObjects):
     """Objects in which another task asks after this one has found no answer."""
 

@@ -116,11 +116,15 @@ def test_credentials_are_asked_for_again_after_they_were_denied(store: str) -> N
     objects = opened(store, "long")
     _Store.denied = {"id-1"}
 
+    assert objects.get("cluster") is None
+    assert _Store.asked == ["id-1", "id-2"]
+
+    _Store.denied = {"id-2", "id-3"}
     with pytest.raises(ObjectAccessDeniedError) as raised:
         objects.get("cluster")
     assert objects.get("cluster") is None
 
-    assert _Store.asked == ["id-1", "id-2"]
+    assert _Store.asked == ["id-1", "id-2", "id-2", "id-3", "id-4"]
     assert not any(secret in str(raised.value) for secret in ("id-1", "the-token", "the-secret"))
 
 

@@ -370,6 +370,8 @@ def test_what_leads_to_another_store_is_remembered_apart(tmp_path: Path) -> None
     ]  # fmt: skip
     assert len({*stores}) == len(stores)
     assert store(variables={"HOME": "/a"}) == store(variables={"HOME": "/b"})
+    with_password = {"AWS_ENDPOINT_URL": f"http://user:{SECRET}@host"}
+    assert SECRET not in store(variables=with_password) != store()
     secrets = {
         "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ACCESS_KEY_ID": KEY, "AWS_SESSION_TOKEN": SECRET,
         "AZURE_STORAGE_SAS_TOKEN": SECRET, "AZURE_STORAGE_CONNECTION_STRING": SECRET,

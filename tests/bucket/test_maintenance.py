@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
 from spark_kbatch.bucket import maintenance as maintaining
-from spark_kbatch.bucket import merging, reading
-from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent
+from spark_kbatch.bucket import merging, names, reading
+from spark_kbatch.bucket.entries import Entry, NewFormat, ReplacedRange, Replacement, encode
+from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent, Stretch
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
 from spark_kbatch.bucket.placement import PlacedExtent
-from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.errors import CorruptRecordError, RefusedEntryError, UnsupportedLedgerError
 from tests.support.bucket_jobs import commit_batch
 from tests.support.bucket_objects import AgingObjects, Died, a_bucket, opened_again, values
 from tests.support.long_use import DAY_MS, PARTITIONS, RECORDS, Day, LongUse
@@ -62,7 +66,7 @@ def placed(first: int, *, span: int = 10, size: int = 100, epoch: int = 0) -> Pl
 
 
 def found(*extents: PlacedExtent, run_extents: int = 3) -> list[tuple[int, int]]:
-    runs: Iterator[MergeRun] = merging.runs("t", 0, iter(extents), run_extents=run_extents)
+    runs: Iterator[MergeRun] = merging.runs("t", 0, iter(extents), 1, run_extents=run_extents)
     return [(run.start_offset, run.next_offset) for run in runs]
 
 
@@ -188,6 +192,78 @@ def test_two_that_merge_the_same_do_no_harm(cluster: Cluster) -> None:
     assert [*values(opened_again(cluster))] == numbered(6)
 
 
+def test_a_topic_that_is_moved_in_again_under_its_id_keeps_its_own_records(
+    objects: AgingObjects,
+) -> None:
+    with a_bucket(objects, "others", "events") as cluster:
+        send(cluster, *numbered(3), topic="others")
+        send(cluster, *numbered(3))
+        merger, events = maintenance(cluster), cluster.topic("events").topic_id
+        runs = sorted(merger.runs(run_extents=2), key=lambda run: run.topic_id == events)
+
+        cluster.delete_topic("events")
+        store = cluster._store
+        assert isinstance(store, BucketStore)
+        store.create_moved_topic("events", events, [0], {})
+        send(cluster, *numbered(5, 100))
+
+        assert merger.merge(runs).segments == 1
+        assert [*values(opened_again(cluster))] == numbered(5, 100)
+
+
+def test_a_damaged_batch_stops_neither_its_neighbours_nor_the_collection(
+    objects: AgingObjects,
+) -> None:
+    with a_bucket(objects, "events", partitions=3) as cluster:
+        with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
+            for value in numbered(10):
+                rows = {"value": [value * 100] * 3, "partition": [0, 1, 2]}
+                producer.send_arrow("events", rows).result()
+        name = objects.names_of("data")[5]
+        objects.put(name, objects.content(name)[:-1] + b"?")
+
+        for _ in range(2):
+            with pytest.raises(CorruptRecordError):
+                maintenance(cluster).run(run_extents=5)
+            assert len(objects.names_of("segments")) == 2
+        assert [*values(opened_again(cluster), partitions=[0])] == [one * 100 for one in numbered(10)]  # fmt: skip
+        objects.clock_ms += 9 * DAY_MS
+        with pytest.raises(CorruptRecordError):
+            maintenance(cluster).run(run_extents=5)
+        assert maintenance(cluster)._ledger.follow().horizon > 0
+
+
+def test_as_many_ranges_as_one_entry_holds_are_committed_by_it() -> None:
+    rng, topic_id = random.Random(1), "aB3dEfGh1jKlMnOpQrStUv"
+
+    def replaced(partition: int) -> ReplacedRange:
+        name = names.segment_name(topic_id, partition, 50_000, names.random_id(rng))
+        extent = DataExtent(name, 0, 60_000, 100, 100, 1_700_000_000_000, 1_700_000_000_999)
+        stretch = Stretch(partition, 1_200_000, 100, 100, FINAL_EPOCH, (extent,))
+        return ReplacedRange(partition, 1_200_000, 1_200_100, (stretch,))
+
+    groups = [*merging._entries([replaced(partition) for partition in range(2000)])]
+
+    assert sum(map(len, groups)) == 2000
+    for ranges in groups:
+        content = Replacement({topic_id: tuple(ranges)})
+        encode(Entry(50_001, names.random_id(rng), names.random_id(rng), 1, content, "maintain"))
+
+
+def test_a_version_that_may_not_write_deletes_nothing(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    send(cluster, "a")
+    store = cluster._store
+    assert isinstance(store, BucketStore)
+    older = maintenance(cluster)
+    store.ledger.commit(lambda _: NewFormat(2))
+
+    with pytest.raises(UnsupportedLedgerError, match="writers need format 2"):
+        older.collect()
+    assert older.collect(dry_run=True).objects == 0
+
+
 def test_a_reader_of_many_pieces_warns_once_and_names_the_command(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,12 +342,19 @@ def test_a_job_whose_merge_fails_is_committed(cluster: Cluster, objects: AgingOb
 
 
 def test_only_what_fits_into_the_time_is_merged() -> None:
-    run = MergeRun("t", 0, tuple(placed(10 * at, size=100) for at in range(400)))
+    def run(partition: int, first: int, count: int) -> MergeRun:
+        extents = (placed(10 * at, size=100) for at in range(first, first + count))
+        return MergeRun("t", partition, tuple(extents), 1)
 
-    def extents_within(left_ms: float) -> list[int]:
-        return [len(one.extents) for one in maintaining.within([run, run], left_ms)]
+    def extents_within(runs: list[MergeRun], left_ms: float) -> list[int]:
+        return [len(one.extents) for one in maintaining.within(runs, left_ms)]
 
-    assert [extents_within(ms) for ms in (10_000, 2100, 600, 100)] == [[400] * 2, [200] * 2, [50] * 2, []]  # fmt: skip
+    in_same_objects = [run(0, 0, 400), run(1, 0, 400)]
+    for left_ms, found in ((10_000, [400] * 2), (2100, [200] * 2), (600, [50] * 2), (100, []), (-1, [])):  # fmt: skip
+        assert extents_within(in_same_objects, left_ms) == found
+    in_others = [run(number, 1000 * number, 100) for number in range(5)]
+    for left_ms, found in ((10_000, [100] * 5), (2100, [100] * 2), (600, [50]), (100, []), (-1, [])):  # fmt: skip
+        assert extents_within(in_others, left_ms) == found
 
 
 def test_a_job_reads_each_object_that_it_merges_once_for_all_partitions(
@@ -314,6 +397,46 @@ def test_an_erased_topics_bytes_go_and_its_neighbours_stay(
     maintenance(cluster).run()
     assert not any(b"secret" in objects.content(one.name) for one in objects.list(""))
     assert [*values(opened_again(cluster))] == numbered(74)
+
+
+def test_an_erasure_that_was_stopped_is_done_again(
+    cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("mine")
+    with cluster.producer(linger_ms=1000) as producer:  # all in one object
+        producer.send("events", "0", partition=0)
+        producer.send("mine", "secret")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merging.Merger, "merge", die)
+        with pytest.raises(Died):
+            maintenance(cluster).erase("mine")
+    assert sorted(cluster.topic_names()) == ["events", "mine"]
+    send(cluster, *numbered(70, 1))  # with a checkpoint
+    maintenance(cluster).erase("mine")
+
+    objects.clock_ms += 8 * DAY_MS
+    maintenance(cluster).run()
+    assert not any(b"secret" in objects.content(one.name) for one in objects.list(""))
+    assert [*values(opened_again(cluster))] == numbered(71)
+
+
+def die(*_: object) -> NoReturn:
+    raise Died
+
+
+def test_an_erasure_that_cannot_rewrite_its_neighbours_deletes_nothing(
+    cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("mine")
+    with cluster.producer(linger_ms=1000) as producer:
+        producer.send("events", "0", partition=0)
+        producer.send("mine", "secret")
+    monkeypatch.setattr(Maintenance, "merge", lambda *_, **__: maintaining.Merged())
+
+    with pytest.raises(RefusedEntryError, match="'mine' is not erased"):
+        maintenance(cluster).erase("mine")
+    assert sorted(cluster.topic_names()) == ["events", "mine"]
 
 
 # Retention.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
-from spark_kbatch.bucket import names
+from spark_kbatch.bucket import names, staging
 from spark_kbatch.bucket.entries import ReplacedRange, Replacement
 from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent, Stretch
 from spark_kbatch.bucket.store import BucketStore
@@ -19,6 +19,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import OffsetRange, ReadRange
 from spark_kbatch.store.source import Fetcher
+from tests.support.bucket_jobs import commit_batch
 from tests.support.bucket_objects import CountingObjects, a_bucket, opened_again, values
 from tests.support.reference import Record, encode_batch
 
@@ -167,6 +168,24 @@ def test_a_range_that_was_merged_under_a_reader_is_read_from_the_segment(
 
     assert fetched(fetcher, 0) == [0]
     assert [*values(cluster)] == ["a", "b", "c"]
+
+
+def test_an_index_that_was_merged_under_a_reader_is_not_needed_any_more(
+    cluster: Cluster,
+    objects: CountingObjects,
+    a_fetcher: Fetching,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "INDEX_BYTES_MIN", 1)
+    for value in "abc":
+        commit_batch(str(cluster._store.address), [[value]])
+    fetcher = a_fetcher(cluster, 3)
+    merge(opened_again(cluster), ["a", "b", "c"])
+    indexes = [name for name in objects.names_of("data") if "index-" in name]
+    assert len(indexes) == 3
+    objects.delete(indexes)
+
+    assert fetched(fetcher, 0) == [0]
 
 
 def merge(cluster: Cluster, merged: list[str]) -> None:

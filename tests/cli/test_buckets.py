@@ -8,16 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 
 import spark_kbatch
+from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects, ObjectInfo
 from spark_kbatch.bucket.rights import tried
 from spark_kbatch.bucket.urls import place_in_memory
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ObjectAccessDeniedError
+from spark_kbatch.errors import ObjectAccessDeniedError, ObjectStoreError
 from tests.support.bucket_jobs import commit_micro_batch
 
 _numbers = itertools.count()
@@ -123,6 +125,26 @@ def test_maintain_goes_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
             assert json.loads(process.stdout.readline())["starts"] == {}
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_maintain_goes_on_after_a_round_that_failed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does in which the store was away, or found a damaged batch."""
+    done("create-topic", url, "events")
+    rounds = []
+
+    def run(*_: object, **__: object) -> NoReturn:
+        rounds.append(1)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+        raise ObjectStoreError("get", "ledger/1", "for a test")
+
+    monkeypatch.setattr(Maintenance, "run", run)
+    found = kbatch("maintain", url, "--every", "1")
+    assert (len(rounds), found.stderr.count("for a test")) == (3, 2)
+    rounds.clear()
+    assert kbatch("maintain", url).exit_code == 1
 
 
 def test_maintain_refuses_what_is_no_bucket(tmp_path: Path) -> None:

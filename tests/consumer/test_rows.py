@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
 from spark_kbatch.consumer.rows import Rows
-from spark_kbatch.errors import InvalidTimestampError, RecordDeserializationError
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.errors import (
+    InvalidTimestampError,
+    OffsetOutOfRangeError,
+    RecordDeserializationError,
+)
+from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.opening.values import read_as
 
 MAX_MS = (2**63 - 1) // 1000
@@ -61,3 +68,18 @@ def test_text_is_checked_and_the_error_names_its_record() -> None:
         "the value of t-3 at offset 13 cannot be decoded: 0xc3 is not UTF-8 (byte 2); read it as bytes"
     )
     assert Rows(["offset"], strict).decoded == ["offset"]
+
+
+def test_headers_that_cannot_be_read_any_more_leave_an_error_as_it_is() -> None:
+    data = pa.array([b"\xff", b"a", b"\xff"])
+    records = pa.record_batch({"value": data, "offset": pa.array([7, 8, 9])})
+    asked = []
+
+    def headers_of(offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+        asked.append((offsets.start, offsets.end))
+        raise OffsetOutOfRangeError("t-0", 7, 8, 9)
+
+    columns = replace(read_as(True, None, {}, "t"), is_permissive=True)
+    decoded = columns.decoded("value", records, TopicPartition("t", 0), headers_of)
+    assert [*decoded.texts] == [0, 2]
+    assert asked == [(7, 8)]

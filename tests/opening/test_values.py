@@ -23,10 +23,12 @@ from spark_kbatch.errors import (
     SchemaRegistryError,
     SchemaRegistryUnavailableError,
 )
+from spark_kbatch.opening.encoded_columns import WrittenColumn, WrittenColumns
 from spark_kbatch.opening.values import NewSchemas, pinned
-from spark_kbatch.options.values import parse_value_keywords
+from spark_kbatch.options.values import ColumnOptions, parse_value_keywords
 from spark_kbatch.registry import known
 from spark_kbatch.registry.endpoint import Endpoint
+from spark_kbatch.registry.schemas import RegisteredSchema, Schema
 from tests.registry.conftest import Pauses
 from tests.support import avro
 from tests.support.avro import a_record, framed, parsed
@@ -405,6 +407,28 @@ def test_a_table_is_encoded_and_comes_back(cluster: Cluster, fake: FakeRegistry)
             pa.table({"name": ["a", None]}),
             value_schema=a_record(("name", "string")), value_framing="none",
         )  # fmt: skip
+
+
+def test_a_schema_that_the_columns_do_not_fit_is_not_registered(fake: FakeRegistry) -> None:
+    given: dict[str, Any] = {"registry": fake.url, "value_subject": "unfit"}
+    table = pa.table({"name": ["a"]})
+    for schema in (a_record(("other", "string"), name="Unfit"), {"type": "recrod"}):
+        with pytest.raises(ConfigError, match=r"other|recrod"):
+            spark_kbatch.encode_values(table, auto_register=True, value_schema=schema, **given)
+        with pytest.raises(ConfigError):
+            spark_kbatch.encode_values(table, value_schema=schema, **given)
+
+    with pytest.raises(SchemaNotFoundError, match="subject 'unfit'"):
+        spark_kbatch.encode_values(table, **given)
+
+
+def test_the_error_of_a_row_counts_the_rows_of_all_batches() -> None:
+    schema = RegisteredSchema(7, Schema(json.dumps(a_record(("name", "string")))))
+    written = WrittenColumns((WrittenColumn(ColumnOptions("value", "avro"), schema),))
+    batches = [pa.record_batch({"value": [{"name": name}]}) for name in ("a", "b", None)]
+
+    with pytest.raises(InvalidValueError, match="row 2: name: the value is null"):
+        [*written.encoded(batches)]
 
 
 def test_a_schema_is_registered_only_if_that_is_asked_for(fake: FakeRegistry) -> None:

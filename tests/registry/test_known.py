@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.errors import SchemaNotFoundError, SchemaRegistryUnavailableError
+from spark_kbatch.errors import (
+    SchemaNotFoundError,
+    SchemaRegistryError,
+    SchemaRegistryUnavailableError,
+)
 from spark_kbatch.registry.cache import SchemaCache
 from spark_kbatch.registry.client import RegistryClient
 from spark_kbatch.registry.endpoint import Endpoint
@@ -139,6 +143,18 @@ def test_at_most_20_unknown_ids_a_minute_are_asked_for(
         assert "it is not asked, as it did not have 20 other ids" in str(error.value)
         assert len(fake.asked) == 20 * (minute + 1)
         pauses.sleep(60)
+
+
+def test_unknown_ids_of_one_topic_keep_no_other_from_asking(
+    fake: FakeRegistry, tmp_path: Path, pauses: Pauses
+) -> None:
+    registry = a_process(fake, tmp_path, pauses)
+    fake.register("orders-value", TEXT.text)
+    for schema_id in range(1000, 1100):
+        with pytest.raises(SchemaNotFoundError):
+            registry.by_id(schema_id, "garbage-value")
+
+    assert registry.by_id(1, "orders-value").schema == TEXT
 
 
 def test_an_unknown_id_is_asked_for_again_after_a_minute(
@@ -317,6 +333,9 @@ def test_the_machines_files_are_their_users_alone_and_have_no_secrets(
         options = options_of(fake.url.replace("//", f"//user:{PASSWORD}@"))
         assert registry_of(options).by_id(1).schema == TEXT
         assert registry_of(options_of(fake.url, basic_auth_user_info="user:wrong")).by_id(1)
+        # By their user some registries tell which of them is meant.
+        with pytest.raises(SchemaRegistryError):
+            registry_of(options_of(fake.url, basic_auth_user_info="other:wrong")).by_id(1)
 
     (shared,) = tmp_path.iterdir()
     found = [shared, *shared.rglob("*")]

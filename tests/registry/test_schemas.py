@@ -70,7 +70,7 @@ def test_an_avro_schema_without_references_is_sent_as_older_registries_take_it()
     [
         pytest.param({}, "schema", id="no text"),
         pytest.param({"schema": {"type": "record"}}, "schema", id="text that is an object"),
-        pytest.param({"schema": "{}", "schemaType": "THRIFT"}, "schemaType", id="another type"),
+        pytest.param({"schema": "{}", "schemaType": "thrift"}, "schemaType", id="another type"),
         pytest.param({"schema": "{}", "references": {}}, "references", id="references no list"),
         pytest.param(
             {"schema": "{}", "references": [{"name": "A", "subject": "a"}]},

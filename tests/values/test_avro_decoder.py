@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.values import flat
+from spark_kbatch.values import avro_decoder, flat
 from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues, decode
 from tests.support import avro
 from tests.support.avro import a_record, framed, parsed, varint
@@ -532,6 +532,66 @@ def test_items_of_a_byte_each_take_at_most_64_times_their_bytes(items: Any) -> N
 
     assert len(found.values[0]) == count
     assert peak < 64 * len(data)
+
+
+def test_items_of_many_columns_take_at_most_64_times_their_bytes_and_some() -> None:
+    """Once 300 nulls of one byte each made 2.4 MB, of a record of 1,000 numbers."""
+    wide = a_record(*((f"n{number}", "long") for number in range(1000)))
+    schema = _list_of(["null", wide])
+
+    assert bare(schema, varint(2) + bytes(2) + varint(0)).values.to_pylist() == [[None, None]]
+    assert _TOO_MUCH in error_of(schema, varint(300) + bytes(300) + varint(0))
+    full = varint(100) + (varint(1) + bytes(1000)) * 100 + varint(0)
+    assert len(bare(schema, full).values[0]) == 100
+
+
+def test_items_may_have_defaults_that_take_more_than_their_bytes() -> None:
+    text = {"name": "text", "type": "string", "default": "x" * 67}
+    texts = {"name": "texts", "type": _list_of("string"), "default": ["old"]}
+    writer, reader = (_list_of(a_record(("n", "int"), *more)) for more in ((), (text, texts)))
+    data = varint(100) + bytes(101)
+
+    found = decode(pa.array([data]), parsed(reader), {1: parsed(writer)}, framing="none")
+
+    assert found.errors == ()
+    assert found.values.to_pylist() == [[{"n": 0, "text": "x" * 67, "texts": ["old"]}] * 100]
+
+
+def test_records_of_no_bytes_that_hold_ever_more_of_their_kind_end_in_an_error() -> None:
+    records = [a_record(name="A0")]
+    for depth in range(150):
+        records.append(a_record(("a", f"A{depth}"), ("b", f"A{depth}"), name=f"A{depth + 1}"))
+    writer = a_record(("defined", ["null", *records]), ("x", "A150"), ("y", "int"), name="W")
+
+    found = decode(
+        pa.array([varint(0) + varint(7)]),
+        parsed(a_record(("y", "int"), name="W")),
+        {1: parsed(writer)},
+        framing="none",
+    )
+
+    (error,) = found.errors
+    assert "nested too deep" in str(error)
+
+
+def test_many_lists_make_room_together() -> None:
+    """Each makes room of its own, and all that is there is copied for it."""
+    fields = [(f"list{number}", _list_of("int")) for number in range(20)]
+    row = (varint(16) + bytes(16) + varint(0)) * 20
+    grown = []
+
+    with pytest.MonkeyPatch.context() as patch:
+        make_room = avro_decoder._SlotArrays._make_room
+        patch.setattr(
+            avro_decoder._SlotArrays,
+            "_make_room",
+            lambda self, capacity: (grown.append(1), make_room(self, capacity)),
+        )
+        found = bare(a_record(*fields), *[row] * 500)
+
+    assert found.errors == ()
+    assert found.values.to_pylist()[499] == {name: [0] * 16 for name, _ in fields}
+    assert len(grown) < 40
 
 
 def test_a_block_may_say_its_size_which_is_not_relied_upon() -> None:

@@ -28,6 +28,15 @@ def test_rows_that_are_all_short_or_null_have_no_ids() -> None:
     assert framing.split(strings_of(pa.array([], pa.binary()))).schema_ids.tolist() == []
 
 
+def test_a_negative_id_is_none() -> None:
+    value = b"\0\xff\xff\xff\xffabc"
+
+    found = framing.split(strings_of(pa.array([value])))
+
+    assert (found.schema_ids.tolist(), found.is_framed.tolist()) == ([-1], [False])
+    assert framing.described(value) == "its schema id is negative"
+
+
 def test_a_header_is_read_as_its_own_id() -> None:
     array = pa.array([framing.header(1234567)])
 

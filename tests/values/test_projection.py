@@ -83,6 +83,20 @@ def test_a_name_in_another_case_means_the_only_field_that_has_it() -> None:
         project(schema, wanted_fields(["Name", "name"]))
 
 
+def test_a_column_in_another_case_has_the_fields_own_values_and_defaults() -> None:
+    ours = {"name": "ID", "type": "int", "default": 0}
+    inner = {"name": "c", "type": a_record(ours, name="C"), "default": {"ID": 5}}
+    reader = parsed(a_record(ours, inner))
+    writer = parsed(a_record(("id", "int"), ("ID", "int")))
+    wanted = wanted_fields(["id", "C.id"])
+
+    data = avro.encode(writer, {"id": 1, "ID": 2})
+    named = project(reader, wanted, renames=True)
+    found = decode(pa.array([data]), named, {1: writer}, framing="none")
+
+    assert found.values.to_pylist() == [{"id": 2, "C": {"id": 5}}]
+
+
 def test_fields_that_are_left_out_are_passed_over_even_where_they_contain_themselves() -> None:
     writer = parsed(_ORDER)
     parent = {"number": 1, "customer": (0, None), "lines": [], "tags": {}, "parent": (0, None)}

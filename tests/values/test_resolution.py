@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.values.avro_decoder import DecodedValues, decode
+from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues, decode
 from tests.support import avro
 from tests.support.avro import a_record, parsed
 
@@ -309,6 +309,43 @@ def test_decimals_of_another_scale_are_refused_and_those_of_other_digits_bounded
     assert "another scale" in refused(digits(9, 2), digits(9, 3), b"\x7b")
     assert read("bytes", digits(9, 3), b"\x7b") == Decimal("0.123")
     assert read(digits(9, 3), "bytes", b"\x7b") == b"\x7b"
+
+
+def test_a_decimal_is_not_read_from_a_string_and_no_string_from_a_decimal() -> None:
+    """By Avro's rules their bytes would be the other one's."""
+    decimal = logical("bytes", "decimal", precision=12, scale=2)
+
+    assert "cannot be read as" in refused("string", decimal, "1.50")
+    assert "cannot be read as" in refused(decimal, "string", b"A")
+    assert "cannot be read as" in refused(["null", "string"], ["null", decimal], (1, "1.50"))
+
+
+def test_a_schema_whose_unions_multiply_is_unreadable_and_no_other_one_is() -> None:
+    depth, width = 6, 10
+    defined = [
+        a_record(
+            ("f", "int" if level == depth - 1 else [f"n{of}.R{level + 1}" for of in range(width)]),
+            name=f"n{number}.R{level}",
+        )
+        for level in reversed(range(depth))
+        for number in range(width)
+    ]
+    writer = a_record(
+        ("d", ["null", *defined]), ("f", [f"n{of}.R0" for of in range(width)]), name="T"
+    )
+    reader: Any = "int"
+    for level in reversed(range(depth)):
+        reader = a_record(("f", reader), name=f"R{level}")
+    reader = a_record(("f", reader), name="T")
+    decoder = AvroDecoder(parsed(reader))
+
+    decoder.add_writer(1, parsed(writer))
+    decoder.add_writer(2, parsed(reader))
+
+    found = decoder.decode(pa.array([avro.framed(1, b"\0\0\0"), avro.framed(2, avro.varint(5))]))
+    (error,) = found.errors
+    assert (error.row, "unions multiply" in str(error)) == (0, True)
+    assert str(found.values[1].as_py()).count("5") == 1
 
 
 def test_what_cannot_be_resolved_does_no_harm_in_an_empty_array() -> None:
