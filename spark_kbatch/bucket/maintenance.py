@@ -13,6 +13,7 @@ its topic is deleted or because someone else has merged it, is left for the next
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -125,15 +126,12 @@ class Maintenance:
             for run in runs:
                 merged = merged.plus(run)
             return Maintained(starts, merged, self.collect(dry_run=True))
-        damaged: CorruptRecordError | None = None
         try:
             merged = self.merge(runs, on_progress=on_progress)
-        except CorruptRecordError as error:
-            damaged = error
-        collected = self.collect()
-        if damaged is not None:
-            raise damaged
-        return Maintained(starts, merged, collected)
+        except CorruptRecordError:
+            self.collect()
+            raise
+        return Maintained(starts, merged, self.collect())
 
     def retain(self, *, dry_run: bool = False) -> dict[TopicPartition, int]:
         """Move start offsets as the topics' settings say, and return where they are moved to."""
@@ -155,9 +153,7 @@ class Maintenance:
                     moved[TopicPartition(topic.name, partition)] = start
         if not dry_run:
             for some in _entries_of(starts):
-                self._ledger.commit(
-                    lambda state, some=some: _still_to_move(state, some), by="maintain"
-                )
+                self._ledger.commit(functools.partial(_still_to_move, starts=some), by="maintain")
         return moved
 
     def _changes(self, topic_id: str) -> dict[int, list[Change]]:

@@ -10,8 +10,8 @@ which process wrote them.
 
 Several requests may be put at once. Their entries are written one after the other, in the order in which they were
 sent, by one thread. If one fails, so do all that are sent until the sender has its answer, and nothing of them is
-written: what is sent again keeps its order, also without sequences, and also where the ledger does not know the
-producer yet and would take any sequence for its first. For that the sender's thread takes all answers, in `poll`.
+written: what is sent again keeps its order, also where the ledger does not know the producer yet and would take any
+sequence for its first. Without sequences a batch that is sent again may come behind later ones, as in Kafka. For that the sender's thread takes all answers, in `poll`.
 
 Now and then, after as many entries as make a merge worth it, another thread merges for a short while.
 """

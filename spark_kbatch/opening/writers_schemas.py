@@ -67,7 +67,4 @@ class WritersSchemas:
 
     def _asked(self, schema_id: int) -> RegisteredSchema:
         assert self._registry is not None  # which Confluent's framing needs
-        registry = registry_of(self._registry)
-        if schema_id < 0:
-            raise SchemaNotFoundError(registry.name, f"schema id {schema_id}", "no id is negative")
-        return registry.by_id(schema_id, self._subject)
+        return registry_of(self._registry).by_id(schema_id, self._subject)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -270,41 +269,6 @@ def test_requests_are_put_at_once_and_their_entries_are_in_the_order_of_records(
     for partition in range(3):
         held = found.filter(pc.field("partition") == partition)["value"].to_pylist()
         assert [int(one) for one in held] == [*range(partition, 200, 3)]
-
-
-def test_what_fails_while_others_are_sent_again_keeps_its_place_without_sequences() -> None:
-    """A's put fails; B's is slow, and fails once A and C are on their way."""
-    meet = {number: threading.Event() for number in range(1, 9)}
-
-    class Fails(CountingObjects):
-        puts, is_armed = 0, False
-
-        def put(self, name: str, data: bytes) -> None:
-            if self.is_armed and kind_of(name) == "data":
-                with self._counted:
-                    self.puts += 1
-                    number = self.puts
-                meet[number].set()
-                if number == 1:
-                    meet[2].wait(10)
-                    raise ObjectStoreError("put", name, "for a test")
-                if number == 2:
-                    meet[4].wait(10)
-                    raise ObjectStoreError("put", name, "for a test")
-            super().put(name, data)
-
-    objects = Fails()
-    options = {"linger_ms": 0, "enable_idempotence": False, "maintain_ms": 0, "retry_backoff_ms": 1}
-    with a_bucket(objects, "events") as cluster, cluster.producer(**options) as producer:
-        producer.send("events", "first").result()
-        objects.is_armed = True
-        producer.send("events", "A")
-        meet[1].wait(10)
-        producer.send("events", "B")
-        meet[2].wait(10)
-        producer.send("events", "C")
-        producer.flush()
-        assert [*values(cluster)] == ["first", "A", "B", "C"]
 
 
 @pytest.mark.parametrize("at_once", [1, 5])

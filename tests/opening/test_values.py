@@ -126,7 +126,7 @@ BAD = [
     pytest.param(framed(ENCRYPTED, BODY), "encrypt", "", ENCRYPTED, id="encrypted"),
     pytest.param(framed(NO_SCHEMA, BODY), "its schema is none that can be used", "", NO_SCHEMA, id="no schema"),
     pytest.param(b"\x00" + (7).to_bytes(8, "big") + BODY, "Apicurio's framing, with ids of 8 bytes", "", 0, id="Apicurio"),
-    pytest.param(b"\x00\xff\xff\xff\xff" + BODY, "no id is negative", "", -1, id="a negative id"),
+    pytest.param(b"\x00\xff\xff\xff\xff" + BODY, "its schema id is negative", "", -1, id="a negative id"),
     pytest.param(Sent(BODY, {"__value_schema_id": b"\x01"}), "in the header __value_schema_id", "", -1, id="id in a header"),
 ]  # fmt: skip
 
@@ -413,10 +413,8 @@ def test_a_schema_that_the_columns_do_not_fit_is_not_registered(fake: FakeRegist
     given: dict[str, Any] = {"registry": fake.url, "value_subject": "unfit"}
     table = pa.table({"name": ["a"]})
     for schema in (a_record(("other", "string"), name="Unfit"), {"type": "recrod"}):
-        with pytest.raises(ConfigError, match=r"other|recrod"):
+        with pytest.raises(ConfigError, match=r"no field for this column|recrod"):
             spark_kbatch.encode_values(table, auto_register=True, value_schema=schema, **given)
-        with pytest.raises(ConfigError):
-            spark_kbatch.encode_values(table, value_schema=schema, **given)
 
     with pytest.raises(SchemaNotFoundError, match="subject 'unfit'"):
         spark_kbatch.encode_values(table, **given)
@@ -427,7 +425,7 @@ def test_the_error_of_a_row_counts_the_rows_of_all_batches() -> None:
     written = WrittenColumns((WrittenColumn(ColumnOptions("value", "avro"), schema),))
     batches = [pa.record_batch({"value": [{"name": name}]}) for name in ("a", "b", None)]
 
-    with pytest.raises(InvalidValueError, match="row 2: name: the value is null"):
+    with pytest.raises(InvalidValueError, match=r"row 2: value\.name: the value is null"):
         [*written.encoded(batches)]
 
 
