@@ -335,6 +335,18 @@ class Deletions:
         except OSError:
             return False  # of a broken disk
 
+    def ensure_id_is_free_locked(self, topic: Topic) -> None:
+        """Check that no deleted topic has a topic's id, and directories in log dirs that are away.
+
+        Raises:
+            KafkaStorageError: one has: its deletion would go on with the new topic once they are back.
+        """
+        if any(one.topic_id == topic.topic_id and one.named for one in self._deleted.all()):
+            raise KafkaStorageError(
+                f"topic {topic.name!r} was deleted, and with its id {topic.topic_id} it cannot be there again before "
+                "its files are deleted: mount the log dirs that are away, and see `kbatch gc`"
+            )
+
     def ensure_name_is_free_locked(self, name: str) -> None:
         """Check that no directory of a deleted topic is in the way of a new one.
 

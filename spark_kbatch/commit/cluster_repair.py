@@ -57,6 +57,9 @@ class ClusterRepair:
 
     def __init__(self, manager: ReplicaManager, coordinator: Coordinator, *, dry_run: bool) -> None:
         self._manager, self._coordinator, self._dry_run = manager, coordinator, dry_run
+        self._is_settled = (
+            False  # whether unfinished commits are rolled forward, and new ones can be
+        )
 
     def run(
         self,
@@ -102,6 +105,7 @@ class ClusterRepair:
             if tp != TRANSACTION_STATE:
                 yield self._reported(tp, functools.partial(self._repair, tp, known.get(tp, {})))
         unfinished = self._roll_forward()
+        self._is_settled = not unfinished
         for tp in wanted:
             if tp not in lost:
                 report = self._reported(tp, functools.partial(self._repair, tp, known.get(tp, {})))
@@ -239,8 +243,9 @@ class ClusterRepair:
         if self._dry_run:
             yield
             return
-        locks = self._manager.locks
-        lock = locks.commit() if tp == TRANSACTION_STATE else locks.partitions([tp])
+        # A committer that dies meanwhile leaves what belongs to a commit, until that is rolled forward.
+        commits, locks = self._coordinator if self._is_settled else None, self._manager.locks
+        lock = locks.commit() if tp == TRANSACTION_STATE else locks.partitions([tp], commits)
         with lock, self._manager.writing():
             yield
 

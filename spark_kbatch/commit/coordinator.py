@@ -341,7 +341,7 @@ class Coordinator:
         manager, partition = self._manager, self._transaction_state
         with manager.locks.commit(), manager.writing():
             given_up = administration.elect_unclean(
-                manager, TRANSACTION_STATE.topic, dry_run=dry_run
+                manager, self, TRANSACTION_STATE.topic, dry_run=dry_run
             )
             if dry_run or not given_up:
                 return given_up

@@ -105,8 +105,14 @@ def rewrite_locked(
         # So that the size of the active segment tells how much was appended since.
         appender.start_segment()
         after = appender.finish(flush=True, prepare_offset=-1)
+    start = state.log_end_offset
     # Flushed even if the caller does not flush: an older state would name segments that are gone.
-    partition.publish_locked(after._replace(log_start_offset=state.log_end_offset), flush=True)
+    if partition.only_log is not None:
+        partition.publish_locked(after._replace(log_start_offset=start), flush=True)
+    else:
+        # Readers see what is new once all in-sync replicas have it: until then they need what is old.
+        partition.publish_locked(after, flush=True)
+        partition.delete_records_locked(start, now_ms)
     with partition.leading_locked() as log:
         retention.delete_old_segments(log, log.state(), now_ms)
     return size

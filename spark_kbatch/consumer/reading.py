@@ -61,6 +61,7 @@ def read_range(
             after all records before them.
     """
     topic_partition, offset, end = wanted
+    told_at = -1  # the last offset before which records were lost
 
     def decoded(
         read: LogRead, batches: Iterable[tuple[int, BatchHeader]]
@@ -76,6 +77,12 @@ def read_range(
         try:
             read, edges = fetcher.fetch(topic_partition, fetched._replace(offset=offset))
         except OffsetOutOfRangeError as error:
+            is_held = error.log_start_offset <= offset < error.log_end_offset
+            if is_held and offset != told_at:
+                # What was read before is not in the log any more, but what comes next is.
+                on_loss(OffsetRange(topic_partition, wanted.start, offset), error)
+                told_at = offset
+                continue
             held_from = error.log_start_offset if offset < error.log_start_offset else end
             on_loss(OffsetRange(topic_partition, offset, min(held_from, end)), error)
             offset = held_from

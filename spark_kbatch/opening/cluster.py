@@ -652,7 +652,10 @@ class Cluster:
         arguments.boolean("dry_run", dry_run)
         if topic == TRANSACTION_STATE_TOPIC:
             return self._folder("disks").coordinator(flush=True).elect_unclean(dry_run=dry_run)
-        return administration.elect_unclean(self._folder("disks").manager, topic, dry_run=dry_run)
+        folder = self._folder("disks")
+        return administration.elect_unclean(
+            folder.manager, folder.coordinator(flush=True), topic, dry_run=dry_run
+        )
 
     def export(self, topic: str, *, to: StrPath) -> list[ExportedPartition]:
         """Copy a topic's committed records into the log dir of a stopped Kafka broker.

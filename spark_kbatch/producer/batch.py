@@ -108,7 +108,12 @@ class ProduceResult:
                 listener = self._listeners.pop()
             except IndexError:  # another thread has it
                 return
-            listener()
+            try:
+                listener()
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) and _is_main_thread():
+                    raise
+                logger.exception("a listener for the end of records failed")
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds; return whether the batch itself, not its children, has ended.
@@ -364,13 +369,17 @@ class ProducerBatch:
             for first, size, callback in self._thunks:
                 try:
                     callback(self.result, first, size)
-                except (
-                    Exception,
-                    SystemExit,
-                ):  # SystemExit would end the sender's thread, silently
+                except BaseException as error:
+                    # Others, such as that of `pytest.fail`, would end the sender's thread, silently.
+                    if isinstance(error, KeyboardInterrupt) and _is_main_thread():
+                        raise
                     logger.exception("a callback of records of %s failed", self.topic_partition)
         finally:
             self.result.release()
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 class PartitionQueue:

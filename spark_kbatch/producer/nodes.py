@@ -12,6 +12,7 @@ class OneNode:
     """The single node of a transport without a network: it leads all partitions and is always ready."""
 
     leader_of: LeaderOf | None = None
+    why_unreachable: Exception | None = None
 
     def __init__(self) -> None:
         # Free once woken, until the sleeper has seen it. Neither an Event, whose own lock an interrupt in

@@ -31,6 +31,7 @@ from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
     InvalidTimestampError,
+    KBatchError,
     NotPicklableError,
     ProducerClosedError,
     ProducerForkedError,
@@ -339,9 +340,14 @@ class Producer:
         Raises:
             RequestTimedOutError: the time is up; the rest is still being sent.
             ProducerForkedError: called in a fork of the process that created the producer.
+            KBatchError: called by a callback, whose own batch it would wait for.
         """
         timeout = None if timeout is None else arguments.seconds("timeout", timeout)
         self._ensure_not_forked()
+        if self._sender.is_current_thread:
+            raise KBatchError(
+                "flush() in a callback would wait for the callback's own batch; call it elsewhere"
+            )
         self._accumulator.begin_flush()
         try:
             if self._inline:

@@ -177,6 +177,8 @@ class Sender:
             return False
         if self._sequences is not None:
             self._sequences.prepare()
+            # It may have waited for an answer, and connections have changed meanwhile.
+            nodes = [one for one in nodes if one is None or self._is_ready(one, now_ms)]
         has_sent = False
         for node in nodes:
             has_sent |= self._send_to(node, now_ms)
@@ -187,7 +189,20 @@ class Sender:
         if leader_of is None:
             return (None,) if self._has_room(None) else ()
         nodes = self._accumulator.ready_nodes(now_ms, leader_of).nodes
-        return [one for one in nodes if self._has_room(one) and self._nodes.is_ready(one)]
+        return [one for one in nodes if self._has_room(one) and self._is_ready(one, now_ms)]
+
+    def _is_ready(self, node: Node, now_ms: int) -> bool:
+        """Return whether a node can be sent a request now; fail its batches if it refuses this client for good."""
+        try:
+            return self._nodes.is_ready(node)
+        except (KBatchError, OSError) as error:
+            if _is_passing(error):
+                raise
+            leader_of, most = self._nodes.leader_of, self._config.max_request_size
+            while drained := self._accumulator.drain(now_ms, most, node, leader_of):
+                for batch in drained:
+                    self._fail(batch, error)
+            return False
 
     def _send_to(self, node: Node | None, now_ms: int) -> bool:
         """Send one request to a node; return whether there was anything to send."""
@@ -211,7 +226,7 @@ class Sender:
         except (KBatchError, OSError) as error:
             is_new = str(error) != str(self._why_unsent)  # said once, not at each attempt
             self._why_unsent = error
-            if isinstance(error, (RetriableError, OSError)) and _is_transient(error):
+            if _is_passing(error):
                 if is_new:
                     logger.warning("nothing can be sent at the moment, retrying: %s", error)
             else:
@@ -245,7 +260,13 @@ class Sender:
     @property
     def why_waiting(self) -> Exception | None:
         """The error for which batches wait, and are tried again; None if there is none."""
-        return self._why_unsent or self._why_retried
+        known = self._why_unsent or self._why_retried
+        return known or (self._nodes.why_unreachable if self._has_work else None)
+
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether the caller is a callback of the sender's own thread."""
+        return self._thread is threading.current_thread()
 
     @property
     def requests_in_flight(self) -> int:
@@ -434,6 +455,8 @@ class Sender:
             self.metrics.split(now_ms)
             logger.info("splitting a batch of %s into %d: %s", batch.topic_partition, count, error)
             self._accumulator.complete(batch)
+        elif self._is_forced and isinstance(error, RetriableError):
+            pass  # `close` ends it
         elif self._can_retry(batch, result, now_ms):
             self._say_retried(batch, error, now_ms)
             batch.error = error
@@ -486,7 +509,7 @@ class Sender:
     def _expire(self, now_ms: int) -> None:
         late = [b for b in self._batches_in_flight() if self._accumulator.is_expired(b, now_ms)]
         for batch in (*late, *self._accumulator.expired(now_ms)):
-            cause = batch.error or self._why_unsent
+            cause = batch.error or self._why_unsent or self._nodes.why_unreachable
             why = f"; the last attempt failed: {cause}" if cause is not None else ""
             error = RequestTimedOutError(
                 f"{batch.records_count} records for {batch.topic_partition} were not delivered "
@@ -494,6 +517,10 @@ class Sender:
             )
             error.__cause__ = cause
             self._fail(batch, error)
+
+
+def _is_passing(error: Exception) -> bool:
+    return isinstance(error, (RetriableError, OSError)) and _is_transient(error)
 
 
 def _result_of(answer: Answer | Exception, topic_partition: TopicPartition) -> AppendResult:

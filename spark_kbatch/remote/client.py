@@ -29,7 +29,7 @@ import logging
 import os
 import random as random_numbers
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from spark_kbatch.clock import monotonic_ms as clock_monotonic_ms
@@ -146,6 +146,22 @@ class Client:
         names = None if topics is None else frozenset(topics)
         known = None if fresh else self._cache.find(names, self.monotonic_ms())
         return known or self._read_metadata(names, self._retries("METADATA"))
+
+    def existing_topics(self, names: Collection[str]) -> ClusterMetadata:
+        """Return fresh metadata of the named topics that exist, asking several times if one is unknown.
+
+        A broker that has just started, or that has not heard of a new topic yet, says that it does not exist.
+
+        Raises as `metadata`.
+        """
+        retries = self._retries("METADATA")
+        found = self._read_metadata(frozenset(names), retries)
+        for _ in range(_ASKED_FOR_AN_UNKNOWN_TOPIC - 1):
+            if all(name in found.topics for name in names):
+                break
+            self.wait(self.options.retry_backoff_ms)
+            found = self._read_metadata(frozenset(names), retries)
+        return found
 
     def topic(self, name: str) -> TopicMetadata:
         """Return the metadata of a topic, asking several times if it is unknown, as it may be new.

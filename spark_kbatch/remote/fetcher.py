@@ -37,6 +37,7 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     RetriableError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from spark_kbatch.model import (
     INT_MAX,
@@ -380,7 +381,12 @@ class PartitionFetcher:
 
         Source: OffsetFetcherUtils, SubscriptionState.maybeCompleteValidation.
         """
-        found = self._end_of_epoch()
+        try:
+            found = self._end_of_epoch()
+        except (
+            UnsupportedVersionError
+        ):  # of an old broker; Kafka's consumer does not check then either
+            return
         if found < offset:
             raise self._truncated(offset, found)
 
@@ -414,6 +420,7 @@ class PartitionFetcher:
         return found[self._topic_partition]
 
     def _truncated(self, offset: int, end_offset: int) -> OffsetOutOfRangeError:
+        self._batch_epoch = NO_LEADER_EPOCH  # a reader that goes on reads what is there now
         edges = self._leaders_edges()
         where = f" at offset {end_offset}" if end_offset >= 0 else ""
         return OffsetOutOfRangeError(

@@ -207,7 +207,11 @@ def producer_config(options: WriteOptions) -> ProducerConfig:
         **options.producer,
     }
     given = {key: value for key, value in values.items() if value is not None}
-    return replace(parse_producer_options(given), linger_ms=options.linger_ms)
+    config = parse_producer_options(given)
+    if options.linger_ms is not None:
+        return config
+    # A batch waits until it is full, but not so long that it has no time left to be delivered.
+    return replace(config, linger_ms=(config.delivery_timeout_ms - config.request_timeout_ms) // 2)
 
 
 def find_topic(options: WriteOptions, client: Client, name: str) -> TopicMetadata | None:

@@ -132,11 +132,11 @@ class RemoteSource(PartitionsApart):
         return [TopicPartition(topic, one.partition) for one in found.partitions]
 
     def existing_topics(self, names: Iterable[str]) -> dict[str, FoundTopic]:
-        """Return the ids and partitions of those named topics that exist."""
+        """Return the ids and partitions of those named topics that exist, after asking several times for others."""
         wanted = set(names)
         if not wanted:
             return {}
-        found = self._look_up(lambda client: client.metadata(wanted, fresh=True)).topics
+        found = self._look_up(lambda client: client.existing_topics(wanted)).topics
         return {
             name: FoundTopic(
                 one.topic_id, [TopicPartition(name, number.partition) for number in one.partitions]

@@ -377,9 +377,17 @@ class BrokerTransport:
             topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(asked)],
             allow_auto_topic_creation=False,
         )
-        self._connections.send(
-            node, ApiKey.METADATA, body, on_complete, timeout_ms=self._options.request_timeout_ms
-        )
+        try:
+            self._connections.send(
+                node,
+                ApiKey.METADATA,
+                body,
+                on_complete,
+                timeout_ms=self._options.request_timeout_ms,
+            )
+        except BaseException:
+            self._is_asking, self._wanted = False, self._wanted | asked
+            raise
         return NEVER_MS
 
     @property

@@ -182,6 +182,7 @@ def _create_locked(
     with manager.writing():
         manager.deletions.continue_locked()
         manager.deletions.ensure_name_is_free_locked(topic.name)
+        manager.deletions.ensure_id_is_free_locked(topic)
         _write_locked(manager, topic, first_offsets)
     if not topic.name.startswith(INTERNAL_PREFIX):
         logger.log(
@@ -374,9 +375,18 @@ def _make_logs(
     What an interrupted attempt has left is removed: that is always empty.
 
     Raises:
-        KafkaStorageError: a directory with the name of such a partition holds records.
+        KafkaStorageError: a directory with the name of such a partition holds records; or a log dir is offline.
     """
     cluster_file, dirs = manager.metadata.cluster_file, manager.dirs
+    wanted = sorted({node for number in partitions for node in topic.replicas_of(number)})
+    for node_id in wanted if len(dirs.all) > 1 else ():
+        if not dirs.is_online(
+            node_id
+        ):  # a log on its mount point would be hidden by the disk later
+            raise KafkaStorageError(
+                f"topic {topic.name!r} was planned with a replica on node {node_id}, whose log dir is offline: "
+                f"{dirs.why_offline(node_id)}; write again, and others take it"
+            )
     for directory in _empty_logs(manager, topic.name, partitions.start):
         with contextlib.suppress(OSError):  # It harms no one; a log dir may be read-only.
             manager.files.remove_dir(directory)
@@ -604,13 +614,16 @@ def replace_log_dir(
     return [one for one in lost if one.topic_partition in only]
 
 
-def elect_unclean(manager: ReplicaManager, topic: str, *, dry_run: bool) -> list[GivenUp]:
+def elect_unclean(
+    manager: ReplicaManager, commits: Commits, topic: str, *, dry_run: bool
+) -> list[GivenUp]:
     """Let replicas that are not in sync lead where no in-sync one can be used.
 
     What only the in-sync ones had is given up: a disk that comes back later is truncated.
 
     Args:
         manager: the cluster's. The caller holds the commit lock if the topic is `__transaction_state`.
+        commits: that may not be finished.
         topic: its name.
         dry_run: elect no replica that is not in sync.
 
@@ -625,7 +638,7 @@ def elect_unclean(manager: ReplicaManager, topic: str, *, dry_run: bool) -> list
     for tp in manager.partitions(topic):
         with contextlib.ExitStack() as held:
             if tp.topic != TRANSACTION_STATE_TOPIC:
-                held.enter_context(manager.locks.partitions([tp]))
+                held.enter_context(manager.locks.partitions([tp], commits))
             held.enter_context(manager.writing())
             partition = manager.partition(tp)
             with contextlib.suppress(OSError, KBatchError):

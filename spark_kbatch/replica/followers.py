@@ -43,13 +43,13 @@ class ReplicaFetcher:
         self._log, self._state, self._now_ms = log, state, now_ms
         self._piece, self._piece_offset = memoryview(b""), -1  # what was read last
 
-    def truncate(self, follower: PartitionLog, *, is_in_sync: bool) -> LogState:
-        """Truncate a follower's log to where it agrees with the leader's; return the follower's state.
+    def truncate(self, follower: PartitionLog, state: LogState, *, is_in_sync: bool) -> LogState:
+        """Truncate a follower's log, in this state, to where it agrees with the leader's; return the state then.
 
         If it ends before the leader's log start then, or at one within a batch, it starts over. One that is in
         sync and has more than the leader is left alone: the leader lost records, and has to follow.
         """
-        state, leader = follower.state(), self._state
+        leader = self._state
         if is_in_sync and has_more(state, leader):
             raise LeaderError(
                 KafkaStorageError(

@@ -159,7 +159,9 @@ class Partition:
         self._states, self._dirs, self._log_of = states, dirs, log_of
         self._now_ms, self._uses_threads = now_ms, uses_threads
         self._stale_mirrors = stale_mirrors
-        self._led: Leadership | None = None  # guarded by the partition's lock
+        # Guarded by the partition's lock: the leader, and how it left the followers.
+        self._led: Leadership | None = None
+        self._followed: dict[int, LogState] = {}
 
     def is_of(self, topic: Topic) -> bool:
         """Return True if the topic, read again, still has this partition with the same id and settings."""
@@ -449,14 +451,15 @@ class Partition:
         raise refused or self.view.no_usable_replica(state)
 
     def _is_of_topic_locked(self, state: PartitionState, log_state: LogState) -> bool:
-        """Return False if the leader's log is another topic's; looked at unless it only went on since."""
+        """Return False if the leader's log is another topic's; looked at unless it is as this process left it.
+
+        Sequence numbers tell nothing: an image of a deleted topic of the same name may have higher ones.
+        """
         led = self._led
-        went_on = (
-            led is not None
-            and led.state.leader == state.leader
-            and led.log_state.sequence <= log_state.sequence
+        is_as_left = (
+            led is not None and led.state.leader == state.leader and led.log_state == log_state
         )
-        return went_on or self.view.is_of_topic(self._log_of(state.leader))
+        return is_as_left or self.view.is_of_topic(self._log_of(state.leader))
 
     def _lacks(self, state: PartitionState, leader: LogState, other: LogState) -> bool:
         """Return True if a leader lacks what a member has, and what it lacks may have been shown.
@@ -884,6 +887,7 @@ class Partition:
             for node_id, wait in waits.items():
                 states[node_id] = wait()
         led = led._replace(log_state=states.pop(leader) or led.log_state)
+        self._followed = {node: state for node, state in states.items() if state is not None}
         end = led.log_state.log_end_offset
         equal = {
             leader,
@@ -896,12 +900,17 @@ class Partition:
     ) -> LogState:
         follower = self._log_of(node_id)
         try:
-            if node_id not in isr and not self.view.is_of_topic(follower):
+            before = follower.state()
+            if node_id in isr:
+                # An image of a deleted topic of the same name may be in its place.
+                if before != self._followed.get(node_id) and not self.view.is_of_topic(follower):
+                    raise KafkaStorageError(f"{follower.directory} is of another topic")
+            elif not self.view.is_of_topic(follower):
                 name = f"{follower.directory.name[:_NAME_MAX]}.{uuid.uuid4().hex}-stray"  # as a broker's
                 follower.files.rename(follower.directory, follower.directory.with_name(name))
                 raise KafkaStorageError(f"it was of another topic, and is moved to {name}")
             try:
-                return fetcher.truncate(follower, is_in_sync=node_id in isr)
+                return fetcher.truncate(follower, before, is_in_sync=node_id in isr)
             except LeaderError:
                 if self.view.is_of_topic(follower):
                     raise

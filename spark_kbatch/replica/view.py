@@ -428,12 +428,14 @@ class PartitionView:
     def furthest(self, lost: Container[int] = ()) -> tuple[int, LogState] | None:
         """Return the usable replica that was written furthest, in sync or not, except nodes in `lost`.
 
-        None if none can be used.
+        None if none can be used. A log of another topic of the same name is none.
         """
         found = [
             (node_id, log_state)
             for node_id in self.replicas
-            if node_id not in lost and (log_state := self.log_state(node_id)) is not None
+            if node_id not in lost
+            and (log_state := self.log_state(node_id)) is not None
+            and self._is_known(node_id, log_state)
         ]
         return max(found, key=lambda one: written_to(one[1]), default=None)
 

@@ -30,6 +30,10 @@ class Nodes(Protocol):
         It returns None for a leader that is not known, and finds it out.
         """
 
+    @property
+    def why_unreachable(self) -> Exception | None:
+        """The error for which a node cannot be connected to; None if there is none."""
+
     def is_ready(self, node: Node) -> bool:
         """Return True if the node takes a request now; otherwise start to connect."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.consumer import reading
+from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.errors import (
     ApiError,
     CorruptRecordError,
@@ -199,6 +200,37 @@ def test_log_that_a_new_leader_truncated_is_noticed(
 
     assert (caught.value.log_start_offset, caught.value.log_end_offset) == (0, 10)
     assert ("at offset 3" in str(caught.value)) == (end_of_epoch is not None)
+
+
+def test_a_read_that_accepts_loss_goes_on_with_what_a_truncated_log_holds(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Reader(cluster) as reader:
+
+        def lead(fetch: Fetch) -> None:
+            if fetch.offset == 4 and cluster.epoch == 0:
+                cluster.epoch_ends[0] = 3  # one record was lost, and others came since
+                cluster.lead(2, epoch=5)
+
+        cluster.on_fetch = lead
+        wanted, loss = OffsetRange(EVENTS_0, 0, 10), DataLoss(fail=False)
+        rows = reading.read_range(reader.fetcher, wanted, ["offset"], on_loss=loss.offsets_gone)
+        found = [offset for one in rows for offset in one.column("offset").to_pylist()]
+
+    assert found == [*range(10)]
+    assert "the log was truncated at offset 3" in caplog.text
+
+
+def test_an_old_broker_that_cannot_be_asked_for_epochs_is_read_all_the_same() -> None:
+    offered = {key: one for key, one in SUPPORTED.items() if key != ApiKey.OFFSET_FOR_LEADER_EPOCH}
+    with ScriptedCluster(BATCHES, offered=offered) as cluster, Reader(cluster) as reader:
+
+        def lead(fetch: Fetch) -> None:
+            if fetch.offset == 4 and cluster.epoch == 0:
+                cluster.lead(2, epoch=5)
+
+        cluster.on_fetch = lead
+        assert reader.offsets(0, 10) == [*range(10)]
 
 
 def test_leader_that_moves_again_while_it_is_asked_for_its_epochs_is_asked_with_the_new_one(

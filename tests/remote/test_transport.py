@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from spark_kbatch.errors import UnsupportedVersionError
+import spark_kbatch
+from spark_kbatch.errors import (
+    KBatchError,
+    ProducerClosedError,
+    RequestTimedOutError,
+    SaslAuthenticationError,
+    UnsupportedVersionError,
+)
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.remote import parse_cluster_options
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.producer.producer import Producer
+from spark_kbatch.remote.job import RemoteJob
 from spark_kbatch.remote.producer import open_producer
+from spark_kbatch.remote.source import RemoteSource
+from spark_kbatch.remote.transport import BrokerTransport
 from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
@@ -333,3 +346,168 @@ def test_topic_partition_of_another_topic_in_an_answer_is_ignored() -> None:
         (future,) = send(producer, 0)
         assert future.result(20).offset == 0
         assert TopicPartition("other", 0) not in producer._accumulator._queues
+
+
+class AsksForAPause(TwoBrokers):
+    """Brokers whose first producer id comes with a pause."""
+
+    throttle_ms = 300
+
+    def _answer(self, node: int, request: Request) -> Any:
+        if request.api_key == ApiKey.INIT_PRODUCER_ID:
+            return InitProducerIdResponse(
+                error_code=0, producer_id=7, producer_epoch=0, throttle_time_ms=self.throttle_ms
+            )
+        return super()._answer(node, request)
+
+
+def test_a_pause_that_comes_with_the_producer_id_delays_records_and_fails_none() -> None:
+    brokers = AsksForAPause(0, 0)
+    with spark_kbatch.connect(str(brokers.nodes[0])).producer() as producer:
+        assert producer.send("events", b"v", partition=0).result(20).offset == 0
+    brokers.close()
+
+
+class HangsUpOnce(TwoBrokers):
+    """Brokers of which one hangs up when it is asked for a producer id first."""
+
+    asked = 0
+
+    def _answer(self, node: int, request: Request) -> Any:
+        if request.api_key == ApiKey.INIT_PRODUCER_ID:
+            self.asked += 1
+            if self.asked == 1:
+                return "hang up"
+        return super()._answer(node, request)
+
+
+def test_a_connection_that_breaks_while_a_producer_id_is_asked_for_fails_no_record() -> None:
+    brokers = HangsUpOnce(1)
+    with producing(brokers) as producer:
+        assert producer.send("events", b"v", partition=0).result(20).offset == 0
+
+
+def test_a_broker_that_refuses_the_client_fails_what_it_leads_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brokers, slow = TwoBrokers(0, 1), threading.Event()
+
+    def wait(node: int, _request: Request) -> None:
+        if node == 0:
+            slow.wait(10)
+
+    brokers.produce = wait
+    options = {"batch_size": 1, "max_in_flight_requests_per_connection": 1}
+    with producing(brokers, **options) as producer:
+        transport = producer._sender._nodes
+        assert isinstance(transport, BrokerTransport)
+        connections = transport._connections
+        ready, refusal = connections.ready, connections.refusal
+        refused = SaslAuthenticationError("broker 1", "no")
+        monkeypatch.setattr(connections, "ready", lambda one: one.id != 1 and ready(one))
+        monkeypatch.setattr(
+            connections, "refusal", lambda one: refused if one.id == 1 else refusal(one)
+        )
+        of_broker_0 = [producer.send("events", b"v", partition=0) for _ in range(3)]
+        of_broker_1 = producer.send("events", b"v", partition=1)
+        assert isinstance(of_broker_1.exception(20), SaslAuthenticationError)
+        slow.set()
+        assert [one.exception(20) for one in of_broker_0] == [None] * 3
+
+
+def test_a_producer_that_is_closed_by_force_says_so_of_what_is_on_its_way() -> None:
+    brokers, came, held = TwoBrokers(0), threading.Event(), threading.Event()
+
+    def hold(_node: int, _request: Request) -> None:
+        came.set()
+        held.wait(20)
+
+    brokers.produce = hold
+    with producing(brokers, batch_size=1) as producer:
+        future = producer.send("events", b"v", partition=0)
+        assert came.wait(20)
+        producer.close(timeout=0)
+        assert isinstance(future.exception(20), ProducerClosedError)
+    held.set()
+
+
+def test_records_that_no_broker_could_be_reached_for_name_the_cause() -> None:
+    brokers = TwoBrokers(0)
+    options = {"request_timeout_ms": 100, "delivery_timeout_ms": 300}
+    with spark_kbatch.connect(str(brokers.nodes[0])).producer(**options) as producer:
+        producer.send("events", b"v", partition=0).result(20)
+        brokers.close()
+        error = producer.send("events", b"v", partition=0).exception(20)
+        assert isinstance(error, RequestTimedOutError)
+        assert error.__cause__ is not None
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+def test_a_callback_that_raises_anything_ends_no_sender(kind: type[BaseException]) -> None:
+    brokers = TwoBrokers(0)
+
+    def fail(*_: object) -> None:
+        raise kind
+
+    with producing(brokers) as producer:
+        producer.send("events", b"v", partition=0, callback=fail).result(20)
+        assert producer.send("events", b"v", partition=0).result(20).offset == 0
+        producer.flush(20)
+
+
+def test_flush_in_a_callback_is_refused() -> None:
+    brokers, raised = TwoBrokers(0), list[Exception]()
+
+    def flush(*_: object) -> None:
+        try:
+            producer.flush()
+        except KBatchError as error:
+            raised.append(error)
+
+    with producing(brokers) as producer:
+        producer.send("events", b"v", partition=0, callback=flush).result(20)
+        producer.flush(20)
+        assert "callback" in str(raised[0])
+
+
+class KnowsLate(TwoBrokers):
+    """Brokers that say a few times that they have no such topic."""
+
+    unknown = 0
+
+    def _answer(self, node: int, request: Request) -> Any:
+        if request.api_key == ApiKey.METADATA and self.unknown > 0 and request.body.topics:
+            self.unknown -= 1
+            answer = self._metadata()
+            answer.topics[0].error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            answer.topics[0].partitions = []
+            return answer
+        return super()._answer(node, request)
+
+
+def test_a_topic_that_a_broker_has_not_heard_of_yet_is_not_gone() -> None:
+    brokers = KnowsLate(0)
+    source = RemoteSource(parse_cluster_options({"bootstrap.servers": str(brokers.nodes[0])}))
+    brokers.unknown = 2
+    assert [*source.existing_topics(["events"])] == ["events"]
+    brokers.unknown = 100
+    assert source.existing_topics(["events"]) == {}
+    brokers.close()
+
+
+def test_a_task_that_fills_no_batch_in_time_is_written_all_the_same() -> None:
+    brokers = TwoBrokers(0)
+    options = {
+        "kafka.bootstrap.servers": str(brokers.nodes[0]), "topic": "events",
+        "kafka.delivery.timeout.ms": "1500", "kafka.request.timeout.ms": "1000",
+    }  # fmt: skip
+    job = RemoteJob.begin(parse_write_options(options))
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"value": [b"a"]})
+        time.sleep(2)
+        yield pa.RecordBatch.from_pydict({"value": [b"b"]})
+
+    job.stage(rows())
+    assert len(brokers.written) == 2
+    brokers.close()

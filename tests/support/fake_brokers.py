@@ -36,6 +36,8 @@ class _Broker:
 class FakeBrokers:
     """A transport of a producer to a few brokers."""
 
+    why_unreachable: Exception | None = None
+
     def __init__(
         self,
         log: Transport,

@@ -1,0 +1,222 @@
+"""Images of disks that come back after topics were deleted or made again, and writers beside a commit that died."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from spark_kbatch import Cluster
+from spark_kbatch.cluster.offsets_store import OffsetsStore
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.replica import administration
+from tests.support import builders
+from tests.support.disk_states import ASIDE, FOLDER, Case, come_back, take_image
+from tests.support.failing_disks import EVENTS, Killed, bytes_of, partition, with_clock
+from tests.support.reference import Record, encode_batch
+from tests.support.store import store_of
+from tests.support.stored_groups import store
+
+BIG, OTHER = TopicPartition("big", 0), TopicPartition("other", 0)
+
+
+def append(cluster: Cluster, value: bytes, to: TopicPartition = EVENTS) -> int:
+    data = encode_batch([Record(0, 1, None, value)])
+    found = builders.append_records(cluster, {tuple(to): data}, flush=True)[to]
+    if found.error is not None:
+        raise found.error
+    return found.base_offset
+
+
+def held(cluster: Cluster, of: TopicPartition = EVENTS) -> list[bytes | None]:
+    return [record.value for record in builders.contents(cluster)[of]]
+
+
+def make_again(case: Case) -> None:
+    """Delete the topic, and make another one of its name."""
+    config = TopicConfig(segment_bytes=100, min_insync_replicas=2)
+    case.process.delete_topic("events")
+    case.process.create_topic("events", replication_factor=3, config=config)
+
+
+def go_away(case: Case, *nodes: int) -> None:
+    for node in nodes:
+        case.disks.mount_at(case.disk(node), FOLDER / f"away{node}")
+    case.wait()
+
+
+def be_back(case: Case, *nodes: int) -> None:
+    for node in nodes:
+        case.disks.mount_at(FOLDER / f"away{node}", case.disk(node))
+    case.wait()
+
+
+# Images with a topic that was deleted, under a topic of its name.
+
+
+def test_a_leaders_image_of_a_deleted_topic_is_not_believed_by_a_process_that_stays() -> None:
+    case = Case(0)
+    for number in range(5):
+        case.append(b"old %d" % number)
+    take_image(case)
+    make_again(case)
+    assert [append(case.process, value) for value in (b"a", b"b")] == [0, 1]
+
+    come_back(case)
+    assert append(case.process, b"c") == 2
+
+    case.wait()
+    case.process.replicate()
+    assert held(with_clock(case.process, case.clock)) == [b"a", b"b", b"c"]
+    assert not any(b"old" in bytes_of(case.process, node) for node in range(3))
+
+
+@pytest.mark.parametrize("with_log_start", [False, True])
+def test_a_followers_image_of_a_deleted_topic_leaves_the_isr(with_log_start: bool) -> None:
+    case = Case(1)
+    if with_log_start:
+        case.append(b"third")
+        case.process.delete_records({EVENTS: 2})
+    take_image(case)
+    make_again(case)
+    sent = [b"a", b"b", b"c", b"d"]
+    for value in sent:
+        append(case.process, value)
+
+    come_back(case)
+    append(case.process, b"e")
+
+    case.process.replicate()
+    found = with_clock(case.process, case.clock)
+    assert held(found) == [*sent, b"e"]
+    assert partition(found).view.state().isr == (0, 1, 2)
+    go_away(case, 0, 2)
+    assert held(with_clock(case.process, case.clock)) == [*sent, b"e"]
+
+
+def test_an_unclean_election_takes_no_log_of_a_deleted_topic() -> None:
+    case = Case(2)
+    for number in range(5):
+        case.append(b"old %d" % number)
+    take_image(case)
+    make_again(case)
+    for value in (b"a", b"b"):
+        append(case.process, value)
+    case.disks.take_away(case.disk(2))
+    case.disks.mount_at(ASIDE, case.disk(2))
+    go_away(case, 0, 1)
+
+    with pytest.raises(KafkaStorageError, match="no in-sync replica"):
+        with_clock(case.process, case.clock).elect_unclean("events")
+
+    be_back(case, 0, 1)
+    assert held(with_clock(case.process, case.clock)) == [b"a", b"b"]
+
+
+def test_a_topic_is_not_made_under_the_id_of_one_whose_deletion_waits_for_a_disk() -> None:
+    case = Case(2)
+    cluster = case.process
+    moved = store_of(cluster).make_moved_topic("moved", "", [0], {})
+    go_away(case, 2)
+    cluster.delete_topic("moved")
+
+    with pytest.raises(KafkaStorageError, match="mount the log dirs that are away"):
+        store_of(cluster).make_moved_topic("moved", moved.topic_id, [0], {})
+
+    be_back(case, 2)
+    again = store_of(cluster).make_moved_topic("moved", moved.topic_id, [0], {})
+    assert again.topic_id == moved.topic_id
+    cluster.create_topic("another")
+    assert "moved" in cluster.topic_names()
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_planned_topic_is_not_made_on_the_mount_point_of_a_disk_that_is_away(
+    replicas: int,
+) -> None:
+    case = Case(0)
+    manager = store_of(case.process).manager
+    planned = administration.plan_topic(
+        manager, "planned", partitions=1, config=TopicConfig(), replication_factor=replicas
+    )
+    case.disks.mount_at(case.disk(0), ASIDE)
+    case.disks.make_dir(case.disk(0))
+    case.wait()
+
+    with pytest.raises(KafkaStorageError, match="node 0, whose log dir is offline"):
+        administration.create_planned_topic(manager, planned, level=logging.INFO)
+
+    assert case.disks.list(case.disk(0)) == []
+
+
+# Beside a commit whose process has died.
+
+
+def die(*_: object, **__: object) -> NoReturn:
+    raise Killed
+
+
+def decide_and_die(cluster: Cluster, clock: object, *topics: str) -> None:
+    """Commit a batch to each topic, and die once that is decided."""
+    batch = encode_batch([Record(0, 1, None, b"job")])
+    staged = builders.staged(cluster, {(topic, 0): [batch] for topic in topics}, flush=True)
+    coordinator = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1 << 20, flush=True)
+    coordinator._flip = die
+    with pytest.raises(Killed):
+        coordinator.commit(staged, transactional_id=builders.JOB)
+
+
+def test_a_commit_that_dies_beside_a_repair_is_finished(tmp_path: Path) -> None:
+    path = tmp_path / "cluster"
+    with Cluster(path, create=True) as cluster:
+        for topic in ("events", "other"):
+            cluster.create_topic(topic)
+        reports = iter(cluster.repair())
+        next(reports)
+        decide_and_die(cluster, lambda: 1, "events", "other")
+        assert [one.damaged for one in reports if one.damaged] == []
+    with Cluster(path) as cluster:
+        for tp in (EVENTS, OTHER):
+            assert held(cluster, tp) == [b"job"]
+            assert append(cluster, b"next", tp) == 1
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_commit_that_dies_before_an_unclean_election_is_finished(dry_run: bool) -> None:
+    case = Case(0)
+    for topic in ("big", "other"):
+        case.process.create_topic(topic, replication_factor=3)
+    go_away(case, 1, 2)
+    decide_and_die(case.process, case.clock, "big", "other")
+
+    assert with_clock(case.process, case.clock).elect_unclean("big", dry_run=dry_run) == []
+
+    be_back(case, 1, 2)
+    for tp in (BIG, OTHER):
+        found = with_clock(case.process, case.clock)
+        assert held(found, tp) == [b"job"]
+        assert append(found, b"next", tp) == 1
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_groups_survive_a_server_that_is_killed_while_it_rewrites_them(every: int) -> None:
+    for step in range(0, 200, every):
+        case = Case(0)
+        store(case.process, "a-group", {("events", 0): 1})
+        offsets = OffsetsStore(store_of(case.process))
+        offsets.load()
+        offsets._is_made = True
+        case.disks.kill_at = step
+        try:
+            offsets._rewrite()
+            break
+        except Killed:
+            case.disks.kill_at = None
+            again = OffsetsStore(store_of(with_clock(case.process, case.clock)))
+            assert again.load().offsets, step
+    assert step > 20
