@@ -61,6 +61,7 @@ from spark_kbatch.replica.manager import ACKS_ALL
 
 logger = logging.getLogger(__name__)
 
+_APPEND_MS = 500
 REWRITE_BYTES = 1 << 20  # so that loading takes well under a second
 
 Change: TypeAlias = tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupMetadata | None]
@@ -148,6 +149,10 @@ class TopicsOfRequest:
             return None
         return topic.topic_id
 
+    def is_lost(self, topic_partition: TopicPartition) -> bool:
+        """Return True if the topic of a partition has lost its file, which a repair brings back."""
+        return bool(self._topics.why_lost(topic_partition.topic))
+
     def is_gone(self, topic_partition: TopicPartition, committed: CommittedOffset) -> bool:
         """Return True if a committed offset is of a topic or partition that no longer exists."""
         try:
@@ -192,7 +197,9 @@ class OffsetsStore:
             monotonic_ms: the clock that measures `waited_ms`.
         """
         self.contents = StoredGroups()
-        self.waited_ms = 0  # time that all appends have waited for the disk and for locks
+        self.waited_ms = (
+            0  # time that appends have waited for the disk and for locks, if that was long
+        )
         self._parts, self._flush, self._timeout_ms = parts, flush, timeout_ms
         self._monotonic_ms = monotonic_ms
         self._is_made = False
@@ -226,7 +233,8 @@ class OffsetsStore:
                 raise
             raise KafkaStorageError.of(error) from error
         finally:
-            self.waited_ms += self._monotonic_ms() - started_ms
+            # What an append takes as a rule is no standstill, however many there are.
+            self.waited_ms += max(self._monotonic_ms() - started_ms - _APPEND_MS, 0)
 
     def topics(self) -> TopicsOfRequest:
         """Return the topics of the cluster, for one request."""

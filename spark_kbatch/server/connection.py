@@ -28,7 +28,7 @@ from spark_kbatch.errors import KBatchError, ProtocolError
 from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
 from spark_kbatch.server.metrics import RequestMetrics
-from spark_kbatch.server.peers import Peers
+from spark_kbatch.server.peers import Peers, unmapped
 from spark_kbatch.server.requests import HANG_UP
 from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire import protocol
@@ -146,7 +146,7 @@ class ClientConnection:
         self._on_request, self._on_closed = on_request, on_closed
         self.client_host, self.client_port = sock.getpeername()[:2]
         host, port = sock.getsockname()[:2]
-        self.local_address: tuple[str, int] = (host, port)
+        self.local_address: tuple[str, int] = (unmapped(host), port)
         self.unwritten = UnwrittenBatches()
         self._peers, self.peer = peers, peers.of(self.client_host)
         self.peer.connections += 1
@@ -156,6 +156,7 @@ class ClientConnection:
         self._passed_bytes = 0  # since the last look at its rate
         self._looked_s = self._last_active_s
         self._state, self._is_ending = _State.RECEIVING, False
+        self._is_begun = False  # whether the request that is handled has had its turn
         self._receive = Receive(request_max_bytes)
         self._send: Send | None = None
         self._reads = True  # whether the socket is registered for reading
@@ -216,12 +217,14 @@ class ClientConnection:
         self._began_s = None
         if len(frame) < _REQUEST_MIN_BYTES:
             raise ProtocolError("request", "size", 0, f"{_REQUEST_MIN_BYTES} or more", len(frame))
-        self._state = _State.HANDLING
+        self._state, self._is_begun = _State.HANDLING, False
         self._peers.admit(self.peer, functools.partial(self._handle, frame))
 
     def _handle(self, frame: memoryview) -> None:
         if self._state is not _State.HANDLING:
+            self._memory.requests.release(self)
             return  # The connection was closed before its turn came.
+        self._is_begun = True
         try:
             self._on_request(self, frame)
         except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
@@ -242,15 +245,19 @@ class ClientConnection:
             self._read(True)
 
     def _notice_the_end(self) -> None:
-        """Close the connection if the client is gone; else stop reading until its request is answered."""
+        """Close the connection if the client is gone; else stop reading until its request is answered.
+
+        What a client has sent before it closes counts, as nothing answers a request with acks 0.
+        """
         try:
-            is_over = not self._socket.recv(1, socket.MSG_PEEK)
+            has_closed = not self._socket.recv(1, socket.MSG_PEEK)
+            is_over = has_closed and self._is_begun and not self._receive.has_more
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             is_over = True
         if is_over:
-            self.close()
+            self.close(is_handled=True)
         else:
             self._read(False)
 
@@ -271,6 +278,7 @@ class ClientConnection:
 
     def _start_sending(self, send: Send | None) -> None:
         if self._state is not _State.HANDLING:
+            self._memory.requests.release(self)  # of a connection that was closed meanwhile
             if send is not None:
                 self._memory.answers.count(-send.remaining)
             return
@@ -355,6 +363,7 @@ class ClientConnection:
     def end(self, error: Exception) -> None:
         """Log an error of the network, of the client's bytes or of the server, and close the connection."""
         if self._state is _State.CLOSED:
+            self.close()
             return
         if isinstance(error, KBatchError):
             client_warnings.warn("%s is closed: %s", self, error)
@@ -371,9 +380,13 @@ class ClientConnection:
         else:
             self.close()
 
-    def close(self) -> None:
-        """Close; closing again does nothing. Answers to requests in progress are dropped."""
+    def close(self, *, is_handled: bool = False) -> None:
+        """Close; closing again does nothing. Answers to requests in progress are dropped.
+
+        With `is_handled` a request is in memory until it is answered.
+        """
         if self._state is _State.CLOSED:
+            self._memory.requests.release(self)
             return
         self._state = _State.CLOSED
         self._read(False)
@@ -382,7 +395,8 @@ class ClientConnection:
         if self._send is not None:
             self._memory.answers.count(-self._send.remaining)
         self._send, self._receive = None, Receive()
-        self._memory.requests.release(self)
+        if not is_handled:
+            self._memory.requests.release(self)
         self.peer.connections -= 1
         self._on_closed(self)
 

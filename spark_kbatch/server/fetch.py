@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.replica.delayed_fetch import NO_EPOCH, FetchInfo, FetchParams, FetchResult
 from spark_kbatch.server.memory import AnswerMemory
+from spark_kbatch.server.peers import Peer
 from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode, code_of
@@ -38,6 +40,7 @@ _MIN_BYTES_MAX = 1 << 20  # an answer of this size is sent even if the client wa
 # their request.timeout.ms, 30 s.
 _MAX_WAIT_MS = 60_000
 _WAITING_MAX = 100_000  # partitions that fetches wait for: above that, no more of them wait
+_WAITING_OF_PEER_MAX = _WAITING_MAX // 2
 _UNKNOWN = FetchResult(error=UnknownTopicOrPartitionError("no such partition"))
 
 
@@ -52,6 +55,7 @@ class FetchHandler:
             _FetchAnswer, Callable[[], None]
         ] = {}  # functions that answer with what there is
         self._partitions_waiting = 0  # of all these fetches
+        self._partitions_of_peers = Counter[Peer | None]()  # likewise
         self._is_ending = False
 
     def handle(self, received: Received, respond: Respond) -> None:
@@ -61,14 +65,19 @@ class FetchHandler:
         if error:
             respond(refusal(received, error))
             return
-        answer = _FetchAnswer(request, respond)
-        fetch = functools.partial(self._fetch, request, answer)
+        answer = _FetchAnswer(request, respond, received.peer)
+        infos = self._known_infos(request, answer)
+        fetch = functools.partial(self._fetch, request, infos, answer)
         with self._mutex:
+            of_peer = self._partitions_of_peers[received.peer] + len(infos)
             waits = not self._is_ending and request.max_wait_ms > 0
-            waits &= self._partitions_waiting + answer.partitions <= _WAITING_MAX
-            if waits:
+            waits &= self._partitions_waiting + len(infos) <= _WAITING_MAX
+            if waits and of_peer <= _WAITING_OF_PEER_MAX:
                 self._waiting[answer] = functools.partial(fetch, 0)
-                self._partitions_waiting += answer.partitions
+                answer.partitions = len(infos)
+                self._count(answer, len(infos))
+            else:
+                waits = False
         answer.on_given = self._forget
         try:
             fetch(min(request.max_wait_ms, _MAX_WAIT_MS) if waits else 0)
@@ -87,9 +96,18 @@ class FetchHandler:
     def _forget(self, answer: _FetchAnswer) -> None:
         with self._mutex:
             if self._waiting.pop(answer, None) is not None:
-                self._partitions_waiting -= answer.partitions
+                self._count(answer, -answer.partitions)
 
-    def _fetch(self, request: FetchRequest, answer: _FetchAnswer, max_wait_ms: int) -> None:
+    def _count(self, answer: _FetchAnswer, partitions: int) -> None:
+        self._partitions_waiting += partitions
+        self._partitions_of_peers[answer.peer] += partitions
+        if not self._partitions_of_peers[answer.peer]:
+            del self._partitions_of_peers[answer.peer]
+
+    def _known_infos(
+        self, request: FetchRequest, answer: _FetchAnswer
+    ) -> dict[TopicPartition, FetchInfo]:
+        """Return what is asked of partitions that exist; the answer notes the others."""
         infos = {
             TopicPartition(topic.topic, one.partition): FetchInfo(
                 one.fetch_offset,
@@ -105,6 +123,15 @@ class FetchHandler:
         answer.unknown = [tp for tp in infos if not 0 <= tp.partition < count(tp.topic)]
         for topic_partition in answer.unknown:
             del infos[topic_partition]
+        return infos
+
+    def _fetch(
+        self,
+        request: FetchRequest,
+        infos: Mapping[TopicPartition, FetchInfo],
+        answer: _FetchAnswer,
+        max_wait_ms: int,
+    ) -> None:
         most = min(
             max(request.max_bytes, 0), self._max_bytes, sum(one.max_bytes for one in infos.values())
         )
@@ -131,9 +158,9 @@ class FetchHandler:
 class _FetchAnswer:
     """The response to one Fetch request, sent once: when there are enough bytes, or when the server ends."""
 
-    def __init__(self, request: FetchRequest, respond: Respond) -> None:
-        self._request, self._respond = request, respond
-        self.partitions = sum(len(topic.partitions) for topic in request.topics)
+    def __init__(self, request: FetchRequest, respond: Respond, peer: Peer | None) -> None:
+        self._request, self._respond, self.peer = request, respond, peer
+        self.partitions = 0  # that it waits for
         self._mutex = threading.Lock()  # guards _is_given
         self._is_given = False
         self.unknown: Collection[TopicPartition] = ()  # partitions that do not exist

@@ -138,6 +138,14 @@ class Peers:
         }
 
 
+def unmapped(host: str) -> str:
+    """Return the IPv4 address that an IPv6 socket shows as ::ffff:a.b.c.d; any other one as it is."""
+    if not host.lower().startswith("::ffff:"):
+        return host
+    address = ipaddress.IPv6Address(host).ipv4_mapped
+    return host if address is None else str(address)
+
+
 def _network_of(host: str) -> str:
     """Return the address of a peer, without what a peer may choose by itself."""
     address = ipaddress.ip_address(host.partition("%")[0])

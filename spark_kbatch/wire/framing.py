@@ -108,6 +108,11 @@ class Receive:
         """Size of the frame in progress, once it is known; None between frames."""
         return None if self._frame is None else self._size
 
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes of a frame that was not taken yet have been received."""
+        return self._frame is not None or self._end > self._start
+
     def buffer(self) -> memoryview:
         """Return the memory for the next bytes; never empty.
 

@@ -20,6 +20,7 @@ from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
     ApiKey,
+    FetchRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
     JoinGroupRequest,
@@ -216,6 +217,34 @@ def test_a_fetch_waits_for_a_limited_time_whatever_its_client_asks_for(
 
     assert fetched(answer).error_code == 0
     assert not fetched(answer).records
+
+
+def test_fetches_that_name_a_partition_very_often_keep_no_other_from_waiting(
+    server: Server,
+) -> None:
+    topic = FetchRequest.FetchTopic
+    one = topic.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    many = FetchRequest(
+        max_wait_ms=5000, min_bytes=1, max_bytes=1 << 20,
+        topics=[topic(topic="events", partitions=[one] * 60_000)],
+    )  # fmt: skip
+    with RawClient(server) as first, RawClient(server) as second, RawClient(server) as consumer:
+        for hostile in (first, second):
+            hostile.send(request(ApiKey.FETCH, 11, many))
+        time.sleep(0.5)
+        started = time.monotonic()
+        consumer.ask(ApiKey.FETCH, 12, fetch(0, max_wait_ms=300))
+        assert time.monotonic() - started > 0.2
+
+
+def test_a_group_request_that_takes_very_long_holds_timers_up_for_some_seconds_at_most(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.monotonic()
+    for began_s, held_back_s in ((now_s - 1, 1), (now_s - 600, 5)):
+        monkeypatch.setattr(server._pools.groups, "oldest_s", lambda began_s=began_s: began_s)
+        until_s = server._groups_handled_until_ms() / 1000
+        assert held_back_s - 0.1 < time.monotonic() - until_s < held_back_s + 1
 
 
 def test_a_fetch_sees_records_that_a_job_commits_in_another_process(

@@ -243,7 +243,8 @@ class CommittedOffsets:
         dropped = [
             tp
             for tp, value in offsets.items()
-            if self._has_expired(group, tp, value) or topics.is_gone(tp, value)
+            if self._has_expired(group, tp, value)
+            or (topics.is_gone(tp, value) and not topics.is_lost(tp))
         ]
         is_left = group.state is GroupState.EMPTY and not group.pending_joins
         if is_left and len(dropped) == len(offsets):

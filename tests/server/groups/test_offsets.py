@@ -432,3 +432,18 @@ def test_times_of_commits_are_the_coordinators(groups: Coordinated) -> None:
 
     (found,) = read_groups(groups.backend)
     assert found.offsets[PLACE].commit_timestamp == NOW + 5_000
+
+
+def test_offsets_of_a_topic_that_has_lost_its_file_stay(
+    groups: Coordinated, cluster: Cluster
+) -> None:
+    builders.append_records(cluster, {("events", 0): builders.batch()})
+    groups.commit({PLACE: 5})
+    file = store_of(cluster).metadata.paths.topics_dir / "events.json"
+    kept = file.read_bytes()
+    file.unlink()
+    later(groups, 3_600_000)
+
+    file.write_bytes(kept)  # as a repair does
+    assert groups.fetch()[PLACE][0] == 5
+    assert Coordinated(cluster).fetch()[PLACE][0] == 5
