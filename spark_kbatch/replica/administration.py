@@ -610,7 +610,7 @@ def replace_log_dir(
         manager.dirs.look_again()
         for tp in only:
             with manager.locks.partitions([tp]):
-                manager.partition(tp).give_up_locked()
+                manager.partition(tp).give_up_locked(node_id)
     return [one for one in lost if one.topic_partition in only]
 
 

@@ -502,12 +502,12 @@ class ReplicaManager:
             try:
                 partition = self.partition(tp)
                 ensure_same_topic(tp, one.topic_id, partition.topic.topic_id)
-            except UnknownTopicOrPartitionError as deleted:
-                return True, deleted
-            decided, error = partition.view.reaches(one.required_offset, one.leader_epoch)
-            if not decided and partition.view.may_join():
-                soon = time.monotonic() + _LOCK_PATIENCE_S
-                self.replicate([tp], commits, flush=True, deadline=soon)
+                decided, error = partition.view.reaches(one.required_offset, one.leader_epoch)
+                if not decided and partition.view.may_join():
+                    soon = time.monotonic() + _LOCK_PATIENCE_S
+                    self.replicate([tp], commits, flush=True, deadline=soon)
+            except (OSError, KBatchError) as failure:  # the topic was deleted, or a disk fails
+                return True, failure
             return decided, error
 
         delayed = DelayedProduce(timeout_ms, appended, is_decided, on_complete)

@@ -803,14 +803,27 @@ class Partition:
         self.ready_locked(flush=True)  # so that all it has is shown
         return node_id
 
-    def give_up_locked(self) -> None:
-        """Recreate an only replica, whose disk was replaced, as an empty log."""
+    def give_up_locked(self, node_id: int) -> None:
+        """Recreate an only replica, whose disk was replaced, as an empty log; or one of several, if no other is left.
+
+        A replica whose disk is away is left: it leads again once that is back.
+        """
         logger.warning("%s: records on a disk that was replaced are given up", self.topic_partition)
-        if self.only_log is not None:
-            self.only_log.create(self.topic.topic_id)
-            self.only_log.forget_batches()
-            if self.view.kept():
-                self._write_state(self.view.state()._replace(unwritten={}))
+        log = self._log_of(node_id)
+        if self.only_log is None:
+            if any(map(self._may_have_records, self.replicas)):
+                return
+            log.create(self.topic.topic_id)
+            self.lead_alone_locked(node_id)
+        else:
+            log.create(self.topic.topic_id)
+        log.forget_batches()
+        if self.view.state().unwritten:
+            self._write_state(self.view.state()._replace(unwritten={}))
+
+    def _may_have_records(self, node_id: int) -> bool:
+        log = self._log_of(node_id)
+        return not self._dirs.is_online(node_id) or log.files.exists(log.directory)
 
     def settle_high_watermark_locked(self, min_isr: int) -> None:
         """Write the high watermark to all in-sync replicas, if they are fewer than `min_isr`.

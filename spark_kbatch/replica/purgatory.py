@@ -183,10 +183,11 @@ class Purgatory(Generic[Key, Waiting]):
     def _ensure_looked_at(self) -> None:
         with self._mutex:
             if self._thread is None and self._has_thread and self._waiting:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._look_until_empty, name="kbatch-purgatory", daemon=True
                 )
-                self._thread.start()
+                thread.start()  # may fail; then the next operation tries again
+                self._thread = thread
 
     def _look_until_empty(self) -> None:
         pause, took_s = threading.Event(), 0.0

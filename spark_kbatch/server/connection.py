@@ -111,8 +111,8 @@ class Exchange:
         else:
             self._connection.answer(send)
 
-    def fail(self, error: KBatchError) -> None:
-        """End the connection because of an error in the client's bytes."""
+    def fail(self, error: Exception) -> None:
+        """End the connection because of an error in the client's bytes, or of the server."""
         self._is_answered = True
         self._connection.in_loop(self._connection.end, error)
 

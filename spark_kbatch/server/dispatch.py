@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.errors import KBatchError, ProtocolError, UnsupportedVersionError
+from spark_kbatch.errors import ProtocolError, UnsupportedVersionError
 from spark_kbatch.server.api_versions import ApiVersionsHandler
 from spark_kbatch.server.connection import ClientConnection, Exchange
 from spark_kbatch.server.intercepts import Intercept, InterceptedRequest
@@ -158,7 +158,7 @@ class Dispatch:
     ) -> None:
         try:
             received = self._decoded(connection, frame)
-        except KBatchError as error:
+        except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
             exchange.fail(error)
             return
         self._begin(entry, received, exchange)

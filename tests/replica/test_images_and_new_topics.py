@@ -154,6 +154,27 @@ def test_a_planned_topic_is_not_made_on_the_mount_point_of_a_disk_that_is_away(
     assert case.disks.list(case.disk(0)) == []
 
 
+def test_a_partition_all_of_whose_disks_were_replaced_begins_anew() -> None:
+    case = Case(0)
+    cluster, two = case.process, TopicPartition("two", 0)
+    cluster.create_topic("two", replication_factor=2)
+    append(cluster, b"lost", two)
+    for node in (0, 1):
+        case.disks.take_away(case.disk(node))
+    case.wait()
+
+    for node in (0, 1):
+        given_up = cluster.replace_log_dir(node, unclean=True)
+        assert two in [one.topic_partition for one in given_up]
+    case.wait()
+
+    cluster.replicate()
+    assert append(cluster, b"next", two) == 0
+    cluster.replicate()
+    assert held(with_clock(cluster, case.clock), two) == [b"next"]
+    assert sorted(partition(cluster, two).view.state().isr) == [0, 1]
+
+
 # Beside a commit whose process has died.
 
 
