@@ -50,10 +50,7 @@ class WrittenColumn:
         try:
             return AvroEncoder(parsed(self.schema), kind)
         except SchemaError as error:
-            at = self._path(error.path)
-            named = f"column {at!r}" if at else "the column"
-            which = f"schema id {self.schema.id}" if self.schema.id >= 0 else "its schema"
-            raise ConfigError(f"{named} cannot be written with {which}: {error.reason}") from None
+            raise _unfit(self.options, error, self.schema.id) from None
 
     def encoded(self, encoder: AvroEncoder, array: pa.Array, first_row: int = 0) -> pa.Array:
         """Return the bytes of rows, of which the first has a number, for errors.
@@ -70,8 +67,19 @@ class WrittenColumn:
         return found.values
 
     def _path(self, path: str) -> str:
-        """Return the path of a field with the column's name, if it has one."""
-        return ".".join(filter(None, (self.name, path)))
+        return _path(self.options, path)
+
+
+def _path(column: ColumnOptions, path: str) -> str:
+    """Return the path of a field with the column's name, if it has one."""
+    return ".".join(filter(None, (column.column, path)))
+
+
+def _unfit(column: ColumnOptions, error: SchemaError, schema_id: int) -> ConfigError:
+    at = _path(column, error.path)
+    named = f"column {at!r}" if at else "the column"
+    which = f"schema id {schema_id}" if schema_id >= 0 else "its schema"
+    return ConfigError(f"{named} cannot be written with {which}: {error.reason}")
 
 
 @dataclass(frozen=True)
@@ -138,21 +146,19 @@ def written_columns(
         return NOTHING_ENCODED
     if is_micro_batch:
         ensure_goes_with_streams(options)
-    return WrittenColumns(
-        tuple(
-            WrittenColumn(
-                one,
-                schema_to_write(
-                    one,
-                    options.registry,
-                    auto_register=options.auto_register,
-                    kind=types.get(one.column),
-                ),
+    columns = []
+    for one in options.encoded:
+        kind = types.get(one.column)
+        if one.schema.kind == "columns" and kind is None:
+            continue
+        try:
+            schema = schema_to_write(
+                one, options.registry, auto_register=options.auto_register, kind=kind
             )
-            for one in options.encoded
-            if one.schema.kind != "columns" or one.column in types
-        )
-    )
+        except SchemaError as error:
+            raise _unfit(one, error, NO_ID) from None
+        columns.append(WrittenColumn(one, schema))
+    return WrittenColumns(tuple(columns))
 
 
 def schema_to_write(
@@ -175,6 +181,7 @@ def schema_to_write(
     """
     from spark_kbatch.opening.writers_schemas import ensure_usable, parsed  # noqa: PLC0415
     from spark_kbatch.registry.known import registry_of  # noqa: PLC0415  imports urllib3
+    from spark_kbatch.values.avro_encoder import AvroEncoder  # noqa: PLC0415
 
     if column.schema.kind == "columns":
         assert kind is not None
@@ -194,7 +201,7 @@ def schema_to_write(
     if not auto_register:
         return there.look_up(column.subject, schema.schema)
     if kind is not None:
-        WrittenColumn(column, schema).encoder(kind)
+        AvroEncoder(parsed(schema), kind)
     else:
         parsed(schema)
     return there.register(column.subject, schema.schema)

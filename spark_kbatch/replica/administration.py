@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -614,6 +614,25 @@ def replace_log_dir(
     return [one for one in lost if one.topic_partition in only]
 
 
+class _KnownCommits:
+    """A cluster's unfinished commits, none if they cannot be looked up.
+
+    If no replica of __transaction_state can be used either, another one is let lead there, too: that drops the part
+    of a commit that is not in its partition by then.
+    """
+
+    def __init__(self, commits: Commits) -> None:
+        self._commits = commits
+        self.roll_forward, self.settled = commits.roll_forward, commits.settled
+
+    def is_pending(self, topic_partitions: Collection[TopicPartition], /) -> bool:
+        try:
+            return self._commits.is_pending(topic_partitions)
+        except KafkaStorageError as error:
+            logger.warning("whether a commit is unfinished cannot be told: %s", error)
+            return False
+
+
 def elect_unclean(
     manager: ReplicaManager, commits: Commits, topic: str, *, dry_run: bool
 ) -> list[GivenUp]:
@@ -638,7 +657,7 @@ def elect_unclean(
     for tp in manager.partitions(topic):
         with contextlib.ExitStack() as held:
             if tp.topic != TRANSACTION_STATE_TOPIC:
-                held.enter_context(manager.locks.partitions([tp], commits))
+                held.enter_context(manager.locks.partitions([tp], _KnownCommits(commits)))
             held.enter_context(manager.writing())
             partition = manager.partition(tp)
             with contextlib.suppress(OSError, KBatchError):
