@@ -128,7 +128,9 @@ def bench_through_spark(spark: SparkSession, memory_path: Path, targets: Targets
         reader = reader.option("value.format", "avro").option("schema.registry.url", str(registry))
         reader = reader.option("value.subject", "t-value").option("value.schema", "version:1")
         reader = reader.option("value.fields", fields) if fields else reader
-        return reader.load(path).select("value.*")
+        # As from bytes, nothing but the value is read.
+        kind = reader.load(path).schema["value"].dataType.simpleString()
+        return reader.schema(f"value {kind}").load(path).select("value.*")
 
     undecoded, bare = source("t", typed=False), F.expr("substring(value, 6)")
     theirs = undecoded.select(from_avro(bare, json.dumps(TEN)).alias("value"))
