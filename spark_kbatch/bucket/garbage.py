@@ -173,9 +173,8 @@ class GarbageCollector:
         """
         state = self._ledger.follow()
         if not dry_run:
-            ensure_may_write(
-                state
-            )  # entries of later kinds may refer to what this version does not see
+            # Entries of later kinds may refer to what this version does not see.
+            ensure_may_write(state)
         if horizon is None or not dry_run:
             horizon = state.horizon
         agreements = self._old_agreements(state, now_ms)

@@ -5,9 +5,8 @@ made of in a file; `ledger` says how the next one uses them, and `machine_files`
 
     [format, store, cluster id, proved ms, followed ms, [number, root, entry, heads] or null, [entry, ...]]
 
-`store` is what leads to the store, without anything secret: the URL, options, and what variables of the environment say, as
-hashes.
-So what is known of a place in one store is not taken for the same place in another one. Each object has its own sum
+`store` is what leads to the store, without anything secret: the URL, options, and hashes of variables of the
+environment. So what is known of a place in one store is not taken for the same place in another one. Each object has its own sum
 too, and each entry the id of the one before it.
 """
 

@@ -67,6 +67,10 @@ class Merged(NamedTuple):
             self.size_in_bytes + run.size_in_bytes,
         )
 
+    def with_others(self, other: Merged) -> Merged:
+        """Return the same with those of other runs."""
+        return Merged(*map(sum, zip(self, other, strict=True)))
+
 
 class Maintained(NamedTuple):
     """One round of maintenance: done, or to be done."""
@@ -247,7 +251,7 @@ class Maintenance:
             others = sorted({*self._ledger.state.topics} - {topic_id})
             runs = [run for other in others for run in self._merger.runs_in(other, objects)]
             if runs:
-                merged = Merged(*map(sum, zip(merged, self.merge(runs, **progress), strict=True)))
+                merged = merged.with_others(self.merge(runs, **progress))
                 self._ledger.follow()
             elif self._delete(topic_id, looked_at):
                 return merged
@@ -301,7 +305,7 @@ def merge_within(
                 break
             merged_now = maintenance.merge(some)
             slowness = max((monotonic_ms() - began_ms) / _expected_ms(some), 0.1)
-            merged = Merged(*map(sum, zip(merged, merged_now, strict=True)))
+            merged = merged.with_others(merged_now)
     except (KBatchError, RuntimeError) as error:  # the latter where the process ends meanwhile
         logger.info("small objects of %s are left for the next time: %s", url, error)
     return merged

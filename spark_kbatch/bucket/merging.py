@@ -45,10 +45,8 @@ RUN_EXTENTS = 100  # that are merged
 RUN_BYTES = 64 << 20  # fewer are merged if they have so many bytes
 SEGMENT_BYTES = 256 << 20  # of one run at most
 TOGETHER_BYTES = 64 << 20
-_EXTENTS_OF_ENTRY, _EXTENTS_OF_RANGE = (
-    2000,
-    2,
-)  # at most; and as much as what says which range it is
+_EXTENTS_OF_ENTRY = 2000  # at most
+_EXTENTS_OF_RANGE = 2  # that take as much as what says which range it is
 
 
 class MergeRun(NamedTuple):

@@ -11,7 +11,8 @@ which process wrote them.
 Several requests may be put at once. Their entries are written one after the other, in the order in which they were
 sent, by one thread. If one fails, so do all that are sent until the sender has its answer, and nothing of them is
 written: what is sent again keeps its order, also where the ledger does not know the producer yet and would take any
-sequence for its first. Without sequences a batch that is sent again may come behind later ones, as in Kafka. For that the sender's thread takes all answers, in `poll`.
+sequence for its first. For that the sender's thread takes all answers, in `poll`. Without sequences a batch that is
+sent again may come behind later ones, as in Kafka.
 
 Now and then, after as many entries as make a merge worth it, another thread merges for a short while.
 """
@@ -196,7 +197,7 @@ class BucketTransport(OneNode):
             if self._failure is None:
                 self._commit(runs, extents, timeout_ms, answer)
         except Exception as error:  # noqa: BLE001  any error is the answer
-            self._failure = _Failure(error)  # of which the sender is told again before others go on
+            self._failure = _Failure(error)  # the sender has to see it before others go on
         if self._failure is not None:
             _fail(runs, self._failure.error, answer)
         self._done.append((on_answer, answer, self._failure))

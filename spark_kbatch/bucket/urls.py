@@ -34,10 +34,8 @@ _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
 
 # Of these the library takes what is not in the options.
 _VARIABLES = re.compile(r"(AWS|AZURE|GOOGLE)_.*|.*_PROXY", re.IGNORECASE)
-_OPENED_MAX, _OPENED_AGE_MAX_MS = (
-    16,
-    600_000,
-)  # a file with credentials may be another one after a while
+_OPENED_MAX = 16
+_OPENED_AGE_MAX_MS = 600_000  # a file with credentials may be another one after a while
 
 _in_memory: dict[str, Objects] = {}  # by URL
 _mutex = threading.Lock()  # held to change the next; innermost

@@ -61,7 +61,7 @@ from spark_kbatch.replica.manager import ACKS_ALL
 
 logger = logging.getLogger(__name__)
 
-_APPEND_MS = 500
+_APPEND_MS = 500  # an append that takes longer has waited
 REWRITE_BYTES = 1 << 20  # so that loading takes well under a second
 
 Change: TypeAlias = tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupMetadata | None]
@@ -197,9 +197,7 @@ class OffsetsStore:
             monotonic_ms: the clock that measures `waited_ms`.
         """
         self.contents = StoredGroups()
-        self.waited_ms = (
-            0  # time that appends have waited for the disk and for locks, if that was long
-        )
+        self.waited_ms = 0  # for which long appends have waited for the disk and for locks
         self._parts, self._flush, self._timeout_ms = parts, flush, timeout_ms
         self._monotonic_ms = monotonic_ms
         self._is_made = False

@@ -57,9 +57,7 @@ class ClusterRepair:
 
     def __init__(self, manager: ReplicaManager, coordinator: Coordinator, *, dry_run: bool) -> None:
         self._manager, self._coordinator, self._dry_run = manager, coordinator, dry_run
-        self._is_settled = (
-            False  # whether unfinished commits are rolled forward, and new ones can be
-        )
+        self._is_settled = False  # whether commits can be rolled forward, and have been
 
     def run(
         self,

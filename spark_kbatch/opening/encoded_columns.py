@@ -215,7 +215,7 @@ def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSc
     try:
         return RegisteredSchema(NO_ID, Schema(derived(kind, name)))
     except SchemaError as error:
-        at = ".".join(filter(None, (column.column, error.path)))
+        at = _path(column, error.path)
         raise ConfigError(f"no schema can be made of column {at!r}: {error.reason}") from None
 
 

@@ -111,7 +111,7 @@ class ProduceResult:
             try:
                 listener()
             except BaseException as error:
-                if isinstance(error, KeyboardInterrupt) and _is_main_thread():
+                if _is_interrupt(error):
                     raise
                 logger.exception("a listener for the end of records failed")
 
@@ -370,16 +370,17 @@ class ProducerBatch:
                 try:
                     callback(self.result, first, size)
                 except BaseException as error:
-                    # Others, such as that of `pytest.fail`, would end the sender's thread, silently.
-                    if isinstance(error, KeyboardInterrupt) and _is_main_thread():
+                    if _is_interrupt(error):
                         raise
                     logger.exception("a callback of records of %s failed", self.topic_partition)
         finally:
             self.result.release()
 
 
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+def _is_interrupt(error: BaseException) -> bool:
+    """Return True for an interrupt of the main thread; any other error would end the sender's thread, silently."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and isinstance(error, KeyboardInterrupt)
 
 
 class PartitionQueue:

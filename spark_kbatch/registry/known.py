@@ -9,7 +9,8 @@
 
 Bytes of another origin look like ids that no registry has. An id that the registry does not have is not asked for again
 for a minute, and after 20 such ids of a subject within a minute a process asks for no further one of it: they are
-unknown too. One thread asks at a time. If it finds the registry down, those that waited for it fail too, and do not wait as long again.
+unknown too. One thread asks at a time. If it finds the registry down, those that waited for it fail too, and do not
+wait as long again.
 
 A new registry may be set up at the same URL, with other schemas under the same ids. As soon as an answer shows
 that, all that was known of it is forgotten.

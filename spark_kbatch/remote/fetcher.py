@@ -383,10 +383,8 @@ class PartitionFetcher:
         """
         try:
             found = self._end_of_epoch()
-        except (
-            UnsupportedVersionError
-        ):  # of an old broker; Kafka's consumer does not check then either
-            return
+        except UnsupportedVersionError:
+            return  # The broker is old; Kafka's consumer does not check then either.
         if found < offset:
             raise self._truncated(offset, found)
 

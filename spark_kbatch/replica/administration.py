@@ -380,9 +380,8 @@ def _make_logs(
     cluster_file, dirs = manager.metadata.cluster_file, manager.dirs
     wanted = sorted({node for number in partitions for node in topic.replicas_of(number)})
     for node_id in wanted if len(dirs.all) > 1 else ():
-        if not dirs.is_online(
-            node_id
-        ):  # a log on its mount point would be hidden by the disk later
+        if not dirs.is_online(node_id):
+            # The disk would later hide a log that is made on its mount point.
             raise KafkaStorageError(
                 f"topic {topic.name!r} was planned with a replica on node {node_id}, whose log dir is offline: "
                 f"{dirs.why_offline(node_id)}; write again, and others take it"

@@ -159,9 +159,7 @@ class Partition:
         self._states, self._dirs, self._log_of = states, dirs, log_of
         self._now_ms, self._uses_threads = now_ms, uses_threads
         self._stale_mirrors = stale_mirrors
-        # Guarded by the partition's lock: the leader, and how it left the followers.
-        self._led: Leadership | None = None
-        self._followed: dict[int, LogState] = {}
+        self._led: Leadership | None = None  # guarded by the partition's lock
 
     def is_of(self, topic: Topic) -> bool:
         """Return True if the topic, read again, still has this partition with the same id and settings."""
@@ -900,7 +898,7 @@ class Partition:
             for node_id, wait in waits.items():
                 states[node_id] = wait()
         led = led._replace(log_state=states.pop(leader) or led.log_state)
-        self._followed = {node: state for node, state in states.items() if state is not None}
+        self.view.know(states)
         end = led.log_state.log_end_offset
         equal = {
             leader,
@@ -916,7 +914,7 @@ class Partition:
             before = follower.state()
             if node_id in isr:
                 # An image of a deleted topic of the same name may be in its place.
-                if before != self._followed.get(node_id) and not self.view.is_of_topic(follower):
+                if not self.view.is_known(node_id, before):
                     raise KafkaStorageError(f"{follower.directory} is of another topic")
             elif not self.view.is_of_topic(follower):
                 name = f"{follower.directory.name[:_NAME_MAX]}.{uuid.uuid4().hex}-stray"  # as a broker's

@@ -130,7 +130,8 @@ class PartitionView:
         self.min_isr = min(topic.known_config.min_insync_replicas, len(self.replicas))
         self._topic_id, self._states, self._dirs = topic.topic_id, states, dirs
         self._reported: set[int] = set()  # nodes whose failure was logged
-        self._known: dict[int, LogState] = {}  # states of logs that are the topic's own, by node
+        # Of logs that are the topic's own, by node: as they were when they were looked at, or written here.
+        self._known: dict[int, LogState] = {}
 
     def state(self) -> PartitionState:
         """Return the partition's leader and in-sync replicas, as the disk has them now."""
@@ -204,7 +205,7 @@ class PartitionView:
             if state.leader not in avoid:
                 leader = self.log_state(state.leader, to_write=False)
             others = dict(self.alive(state, to_write=False))
-            if leader is None or not self._is_known(state.leader, leader):
+            if leader is None or not self.is_known(state.leader, leader):
                 return state, None, others
             further = [one for one in others.values() if has_more(one, leader)]
             if not further:
@@ -217,13 +218,17 @@ class PartitionView:
                 return state, None, others
             return state, again, others  # It has got further meanwhile.
 
-    def _is_known(self, node_id: int, log_state: LogState) -> bool:
+    def is_known(self, node_id: int, log_state: LogState) -> bool:
         """Return False if a log is another topic's; it is looked at when its state is not the last one."""
         if self._known.get(node_id) != log_state:
             if not self.is_of_topic(self.log_of(node_id)):
                 return False
             self._known[node_id] = log_state
         return True
+
+    def know(self, written: Mapping[int, LogState | None]) -> None:
+        """Note how this process has left logs of the topic; None is one that failed."""
+        self._known.update((node, state) for node, state in written.items() if state is not None)
 
     def shown(self, look: Look, newer: Mapping[int, LogState] = NOTHING_NEWER) -> Replica:
         """Return the replica to read after a `look`, with the log state that readers see.
@@ -409,7 +414,7 @@ class PartitionView:
             is_behind = to_write and node_id in state.unwritten
             if node_id in state.isr and node_id != state.leader and not is_behind:
                 log_state = self.log_state(node_id, to_write=to_write)
-                if log_state is not None and self._is_known(node_id, log_state):
+                if log_state is not None and self.is_known(node_id, log_state):
                     yield node_id, log_state
 
     def log_state(self, node_id: int, *, to_write: bool = True) -> LogState | None:
@@ -435,7 +440,7 @@ class PartitionView:
             for node_id in self.replicas
             if node_id not in lost
             and (log_state := self.log_state(node_id)) is not None
-            and self._is_known(node_id, log_state)
+            and self.is_known(node_id, log_state)
         ]
         return max(found, key=lambda one: written_to(one[1]), default=None)
 

@@ -54,8 +54,7 @@ class FetchHandler:
         self._waiting: dict[
             _FetchAnswer, Callable[[], None]
         ] = {}  # functions that answer with what there is
-        self._partitions_waiting = 0  # of all these fetches
-        self._partitions_of_peers = Counter[Peer | None]()  # likewise
+        self._partitions = Counter[Peer | None]()  # of all these fetches, by their peers
         self._is_ending = False
 
     def handle(self, received: Received, respond: Respond) -> None:
@@ -68,16 +67,14 @@ class FetchHandler:
         answer = _FetchAnswer(request, respond, received.peer)
         infos = self._known_infos(request, answer)
         fetch = functools.partial(self._fetch, request, infos, answer)
+        answer.partitions = len(infos)
         with self._mutex:
-            of_peer = self._partitions_of_peers[received.peer] + len(infos)
             waits = not self._is_ending and request.max_wait_ms > 0
-            waits &= self._partitions_waiting + len(infos) <= _WAITING_MAX
-            if waits and of_peer <= _WAITING_OF_PEER_MAX:
+            waits &= self._partitions.total() + len(infos) <= _WAITING_MAX
+            waits &= self._partitions[received.peer] + len(infos) <= _WAITING_OF_PEER_MAX
+            if waits:
                 self._waiting[answer] = functools.partial(fetch, 0)
-                answer.partitions = len(infos)
-                self._count(answer, len(infos))
-            else:
-                waits = False
+                self._partitions[received.peer] += len(infos)
         answer.on_given = self._forget
         try:
             fetch(min(request.max_wait_ms, _MAX_WAIT_MS) if waits else 0)
@@ -96,13 +93,9 @@ class FetchHandler:
     def _forget(self, answer: _FetchAnswer) -> None:
         with self._mutex:
             if self._waiting.pop(answer, None) is not None:
-                self._count(answer, -answer.partitions)
-
-    def _count(self, answer: _FetchAnswer, partitions: int) -> None:
-        self._partitions_waiting += partitions
-        self._partitions_of_peers[answer.peer] += partitions
-        if not self._partitions_of_peers[answer.peer]:
-            del self._partitions_of_peers[answer.peer]
+                self._partitions[answer.peer] -= answer.partitions
+                if not self._partitions[answer.peer]:
+                    del self._partitions[answer.peer]
 
     def _known_infos(
         self, request: FetchRequest, answer: _FetchAnswer
@@ -160,7 +153,7 @@ class _FetchAnswer:
 
     def __init__(self, request: FetchRequest, respond: Respond, peer: Peer | None) -> None:
         self._request, self._respond, self.peer = request, respond, peer
-        self.partitions = 0  # that it waits for
+        self.partitions = 0  # that exist, and that it may wait for
         self._mutex = threading.Lock()  # guards _is_given
         self._is_given = False
         self.unknown: Collection[TopicPartition] = ()  # partitions that do not exist

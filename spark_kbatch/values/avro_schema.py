@@ -332,12 +332,17 @@ def _names(tree: Any, namespace: str, path: str) -> tuple[str, str]:
     return full_name, full_name.rpartition(".")[0]
 
 
+def is_utf8(value: str) -> bool:
+    """Return False for half of a surrogate pair, which JSON can have."""
+    return not any(0xD800 <= ord(one) < 0xE000 for one in value)
+
+
 def _symbols(tree: Any, name: str, path: str) -> tuple[tuple[str, ...], str | None]:
     """Return an enum's symbols, and its default or None."""
     _required(tree, "symbols", path)
     symbols, default = tuple(_texts(tree, "symbols", path)), tree.get("default")
     for one in symbols:
-        if any(0xD800 <= ord(letter) < 0xE000 for letter in one):
+        if not is_utf8(one):
             raise SchemaError(
                 path, f"enum {name} has the symbol {one!r}, which is no text in UTF-8"
             )

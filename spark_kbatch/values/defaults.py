@@ -22,6 +22,7 @@ from spark_kbatch.values.avro_schema import (
     RecordSchema,
     Schema,
     UnionSchema,
+    is_utf8,
 )
 from spark_kbatch.values.times import bounds, default_factor
 
@@ -48,7 +49,7 @@ def _fits(schema: Schema, value: Any) -> bool:
             return isinstance(value, list) and all(_fits(schema.items, one) for one in value)
         case MapSchema():
             return isinstance(value, dict) and all(
-                _is_utf8(key) and _fits(schema.values, one) for key, one in value.items()
+                is_utf8(key) and _fits(schema.values, one) for key, one in value.items()
             )
         case EnumSchema():
             return isinstance(value, str) and value in schema.symbols
@@ -75,7 +76,7 @@ def _fits_primitive(schema: PrimitiveSchema, value: Any) -> bool:
         case "bytes":
             return _is_latin(value) and _fits_decimal(schema, value)
         case _:
-            return isinstance(value, str) and _is_utf8(value)
+            return isinstance(value, str) and is_utf8(value)
 
 
 def _fits_decimal(schema: PrimitiveSchema | FixedSchema, value: str) -> bool:
@@ -87,11 +88,6 @@ def _fits_decimal(schema: PrimitiveSchema | FixedSchema, value: str) -> bool:
 
 def _is_latin(value: Any) -> bool:
     return isinstance(value, str) and all(ord(one) < 256 for one in value)
-
-
-def _is_utf8(value: str) -> bool:
-    """Return False for half of a surrogate pair, which JSON can have."""
-    return not any(0xD800 <= ord(one) < 0xE000 for one in value)
 
 
 def unscaled(value: str) -> int:

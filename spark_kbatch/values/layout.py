@@ -138,7 +138,7 @@ def layout(schema: Schema) -> ColumnLayout:
 
 def present_branches(union: UnionSchema) -> list[Schema]:
     """Return the branches of a union that are not null."""
-    return [one for one in union.branches if not _is_primitive(one, "null")]
+    return [one for one in union.branches if not is_primitive(one, "null")]
 
 
 def merged_number(union: UnionSchema) -> str | None:
@@ -151,7 +151,8 @@ def merged_number(union: UnionSchema) -> str | None:
     return None
 
 
-def _is_primitive(schema: Schema, kind: str) -> bool:
+def is_primitive(schema: Schema, kind: str) -> bool:
+    """Return True if a schema is a primitive type of this name."""
     return isinstance(schema, PrimitiveSchema) and schema.type == kind
 
 

@@ -15,7 +15,6 @@ from spark_kbatch.errors import SchemaError
 from spark_kbatch.values.avro_schema import (
     ArraySchema,
     MapSchema,
-    PrimitiveSchema,
     RecordField,
     RecordSchema,
     Schema,
@@ -23,6 +22,7 @@ from spark_kbatch.values.avro_schema import (
     described,
     short_name,
 )
+from spark_kbatch.values.layout import is_primitive, present_branches
 
 _MEMBER = re.compile(r"member[0-9]+", re.IGNORECASE)  # of a union's column, as `layout` names it
 
@@ -69,10 +69,12 @@ def _projected(schema: Schema, wanted: Wanted, path: str, *, renames: bool) -> S
             return ArraySchema(_projected(schema.items, wanted, f"{path}[]", renames=renames))
         case MapSchema():
             return MapSchema(_projected(schema.values, wanted, f"{path}{{}}", renames=renames))
-        case UnionSchema() if len(_present(schema)) == 1:
+        case UnionSchema() if len(present_branches(schema)) == 1:
             return UnionSchema(
                 tuple(
-                    one if _is_null(one) else _projected(one, wanted, path, renames=renames)
+                    one
+                    if is_primitive(one, "null")
+                    else _projected(one, wanted, path, renames=renames)
                     for one in schema.branches
                 )
             )
@@ -114,11 +116,3 @@ def _found(
             raise SchemaError(path, f"the field {match.name!r} is asked for twice")
         found.append((name, match, below))
     return found
-
-
-def _present(union: UnionSchema) -> list[Schema]:
-    return [one for one in union.branches if not _is_null(one)]
-
-
-def _is_null(schema: Schema) -> bool:
-    return isinstance(schema, PrimitiveSchema) and schema.type == "null"

@@ -344,9 +344,8 @@ class Programs:
         path: str,
     ) -> None:
         size = writer.size if isinstance(writer, FixedSchema) else None
-        if _is_decimal(writer) != _is_decimal(reader) and "string" in (
-            getattr(writer, "type", ""), getattr(reader, "type", "")
-        ):  # fmt: skip
+        is_text = any(columns.is_primitive(one, "string") for one in (writer, reader))
+        if is_text and _is_decimal(writer) != _is_decimal(reader):
             self._fail(path, f"the writer's {described(writer)} cannot be read as {described(reader)}")  # fmt: skip
             return
         if column.kind == columns.DECIMAL:

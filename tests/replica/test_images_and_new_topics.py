@@ -44,6 +44,16 @@ def make_again(case: Case) -> None:
     case.process.create_topic("events", replication_factor=3, config=config)
 
 
+def with_image_of_an_old_topic(node: int) -> Case:
+    """Return a case with an image of a disk, on which a topic has records that was deleted and made again since."""
+    case = Case(node)
+    for number in range(5):
+        case.append(b"old %d" % number)
+    take_image(case)
+    make_again(case)
+    return case
+
+
 def go_away(case: Case, *nodes: int) -> None:
     for node in nodes:
         case.disks.mount_at(case.disk(node), FOLDER / f"away{node}")
@@ -60,11 +70,7 @@ def be_back(case: Case, *nodes: int) -> None:
 
 
 def test_a_leaders_image_of_a_deleted_topic_is_not_believed_by_a_process_that_stays() -> None:
-    case = Case(0)
-    for number in range(5):
-        case.append(b"old %d" % number)
-    take_image(case)
-    make_again(case)
+    case = with_image_of_an_old_topic(0)
     assert [append(case.process, value) for value in (b"a", b"b")] == [0, 1]
 
     come_back(case)
@@ -100,11 +106,7 @@ def test_a_followers_image_of_a_deleted_topic_leaves_the_isr(with_log_start: boo
 
 
 def test_an_unclean_election_takes_no_log_of_a_deleted_topic() -> None:
-    case = Case(2)
-    for number in range(5):
-        case.append(b"old %d" % number)
-    take_image(case)
-    make_again(case)
+    case = with_image_of_an_old_topic(2)
     for value in (b"a", b"b"):
         append(case.process, value)
     case.disks.take_away(case.disk(2))
