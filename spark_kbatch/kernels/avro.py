@@ -3,6 +3,7 @@
     kernel        one call
     decode_rows   rows of bytes -> numbers in the slots of a reader's columns; an error for each bad row
     copy_spans    gathers the bytes of a slot of spans into one Arrow data buffer
+    schema_ids    reads which schema wrote each row, from Confluent's framing
 
 A program is interpreted, never compiled: code for a schema would cost seconds for each schema and process.
 One program reads what one writer's schema has written into the columns of the reader's schema, so rows of
@@ -483,6 +484,26 @@ def copy_spans(data: Any, constants: Any, spans: Any, bounds: Any, out: Any) -> 
     return np.int64(spans.shape[0])
 
 
+def schema_ids(data: Any, bounds: Any, valid: Any, ids: Any) -> Any:
+    """Read the schema ids in front of rows: a 0, and the id, big-endian.
+
+    inputs:  data uint8; bounds int64[n + 1], of rows; valid uint8[n], 0 for null.
+    outputs: ids int32[n], -1 for a row without that framing, of a negative id, or null.
+    Returns n.
+    """
+    for i in range(np.uint64(valid.shape[0])):
+        at, found = np.uint64(bounds[i]), np.int32(-1)
+        if valid[i] and bounds[i + _1] - bounds[i] >= 5 and data[at] == 0 and data[at + _1] < 128:
+            found = np.int32(
+                np.uint32(data[at + _1]) << np.uint32(24)
+                | np.uint32(data[at + _2]) << np.uint32(16)
+                | np.uint32(data[at + _3]) << np.uint32(8)
+                | np.uint32(data[at + _4])
+            )
+        ids[i] = found
+    return np.int64(valid.shape[0])
+
+
 HELPERS = ("_copy", "_read_varint", "_read_bytes", "_is_utf8", "_read_big")
 
 
@@ -504,6 +525,7 @@ def examples() -> dict[str, tuple[Any, ...]]:
             levels, levels, levels, *grids, levels,
         ),
         "copy_spans": (u8, u8, i64, i32, array("u1", out=True)),
+        "schema_ids": (u8, array("i8", 1), u8, array("i4", out=True)),
     }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from spark_kbatch.values.flat import (
     pieces,
     strings_of,
 )
-from spark_kbatch.values.framing import HEADER_SIZE, described, split, unknown
+from spark_kbatch.values.framing import HEADER_SIZE, NO_SCHEMA_ID, described, schema_ids_of, unknown
 from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout, layout
 from spark_kbatch.values.resolution import Programs
 from spark_kbatch.values.row_errors import REASONS, RowError
@@ -98,12 +98,11 @@ class AvroDecoder:
         """Return the schema ids of framed values that no writer was added for, in ascending order."""
         known, found = {*self._starts, *self._unreadable}, set[int]()
         for piece in pieces(array):
-            framed = split(strings_of(piece))
-            ids = framed.schema_ids[framed.is_framed]
+            ids = schema_ids_of(strings_of(piece))
             if len(ids) and (ids == ids[0]).all():  # as nearly always
                 ids = ids[:1]
             found.update(np.unique(ids).tolist())
-        return sorted(found - known)
+        return sorted(found - known - {NO_SCHEMA_ID})
 
     def decode(
         self, array: pa.Array | pa.ChunkedArray, *, schema_id: int | None = None
@@ -158,18 +157,17 @@ class AvroDecoder:
     def _routes(self, rows: ByteStrings, schema_id: int | None) -> _Routes:
         """Return where the program of each row starts, and what is wrong with rows that have none."""
         if schema_id is not None:
-            ids = np.full(len(rows.valid), schema_id, np.int32)
+            ids = np.where(rows.valid != 0, schema_id, NO_SCHEMA_ID).astype(np.int32)
             starts = np.where(rows.valid != 0, self._starts[schema_id], _LEFT_ALONE)
             return _Routes(ids, starts.astype(np.int64), rows.bounds[:-1], [])
-        framed = split(rows)
-        starts = self._starts_of(framed.schema_ids)
-        starts[~framed.is_framed] = _LEFT_ALONE
+        ids = schema_ids_of(rows)
+        starts = self._starts_of(ids)
         errors = []
         for row in np.flatnonzero((rows.valid != 0) & (starts == _LEFT_ALONE)).tolist():
             begin, end = int(rows.bounds[row]), int(rows.bounds[row + 1])
             value = rows.data[begin : min(end, begin + 32)].tobytes()
-            errors.append(self._without_program(row, value, int(framed.schema_ids[row]), bool(framed.is_framed[row])))  # fmt: skip
-        return _Routes(framed.schema_ids, starts, rows.bounds[:-1] + HEADER_SIZE, errors)
+            errors.append(self._without_program(row, value, int(ids[row])))
+        return _Routes(ids, starts, rows.bounds[:-1] + HEADER_SIZE, errors)
 
     def _starts_of(self, schema_ids: Array) -> Array:
         """Return where the program of each schema id starts, _LEFT_ALONE for one that has none."""
@@ -177,11 +175,13 @@ class AvroDecoder:
         if not len(known):
             return np.full(len(schema_ids), _LEFT_ALONE, np.int64)
         places = np.array([self._starts[one] for one in known.tolist()], np.int64)
+        if len(known) == 1:
+            return np.where(schema_ids == known, places, _LEFT_ALONE)
         at = np.minimum(np.searchsorted(known, schema_ids), len(known) - 1)
         return np.where(known[at] == schema_ids, places[at], _LEFT_ALONE)
 
-    def _without_program(self, row: int, value: bytes, schema_id: int, is_framed: bool) -> RowError:
-        if not is_framed:
+    def _without_program(self, row: int, value: bytes, schema_id: int) -> RowError:
+        if schema_id == NO_SCHEMA_ID:
             return RowError(row, f"the value is not in Confluent's framing: {described(value)}")
         reason = self._unreadable.get(schema_id) or unknown(schema_id, value)
         return RowError(row, reason, schema_id=schema_id)
@@ -191,7 +191,7 @@ class AvroDecoder:
 class _Routes:
     """How each row is decoded."""
 
-    schema_ids: Array  # int32[n]
+    schema_ids: Array  # int32[n], NO_SCHEMA_ID for null, and a row without framing
     starts: Array  # int64[n], of programs
     begins: Array  # int64[n], where the value starts in the data
     errors: list[RowError]
@@ -220,8 +220,7 @@ class _SlotArrays:
         self._counts[ROWS] = count
         values = self._array(self._layout.root)
         errors = sorted([*routes.errors, *self._errors(found, rows, routes)])
-        ids = np.where(rows.valid != 0, routes.schema_ids, -1).astype(np.int32)
-        return DecodedValues(values, ids, tuple(errors))
+        return DecodedValues(values, routes.schema_ids, tuple(errors))
 
     def _run(self, rows: ByteStrings, routes: _Routes) -> Array:
         """Have the kernel decode all rows, and make room where it finds too little; return its errors."""
@@ -237,7 +236,7 @@ class _SlotArrays:
             room = capacity.copy()
             room[NOWHERE] = _NO_LIMIT
             row = kernels.decode_rows(
-                rows.data, frozen(routes.begins.astype(np.int64)), frozen(rows.bounds[1:].copy()),
+                rows.data, frozen(routes.begins[:]), frozen(rows.bounds[1:]),
                 frozen(routes.starts), compiled.operations, compiled.table, frozen(self._bases),
                 frozen(self._levels), row, self._values, self._values.view(np.float32),
                 self._values.view(np.float64), self._valid, room, self._counts, saved, stack, found,

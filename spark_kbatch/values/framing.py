@@ -11,37 +11,26 @@ Source: Confluent's documentation "Formats, Serializers, and Deserializers", "Wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from spark_kbatch.values.flat import Array, ByteStrings
+from spark_kbatch.kernels import avro as kernels
+from spark_kbatch.values.flat import Array, ByteStrings, frozen
 
 HEADER_SIZE = 5
 NO_SCHEMA_ID = -1
 _MAGIC = 0
 
 
-class Framed(NamedTuple):
-    """n values in Confluent's framing."""
+def schema_ids_of(rows: ByteStrings) -> Array:
+    """Return int32[n]: the schema id of each row, whose value starts HEADER_SIZE bytes later.
 
-    schema_ids: Array  # int32[n], NO_SCHEMA_ID where `is_framed` is not set
-    is_framed: Array  # bool[n]; not set for null
-
-
-def split(rows: ByteStrings) -> Framed:
-    """Return the schema id of each row that has the framing; the value starts HEADER_SIZE bytes later."""
-    sizes = np.diff(rows.bounds)
-    is_framed = (rows.valid != 0) & (sizes >= HEADER_SIZE)
-    schema_ids = np.full(len(sizes), NO_SCHEMA_ID, np.int32)
-    if is_framed.any():
-        windows = np.lib.stride_tricks.sliding_window_view(rows.data, HEADER_SIZE)
-        headers = windows[rows.bounds[:-1][is_framed]]
-        ids = np.ascontiguousarray(headers[:, 1:]).view(">i4")[:, 0]
-        with_id = (headers[:, 0] == _MAGIC) & (ids >= 0)
-        is_framed[is_framed] = with_id
-        schema_ids[is_framed] = ids[with_id]
-    return Framed(schema_ids, is_framed)
+    NO_SCHEMA_ID for a row without the framing, and for null.
+    """
+    ids = np.empty(len(rows.valid), np.int32)
+    kernels.schema_ids(rows.data, frozen(rows.bounds[:]), frozen(rows.valid[:]), ids)
+    return ids
 
 
 def header(schema_id: int) -> bytes:
