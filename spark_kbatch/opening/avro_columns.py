@@ -20,7 +20,7 @@ from spark_kbatch.terminal import to_json
 from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues
 from spark_kbatch.values.avro_schema import PrimitiveSchema, Schema
 from spark_kbatch.values.flat import strings_of
-from spark_kbatch.values.framing import NO_SCHEMA_ID, split
+from spark_kbatch.values.framing import NO_SCHEMA_ID, schema_ids_of
 from spark_kbatch.values.plain import plain
 
 _ANY = PrimitiveSchema("null")  # stands in for the schema of values that cannot be read
@@ -90,17 +90,17 @@ class WrittenAsJson:
 
     def decode(self, array: pa.Array) -> DecodedValues:
         """Decode values; raises as `AvroColumn.decode`."""
-        framed = split(strings_of(array))
+        ids = schema_ids_of(strings_of(array))
         texts: list[str | None] = [None] * len(array)
         errors = []
-        for schema_id in np.unique(framed.schema_ids).tolist():
-            rows = np.flatnonzero(framed.schema_ids == schema_id)
+        for schema_id in np.unique(ids).tolist():
+            rows = np.flatnonzero(ids == schema_id)
             decoder = self._decoder(schema_id)
             decoded = decoder.decode(array.take(pa.array(rows)))
             errors += [one._replace(row=int(rows[one.row])) for one in decoded.errors]
             for row, value in zip(rows.tolist(), plain(decoded.values), strict=True):
                 texts[row] = None if array[row].as_py() is None else to_json(value)
-        return DecodedValues(pa.array(texts, pa.string()), framed.schema_ids, tuple(sorted(errors)))
+        return DecodedValues(pa.array(texts, pa.string()), ids, tuple(sorted(errors)))
 
     def _decoder(self, schema_id: int) -> AvroDecoder:
         if schema_id not in self._decoders:
