@@ -11,6 +11,7 @@ their CRCs; offsets are checked here, as those in the batches are only relative.
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -134,7 +135,7 @@ def read_window(objects: RangeReader, window: _ReadWindow) -> bytes:
                 raise MissingObjectError(window.name)
             if len(data) == size:
                 return data
-        time.sleep((_PAUSE_MS << attempt) / 1000)
+        time.sleep((_PAUSE_MS << attempt) * (1 + random.random()) / 2000)
     raise ObjectStoreError(
         "get", window.name, f"fewer than {size} bytes came, {_ATTEMPTS_MAX} times"
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -344,7 +345,8 @@ def _asked_again(ask: Callable[[], _Answer]) -> _Answer:
         except ObjectStoreError:
             if monotonic_ms() >= deadline_ms:
                 raise
-            sleep_ms(_PAUSE_MS << attempt)
+            # Not all tasks of a job ask again at the same time.
+            sleep_ms((_PAUSE_MS << attempt) * (1 + random.random()) / 2)
     return ask()
 
 

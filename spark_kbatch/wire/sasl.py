@@ -39,7 +39,8 @@ with warnings.catch_warnings():
 _LEAST_PART, _MORE_PART = 0.85, 0.10
 _SHORTEST_MS = 100
 _SHOWN_MAX = 500  # characters of what a server says
-_ITERATIONS_MIN = 4096  # of SCRAM
+# Of SCRAM. A million take a second; Kafka's tools give a user 16,384 at most.
+_ITERATIONS_MIN, _ITERATIONS_MAX = 4096, 1_000_000
 
 _PACKAGES = {"GSSAPI": "gssapi", "AWS_MSK_IAM": "botocore"}
 _CREDENTIALS = {
@@ -111,7 +112,7 @@ class Authenticator:
         """Check that a SCRAM server's first message asks for as many iterations as Kafka's clients demand.
 
         Whoever plays the server gets a proof, and tries passwords on it until one fits. Each try takes these
-        iterations.
+        iterations. So does the proof: billions of them would hold this process for an hour.
 
         Source: Kafka clients/.../security/scram/internals/ScramSaslClient.java, ScramMechanism.java; RFC 7677.
         """
@@ -123,6 +124,12 @@ class Authenticator:
                 self._server,
                 f"it asks for {iterations} iterations of {self.name}, and {_ITERATIONS_MIN} are the least that is "
                 "safe. Give the user at least as many on the brokers, or see whether this is a broker",
+            )
+        if iterations > _ITERATIONS_MAX:
+            raise SaslAuthenticationError(
+                self._server,
+                f"it asks for {iterations} iterations of {self.name}, and {_ITERATIONS_MAX} are the most that are "
+                "done. Give the user fewer on the brokers, or see whether this is a broker",
             )
 
     def ensure_offered(self, error_code: int, mechanisms: Iterable[str]) -> None:

@@ -116,18 +116,19 @@ class _Scram:
         self._nonce = nonce + b"-and-the-servers"
         self.first = b"r=%s,s=%s,i=%d" % (self._nonce, base64.b64encode(salt), iterations)
         self._start = bare + b"," + self.first + b",c=biws,r=" + self._nonce
-        self._salted = hashlib.pbkdf2_hmac(self._hash, password.encode(), salt, iterations)
+        self._salting = password.encode(), salt, iterations
 
     def last(self, client_last: bytes) -> bytes | None:
         """Return the server's last message, None for a wrong password."""
         proof = base64.b64decode(client_last.split(b",p=")[1])
-        client_key = self._hmac(self._salted, b"Client Key")
+        salted = hashlib.pbkdf2_hmac(self._hash, *self._salting)
+        client_key = self._hmac(salted, b"Client Key")
         stored_key = hashlib.new(self._hash, client_key).digest()
         signature = self._hmac(stored_key, self._start)
         found = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         if hashlib.new(self._hash, found).digest() != stored_key:
             return None
-        server_key = self._hmac(self._salted, b"Server Key")
+        server_key = self._hmac(salted, b"Server Key")
         return b"v=" + base64.b64encode(self._hmac(server_key, self._start))
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:

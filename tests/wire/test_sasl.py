@@ -105,6 +105,15 @@ def test_server_that_asks_for_few_iterations_gets_no_proof(mechanism: str, itera
     assert answers.proofs == 0
 
 
+def test_server_that_asks_for_very_many_iterations_gets_no_proof() -> None:
+    answers = SaslAnswers(iterations=2**31 - 1)
+    with LoopbackServer(answers) as server:
+        with pytest.raises(SaslAuthenticationError, match=r"2147483647 iterations.*1000000 are"):
+            answered(secured("SCRAM-SHA-256", login()), server)
+
+    assert answers.proofs == 0
+
+
 def test_iterations_of_a_second_exchange_are_looked_at_too() -> None:
     given = {
         "bootstrap.servers": "host:9092", "security.protocol": "SASL_PLAINTEXT",
