@@ -242,11 +242,22 @@ class DelayedFetch(DelayedOperation):
     """A fetch that waits for more bytes."""
 
     def __init__(
-        self, fetch: Fetch, moment: Moment, on_complete: OnFetched, room: Room | None = None
+        self,
+        fetch: Fetch,
+        moment: Moment,
+        on_complete: OnFetched,
+        room: Room | None = None,
+        *,
+        is_unchanged: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Set up the wait of a fetch that found too few bytes at `moment`."""
+        """Set up the wait of a fetch that found too few bytes at `moment`.
+
+        Args:
+            fetch, moment, on_complete, room: as for `ReplicaManager.fetch_messages`.
+            is_unchanged: whether no change is known of since before that moment.
+        """
         super().__init__(fetch.params.max_wait_ms)
-        self._room = room
+        self._room, self._is_unchanged = room, is_unchanged
         self.fetch, self._answer = fetch, on_complete
         self._moment, self._ends = moment, fetch.end_offsets(moment)  # when it was last looked at
         self._read: tuple[Moment, int] | None = None  # when it was last read, and the bytes found
@@ -254,6 +265,8 @@ class DelayedFetch(DelayedOperation):
 
     def is_satisfied(self) -> bool:
         """Return True if the fetch has enough by now; read only if the end of a log has moved."""
+        if self._ends is not None and self._is_unchanged():
+            return False  # what other processes do is found by the thread
         return self.is_satisfied_at(self.fetch.look())
 
     def is_satisfied_at(self, moment: Moment) -> bool:
@@ -292,6 +305,7 @@ class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
         super().__init__(monotonic_ms, has_thread=has_thread)
         self._watched = watched
         self._seen: Moment = {}  # what is waited for, when it was looked at last
+        self.version = 0  # grows with each change that is known of; guarded by _mutex
         # What changed since then, by appends that left it to the thread; guarded by _mutex.
         self._changed: dict[TopicPartition, None] = {}
 
@@ -300,6 +314,10 @@ class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
 
         An append does not try more than a few partitions' worth: the thread tries fetches of many.
         """
+        # Before the watchers: a fetch that looked before this change either is one of them, or finds that the
+        # version has grown once it is.
+        with self._mutex:
+            self.version += 1
         if not self._watchers or self._process_id != os.getpid():
             return 0
         now, left = [], _TRIED_AT_ONCE_MAX
@@ -318,6 +336,10 @@ class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
             keys, waiting = self._watched_keys_locked(), list(self._waiting)
             left, self._changed = [tp for tp in self._changed if tp in self._watchers], {}
         changed = [*dict.fromkeys([*self._watched.changed(keys), *left])]
+        if changed:
+            # As an append does: a fetch that looked before, and is not among the watchers yet, looks again.
+            with self._mutex:
+                self.version += 1
         if not changed or not waiting:
             return
         moment = look_at(changed, waiting[0].fetch.replicas)

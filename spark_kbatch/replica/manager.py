@@ -848,6 +848,7 @@ class ReplicaManager:
             ensure_same_topic(topic_partition, wanted_ids[topic_partition] or found_id, found_id)
 
         fetch = Fetch(params, known, replicas, read_replica, ensure_same)
+        version = self.delayed_fetches.version
         moment = fetch.look()
         results = fetch.read(moment)
         if unknown or fetch.may_answer(results):
@@ -856,7 +857,13 @@ class ReplicaManager:
                 {tp: errors[unknown[tp]] if tp in unknown else results[tp] for tp in fetch_infos}
             )
         else:
-            delayed = DelayedFetch(fetch, moment, on_complete, room)
+            delayed = DelayedFetch(
+                fetch,
+                moment,
+                on_complete,
+                room,
+                is_unchanged=lambda: self.delayed_fetches.version == version,
+            )
             self.delayed_fetches.try_complete_else_watch(delayed, known)
 
     def _topic_id_of(self, name: str) -> str:

@@ -32,6 +32,7 @@ from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC
 from spark_kbatch.replica.partition import Partition
 
 LOOKS_MAX = 64  # partitions of one look: of 4,000 that are idle each has its turn every 4 s
+_KEPT_MAX = 10_000  # partitions that are not waited for now, of some 500 bytes
 _LATELY_MAX = 14  # partitions that changed lately, and are in each look
 
 _COMMITS = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
@@ -60,7 +61,7 @@ class WatchedLogs:
         self._next = 0  # position in `_asked` of the first that is next in turn
 
     def changed(self, topic_partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions that may have changed since the last call, or were not in that call.
+        """Return the partitions that may have changed since the last look at them, or were never looked at.
 
         The caller does not change the sequence. Of more than LOOKS_MAX a change may be found by a later call only. If a commit was decided or
         completed, all may have changed.
@@ -85,15 +86,18 @@ class WatchedLogs:
         return [*new, *changed]
 
     def _ask(self, topic_partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Take over what is asked for, forget the rest, and return what was not asked for before."""
+        """Take over what is asked for, and return that of which no earlier look is known.
+
+        What is not asked for now is mostly asked for by the next fetch: what a look at it found is kept.
+        """
         if topic_partitions is self._asked:  # nearly always
             return []
-        before, self._asked = {*self._asked}, topic_partitions
-        gone = before.difference(self._asked)
-        for tp in gone:
-            self._found.pop(tp, None)
-            self._lately.pop(tp, None)
-        return [tp for tp in self._asked if tp not in before]
+        self._asked = topic_partitions
+        asked = {*topic_partitions, _COMMITS}
+        self._lately = {tp: None for tp in self._lately if tp in asked}
+        if len(self._found) > len(asked) + _KEPT_MAX:
+            self._found = {tp: found for tp, found in self._found.items() if tp in asked}
+        return [tp for tp in topic_partitions if tp not in self._found]
 
     def _turn(self) -> Sequence[TopicPartition]:
         """Return the partitions to look at: all if they are few, else those of recent changes and the next."""

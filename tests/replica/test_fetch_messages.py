@@ -212,7 +212,7 @@ def test_a_fetch_sees_what_a_job_commits(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 60_000], ids=["at once", "waiting"])
-@pytest.mark.parametrize("looks", range(1, 5))
+@pytest.mark.parametrize("looks", range(1, 3))
 def test_a_fetch_sees_a_commit_in_all_partitions_or_in_none(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int, max_wait_ms: int
 ) -> None:
