@@ -271,8 +271,10 @@ class RecordAccumulator:
 
     def deallocate(self, batch: ProducerBatch) -> None:
         """Release a batch's memory, unless a request may still read it."""
-        if batch.is_pooled and batch.readers == 0:
-            batch.is_pooled = False
+        with self._lock:  # the sender's thread and one that closes may both find it ended
+            is_held = batch.is_pooled and batch.readers == 0
+            batch.is_pooled &= not is_held
+        if is_held:
             self._memory.release(batch.builder)
 
     # Sending.
@@ -579,8 +581,14 @@ class RecordAccumulator:
         self._is_closed = True
         self._pool.close()
 
-    def abort_incomplete(self, error: Exception) -> None:
-        """Abort every batch that is neither written nor failed; nothing may be sent after this call."""
+    def abort_incomplete(self, error: Exception, *, is_sending: bool = False) -> None:
+        """Abort every batch that is neither written nor failed; nothing may be drained after this call.
+
+        Args:
+            error: of their records.
+            is_sending: whether the sender's thread still runs. It may be closing batches that it has drained,
+                in the pool's memory: these and their memory are left to it.
+        """
         self.close()
         # Another thread in the middle of an append may still add a batch.
         me = threading.get_ident()
@@ -594,13 +602,19 @@ class RecordAccumulator:
             for batch in unfinished:
                 queue = self._queue(batch.topic_partition)
                 with queue.lock:
-                    if batch in queue.batches:
+                    is_queued = batch in queue.batches
+                    if is_queued:
                         queue.batches.remove(batch)
-                    batch.builder.abort()
+                    if is_queued or not is_sending:
+                        batch.builder.abort()
                 # It may have ended: an answer may have come just now.
                 with suppress(RuntimeError):
                     batch.abort(error)
-                self.complete(batch)
+                if is_queued or not is_sending:
+                    self.complete(batch)
+                else:
+                    with self._lock:
+                        self._incomplete.discard(batch)
             if not appends:
                 return
             time.sleep(0.001)

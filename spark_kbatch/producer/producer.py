@@ -215,7 +215,8 @@ class Producer:
             partition: chosen by the partitioner by default.
             timestamp: in ms since 1970, or a `datetime` with a time zone; now by default.
             callback: called with the record's metadata, or with None and an error, once the record is
-                written or has failed; in the sender's thread, in the order of a partition's records.
+                written or has failed; in the sender's thread, in the order of a partition's records. For a
+                record whose future fails at once, in this thread.
             unknown: refused; an error says how another client's argument is named here.
 
         Returns:
@@ -274,7 +275,10 @@ class Producer:
             )
         except (BufferExhaustedError, RecordTooLargeError) as error:
             if callback is not None:
-                callback(None, error)
+                try:
+                    callback(None, error)
+                except Exception:
+                    logger.exception("the callback of a record for topic %s failed", topic)
             return FailedFuture(error)
         return futures[0]
 
@@ -359,14 +363,14 @@ class Producer:
             self._accumulator.end_flush()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send everything that is waiting, within `timeout` seconds, and stop. Safe to call again.
+        """Send everything that is waiting, within `timeout` seconds, and stop. Safe to call again, from any thread.
 
         Futures of records that were not delivered by then fail with ProducerClosedError. The process
         keeps the memory, up to 64 MiB, for its next producer. In a fork this does nothing: records from
         before the fork are the parent's to send.
         """
         timeout = None if timeout is None else arguments.seconds("timeout", timeout)
-        if not self._is_closed and self._process_id == os.getpid():
+        if self._process_id == os.getpid():
             self._is_closed = True
             self._sender.close(timeout)
 
@@ -475,8 +479,10 @@ class Producer:
         self._accumulator.append(rows.columns, rows.routing, self._monotonic_ms(), told)
 
     def _wait_for_memory(self, size: int) -> int:
+        # A callback runs in the one thread that makes memory free.
+        max_block_ms = 0 if self._sender.is_current_thread else self._config.max_block_ms
         try:
-            return self._pool.allocate(size, self._config.max_block_ms)
+            return self._pool.allocate(size, max_block_ms)
         except BufferExhaustedError as error:
             why = self._sender.why_waiting
             raise error if why is None else replace(error, why=str(why)) from why
@@ -556,7 +562,7 @@ def _table(rows: Any) -> pa.Table | pa.RecordBatch:
         return rows.read_all()
     try:
         return pa.table(rows)
-    except (TypeError, ValueError, OSError, pa.ArrowException) as error:
+    except (TypeError, ValueError, OverflowError, OSError, pa.ArrowException) as error:
         raise ConfigError(
             f"rows are a {type(rows).__name__}, which pyarrow.table does not accept ({error}); accepted: "
             "a pyarrow Table or RecordBatch, a dict of columns, a DataFrame, or an Arrow stream"

@@ -154,6 +154,7 @@ class Sender:
         self._answers: deque[tuple[_InFlight, Answer | Exception]] = deque()
         self._thread: threading.Thread | None = None
         self._is_closing = self._is_forced = False
+        self._ending = threading.RLock()  # held by the one that ends the rest
         self._why_unsent: Exception | None = None  # what keeps all batches from being sent
         self._why_retried: Exception | None = None  # until the next batch is written
         self._said_ms = -_SAID_AGAIN_AFTER_MS
@@ -212,7 +213,8 @@ class Sender:
         for batch in drained:
             if not batch.builder.is_closed:
                 self._fail(batch, batch.error or RuntimeError("a drained batch is still open"))
-        batches = [batch for batch in drained if batch.builder.is_closed]
+        # Not those of a producer that was closed by force while they were compressed.
+        batches = [one for one in drained if one.builder.is_closed and not one.is_done]
         if batches:
             self._send(batches, node, now_ms)
         return bool(drained)
@@ -294,34 +296,48 @@ class Sender:
     def close(self, timeout: float | None) -> bool:
         """Send what is left, within `timeout` seconds, and stop; return whether all of it has ended.
 
-        Batches that have not ended by then fail with ProducerClosedError.
+        Batches that have not ended by then fail with ProducerClosedError. Several threads may call it: each
+        waits for the end, and the first whose time is up has the rest fail.
         """
+        if self._thread is None:
+            with self._ending:
+                return self._end(timeout)
         if timeout != 0:
-            self._send_rest(timeout)
+            self._accumulator.close()
+            self._is_closing = True
+            if not self.is_current_thread:
+                self.wake_up()
+                self._thread.join(timeout)
         all_ended = not self._has_work
         self._is_forced = True
         self.wake_up()
-        if self._thread is None:
-            self._nodes.close()
-        elif self._thread is not threading.current_thread():
-            # If it is inside a transport it is not waited for; the memory it holds is not reused.
+        if not self.is_current_thread:
             self._thread.join(1)
-        if self._thread is None or not self._thread.is_alive():
+        with self._ending:
+            self._abort_rest()
+        return all_ended
+
+    def _end(self, timeout: float | None) -> bool:
+        """Do as `close`, without a thread."""
+        if timeout != 0 and not self._is_forced:
+            self._accumulator.close()
+            self.run_until(lambda: not self._has_work)
+        all_ended = not self._has_work
+        if not self._is_forced:
+            self._is_forced = True
+            self._nodes.close()
+            self._abort_rest()
+        return all_ended
+
+    def _abort_rest(self) -> None:
+        is_sending = self._thread is not None and self._thread.is_alive()
+        if not is_sending:
             # What was written counts, even if the thread had no time left to see it.
             self._take_answers(self._monotonic_ms())
         self._accumulator.abort_incomplete(
-            ProducerClosedError("the producer was closed before the record was delivered")
+            ProducerClosedError("the producer was closed before the record was delivered"),
+            is_sending=is_sending,
         )
-        return all_ended
-
-    def _send_rest(self, timeout: float | None) -> None:
-        self._accumulator.close()
-        self._is_closing = True
-        if self._thread is None:
-            self.run_until(lambda: not self._has_work)
-        elif self._thread is not threading.current_thread():
-            self.wake_up()
-            self._thread.join(timeout)
 
     @property
     def _has_work(self) -> bool:

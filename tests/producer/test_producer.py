@@ -36,8 +36,9 @@ from spark_kbatch.errors import (
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
 from spark_kbatch.options.producer import parse_producer_options
-from spark_kbatch.producer.futures import RecordMetadata
+from spark_kbatch.producer.futures import RecordFuture, RecordMetadata
 from spark_kbatch.producer.producer import Producer
+from spark_kbatch.record import compression
 from tests.support import builders
 from tests.support.accumulators import bytes_in_use
 from tests.support.faulty_transport import Gate, Silent
@@ -265,6 +266,41 @@ def test_flush_gives_up_in_time(cluster: spark_kbatch.Cluster) -> None:
         assert future.done()
 
 
+def test_a_callback_that_fails_for_a_record_that_is_refused_is_logged(
+    cluster: spark_kbatch.Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_place: RecordMetadata | None, _error: Exception | None) -> None:
+        raise ValueError("of the callback")
+
+    with cluster.producer(max_request_size=1000) as producer:
+        future = producer.send("events", b"v" * 2000, callback=fail)
+
+    assert isinstance(future.exception(0), RecordTooLargeError)
+    assert "of the callback" in caplog.text
+
+
+def test_a_callback_does_not_wait_for_memory_that_only_its_own_thread_makes_free(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    more: list[RecordFuture] = []
+
+    def send_more(_place: RecordMetadata | None, _error: Exception | None) -> None:
+        more.extend(
+            producer.send("events", b"w" * 15_000, partition=n % PARTITIONS) for n in range(3)
+        )
+
+    with cluster.producer(
+        buffer_memory=32 * 1024, batch_size=16 * 1024, linger_ms=3_600_000,
+        delivery_timeout_ms=2**31 - 1, max_block_ms=SOON * 1000,
+    ) as producer:  # fmt: skip
+        producer.send("events", b"v" * 15_000, partition=0, callback=send_more)
+        began = time.monotonic()
+        producer.flush()
+        assert time.monotonic() - began < SOON / 2
+
+    assert [type(one.exception(0)) for one in more][-1] is BufferExhaustedError
+
+
 def test_a_callback_that_fails_is_logged_and_harms_no_one(
     cluster: spark_kbatch.Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -460,6 +496,54 @@ def test_close_sends_what_is_left_and_takes_no_more(cluster: spark_kbatch.Cluste
         producer.send_arrow("events", {"value": [b"late"]})
     assert values(cluster).total() == 1000
     assert bytes_in_use(producer._pool) == 0
+
+
+def test_who_closes_while_another_thread_does_waits_for_the_end_too(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    gate = Gate(LocalLog(store_of(cluster).append_records, flush=False))
+    producer = gated(cluster, gate)
+    future = producer.send("events", b"v")
+    assert gate.arrived.wait(SOON)
+    with ThreadPoolExecutor(2) as pool:
+        closes = [pool.submit(producer.close) for _ in range(2)]
+        time.sleep(0.05)
+        assert not any(one.done() for one in closes)
+        gate.open()
+        for one in closes:
+            one.result(SOON)
+    assert future.exception(0) is None
+    assert values(cluster).total() == 1
+
+
+def test_the_memory_of_a_batch_that_is_compressed_while_its_producer_is_closed_is_no_later_ones(
+    cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compresses, go_on = threading.Event(), threading.Event()
+    compress = compression.compress
+
+    def compress_late(*arguments: Any) -> Any:
+        found = compress(*arguments)
+        compresses.set()
+        assert go_on.wait(SOON)
+        return found
+
+    monkeypatch.setattr(compression, "compress", compress_late)
+    closed = cluster.producer(compression_type="lz4", linger_ms=0)
+    failed = closed.send("events", b"a" * 1000, partition=0)
+    assert compresses.wait(SOON)
+    closed.close(0)
+    assert isinstance(failed.exception(0), ProducerClosedError)
+
+    with cluster.producer(linger_ms=3_600_000, delivery_timeout_ms=2**31 - 1) as producer:
+        for number in range(1000):
+            producer.send("events", b"%d" % number, partition=0)
+        go_on.set()
+        thread = closed._sender._thread
+        assert thread is not None
+        thread.join(SOON)
+
+    assert values(cluster) == Counter(b"%d" % number for number in range(1000))
 
 
 def test_close_at_once_fails_what_was_not_sent(cluster: spark_kbatch.Cluster) -> None:
