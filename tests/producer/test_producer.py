@@ -522,8 +522,8 @@ def test_the_memory_of_a_batch_that_is_compressed_while_its_producer_is_closed_i
     compresses, go_on = threading.Event(), threading.Event()
     compress = compression.compress
 
-    def compress_late(*arguments: Any) -> Any:
-        found = compress(*arguments)
+    def compress_late(*arguments: Any, **options: Any) -> Any:
+        found = compress(*arguments, **options)
         compresses.set()
         assert go_on.wait(SOON)
         return found
