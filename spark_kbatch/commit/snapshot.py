@@ -152,11 +152,11 @@ def transactions(replica: Replica, first_offset: int) -> Iterator[Transaction]:
     return read_records(replica.log, replica.state, first_offset, _unpack)
 
 
-def last_of_each_id(replica: Replica) -> dict[str, Transaction]:
-    """Return the last record in __transaction_state of each transactional id that has sequences."""
+def last_of_each_id(replica: Replica, first_offset: int = 0) -> dict[str, Transaction]:
+    """Return the last record in __transaction_state, from an offset on, of each id that has sequences."""
     return {
         found.transactional_id: found
-        for found in transactions(replica, replica.state.log_start_offset)
+        for found in transactions(replica, first_offset)
         if found.value.sequence != NO_TRANSACTION_SEQUENCE
     }
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import random
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.offsets_store import OffsetsStore
+from spark_kbatch.commit import compaction, sequences, snapshot
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica import administration
+from spark_kbatch.replica.view import Replica
 from tests.support import builders
-from tests.support.disk_states import ASIDE, FOLDER, Case, come_back, take_image
+from tests.support.crashes import another_boot
+from tests.support.disk_states import ASIDE, FOLDER, PATH, Case, come_back, take_image
 from tests.support.failing_disks import EVENTS, Killed, bytes_of, partition, with_clock
 from tests.support.reference import Record, encode_batch
 from tests.support.store import store_of
@@ -175,6 +180,133 @@ def test_a_partition_all_of_whose_disks_were_replaced_begins_anew() -> None:
     cluster.replicate()
     assert held(with_clock(cluster, case.clock), two) == [b"next"]
     assert sorted(partition(cluster, two).view.state().isr) == [0, 1]
+
+
+# An image of PATH's disk, and what is saved there of micro-batches.
+
+
+def micro_batch(case: Case, number: int, *, query: str = "query", flush: bool = True) -> bool:
+    """Commit a micro-batch; return False if it was skipped as a duplicate."""
+    batch = encode_batch([Record(0, 1, None, b"%b %d" % (query.encode(), number))])
+    folder = f"{query}-{number}"
+    staged = builders.staged(
+        case.process, {tuple(EVENTS): [batch]}, flush=flush, transaction=folder
+    )
+    coordinator = Coordinator(
+        store_of(case.process).manager, case.clock, adopt_min_bytes=1 << 20, flush=flush
+    )
+    return coordinator.commit(staged, transactional_id=query, sequence=number)
+
+
+def path_is_an_older_one(case: Case) -> None:
+    """The image in ASIDE takes the place of PATH; no topic has changed meanwhile, so nothing tells that it is old."""
+    case.disks.take_away(PATH)
+    case.disks.clone(ASIDE, PATH)
+    case.wait()
+    case.open()
+
+
+@pytest.mark.parametrize("flush", [True, False], ids=["flushed", "not flushed"])
+@pytest.mark.parametrize("meanwhile", [1, 2, 30])
+@pytest.mark.parametrize("before", [0, 1, 30])
+def test_no_micro_batch_is_written_twice_after_an_older_image_of_path(
+    before: int, meanwhile: int, flush: bool
+) -> None:
+    case = Case(0)
+    micro_batch(case, 0, query="early", flush=flush)
+    count = before + meanwhile
+    for number in range(before):
+        assert micro_batch(case, number, flush=flush)
+    case.disks.clone(PATH, ASIDE)
+    for number in range(before, count):
+        assert micro_batch(case, number, flush=flush)
+    micro_batch(case, 0, query="late", flush=flush)
+
+    path_is_an_older_one(case)
+    case.commit()  # of no stream, so no one has to know any sequence yet
+    assert micro_batch(case, 0, query="another", flush=flush)
+
+    found = held(case.process)
+    for query, number in (("query", count - 1), ("query", before), ("early", 0), ("late", 0)):
+        assert not micro_batch(case, number, query=query, flush=flush), query
+    assert held(case.process) == found
+    assert micro_batch(case, count, flush=flush)
+    case.process.replicate()
+    path_is_an_older_one(case)
+    assert not micro_batch(case, count, flush=flush)
+
+
+def test_no_micro_batch_is_written_twice_or_left_out_after_a_rewrite_and_an_older_image_of_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(0)
+    micro_batch(case, 5, query="expires")
+    micro_batch(case, 0)
+    case.disks.clone(PATH, ASIDE)
+    case.clock.now_ms += 1000
+    micro_batch(case, 1)
+    monkeypatch.setattr(compaction, "REWRITE_BYTES", 1)
+    manager = store_of(case.process).manager
+    Coordinator(
+        manager, case.clock, adopt_min_bytes=1 << 20, flush=True, id_expiration_ms=500
+    ).commit(
+        builders.staged(case.process, {tuple(EVENTS): [encode_batch([Record(0, 1, None, b"x")])]}),
+        transactional_id="another",
+        sequence=0,
+    )
+
+    path_is_an_older_one(case)
+    assert not micro_batch(case, 1)
+    assert micro_batch(case, 0, query="expires")
+
+
+def test_what_is_scanned_of_the_log_on_other_disks_than_path_stays_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case, counts = Case(0), list[int]()
+    scan = snapshot.last_of_each_id
+
+    def counting(replica: Replica, first_offset: int) -> object:
+        counts.append(replica.state.high_watermark - first_offset)
+        return scan(replica, first_offset)
+
+    monkeypatch.setattr(sequences, "last_of_each_id", counting)
+    for number in range(60):
+        assert micro_batch(case, number)
+    assert max(counts) <= 42
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("not_flushed", [-1, 10])
+def test_a_micro_batch_is_there_once_if_the_power_fails_while_sequences_are_saved(
+    not_flushed: int, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, cover = Case(0), sequences.LastSequences._cover
+    for number in range(21):  # the next one notes how far the saved ones go
+        micro_batch(case, number, flush=number != not_flushed)
+    before = case.disks.disk.copy()
+    for step in range(100):
+        case.disks.disk = before.copy()
+
+        def killed(*arguments: Any, step: int = step) -> None:
+            case.disks.kill_at = step
+            cover(*arguments)
+            case.disks.kill_at = None
+
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            patch.setattr(sequences.LastSequences, "_cover", killed)
+            micro_batch(case, 21)
+            break
+        case.disks.kill_at = None
+        for seed in range(seeds):
+            disk = case.disks.disk
+            case.disks.disk = disk.after_power_loss(random.Random(seed))
+            with another_boot():
+                case.open()
+                assert not micro_batch(case, 20), (step, seed)
+                assert micro_batch(case, 21), (step, seed)
+            case.disks.disk = disk
+    assert step > 3
 
 
 # Beside a commit whose process has died.
