@@ -93,8 +93,8 @@ class LastSequences:
         """Save a decided commit's sequence in a file; a full disk does not fail the commit."""
         try:
             self._files.make_dir(self._directory)
-            whole = self._read_whole()
-            if not self._flush and whole is not None and whole.boot == _ALL_FLUSHED:
+            whole = None if self._flush else self._read_whole()
+            if whole is not None and whole.boot == _ALL_FLUSHED:
                 self._write_whole(whole._replace(boot=boot_id().hex()))
             self._write(_Saved(transactional_id, sequence, prepare_offset))
         except OSError as error:
