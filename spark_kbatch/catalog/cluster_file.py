@@ -38,6 +38,8 @@ READ_VERSIONS = (1, 2)
 NODES_MAX = 1000  # also the highest node id: a damaged file must not ask for all memory
 A_PATH = re.compile(r"[^\0]+")
 _NODE_DIR = re.compile(r"broker-\d+")
+# In a log dir that is empty otherwise; the last is left by a process that died as it replaced the log dir.
+_OF_NO_ONE = {".lock", "lost+found", Path(META_PROPERTIES).with_suffix(".tmp").name}
 _NEXT_PRODUCER_ID = "next_producer_id"
 _IDS_SKIPPED = 2**40  # by a restore: more than were given out since any copy was written
 
@@ -267,7 +269,7 @@ class ClusterFile:
             raise ConfigError(f"there is no node {node_id}; nodes are 0 to {len(known) - 1}")
         log_dir = known[node_id]._replace(directory_id=random_id(), is_given_up=False)
         names = self._files.list(log_dir.path) if self._files.exists(log_dir.path) else []
-        if set(names) - {".lock", "lost+found"}:
+        if set(names) - _OF_NO_ONE:
             raise ConfigError(
                 f"{log_dir.path} is not empty: it holds {', '.join(names[:3])}; move that away first"
             )

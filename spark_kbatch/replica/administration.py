@@ -568,7 +568,8 @@ def replace_log_dir(
     """Accept an empty directory as the log dir of a node whose disk was lost.
 
     Before that the node leaves the ISR of all its partitions, so that no one counts on what it had. Its
-    replicas are recreated there.
+    replicas are recreated there. If the process dies after the directory was accepted, the same call goes on:
+    what is left to do is seen by partitions that no replica has a log of.
 
     Args:
         manager: the cluster's.
@@ -583,19 +584,17 @@ def replace_log_dir(
     Raises:
         ConfigError: no such node, it is online, the directory is not empty, or it may have had the only copy.
     """
-    _ensure_lost(manager, node_id)
-    manager.dirs.look_again()
-    lost = given_up_without(manager, [node_id])
+    only = _without_log(manager, node_id)
+    is_accepted = bool(only)
+    if not is_accepted:
+        _ensure_lost(manager, node_id)
+        manager.dirs.look_again()
+    lost = [given_up(manager, tp, [node_id]) for tp in only]
+    lost = lost or given_up_without(manager, [node_id])
     if dry_run:
         return lost
-    only = []
-    for topic in manager.metadata.topics.names(internal=True):
-        with contextlib.suppress(UnknownTopicOrPartitionError):
-            for tp in manager.partitions(topic):
-                if node_id in manager.partition(tp).replicas and not _left(
-                    manager, tp, node_id, commits
-                ):
-                    only.append(tp)
+    if not is_accepted:
+        only = _replicas_on(manager, node_id, lambda tp: not _left(manager, tp, node_id, commits))
     names = ", ".join(map(str, only[:_NAMED])) + (", ..." if only[_NAMED:] else "")
     if only and not unclean:
         raise ConfigError(
@@ -604,13 +603,33 @@ def replace_log_dir(
             "these records with `--unclean` (unclean=True)"
         )
     with manager.locks.commit(), manager.locks.metadata(), manager.writing():
-        _ensure_lost(manager, node_id)
-        manager.metadata.cluster_file.replace_log_dir(node_id)
-        manager.dirs.look_again()
+        if not is_accepted:
+            _ensure_lost(manager, node_id)
+            manager.metadata.cluster_file.replace_log_dir(node_id)
+            manager.dirs.look_again()
         for tp in only:
             with manager.locks.partitions([tp]):
                 manager.partition(tp).give_up_locked(node_id)
     return [one for one in lost if one.topic_partition in only]
+
+
+def _without_log(manager: ReplicaManager, node_id: int) -> list[TopicPartition]:
+    """Return the partitions of a node whose log dir is online that no replica has a log of, nor may have."""
+    if not _is_online(manager, node_id):
+        return []
+    return _replicas_on(manager, node_id, lambda tp: not manager.partition(tp).may_have_records())
+
+
+def _replicas_on(
+    manager: ReplicaManager, node_id: int, which: Callable[[TopicPartition], bool]
+) -> list[TopicPartition]:
+    found = []
+    for topic in manager.metadata.topics.names(internal=True):
+        with contextlib.suppress(UnknownTopicOrPartitionError):  # deleted meanwhile
+            for tp in manager.partitions(topic):
+                if node_id in manager.partition(tp).replicas and which(tp):
+                    found.append(tp)
+    return found
 
 
 class _KnownCommits:
@@ -670,8 +689,12 @@ def elect_unclean(
     return found
 
 
+def _is_online(manager: ReplicaManager, node_id: int) -> bool:
+    return 0 <= node_id < len(manager.dirs.all) and manager.dirs.is_online(node_id)
+
+
 def _ensure_lost(manager: ReplicaManager, node_id: int) -> None:
-    if 0 <= node_id < len(manager.dirs.all) and manager.dirs.is_online(node_id):
+    if _is_online(manager, node_id):
         raise ConfigError(
             f"the log dir of node {node_id} is online; only one that is lost can be replaced"
         )

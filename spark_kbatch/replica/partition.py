@@ -79,8 +79,15 @@ from spark_kbatch.errors import (
 from spark_kbatch.log import retention
 from spark_kbatch.log.append import Ahead, append_ahead, append_as_leader
 from spark_kbatch.log.epochs import LeaderEpochCache
-from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState, boot_id, has_more, read_state, written_to
+from spark_kbatch.log.partition_log import PartitionLog, holds_records
+from spark_kbatch.log.state import (
+    LogState,
+    boot_id,
+    has_more,
+    read_state,
+    valid_slots,
+    written_to,
+)
 from spark_kbatch.log.validator import Accepted
 from spark_kbatch.model import AppendOrigin, AppendResult, Deletion, TopicPartition
 from spark_kbatch.options.topic import Topic
@@ -802,26 +809,27 @@ class Partition:
         return node_id
 
     def give_up_locked(self, node_id: int) -> None:
-        """Recreate an only replica, whose disk was replaced, as an empty log; or one of several, if no other is left.
+        """Make an empty log of a replica whose disk was replaced, if no replica may have records.
 
-        A replica whose disk is away is left: it leads again once that is back.
+        A replica whose disk is away is left: it leads again once that is back. The log comes last: as long as
+        it is not there this may be done again, and nothing that was kept for the former log is written to it.
         """
+        if self.may_have_records():
+            return
         logger.warning("%s: records on a disk that was replaced are given up", self.topic_partition)
-        log = self._log_of(node_id)
-        if self.only_log is None:
-            if any(map(self._may_have_records, self.replicas)):
-                return
-            log.create(self.topic.topic_id)
-            self.lead_alone_locked(node_id)
-        else:
-            log.create(self.topic.topic_id)
-        log.forget_batches()
         if self.view.state().unwritten:
             self._write_state(self.view.state()._replace(unwritten={}))
-
-    def _may_have_records(self, node_id: int) -> bool:
+        if self.only_log is None:
+            self.lead_alone_locked(node_id)
         log = self._log_of(node_id)
-        return not self._dirs.is_online(node_id) or log.files.exists(log.directory)
+        log.create(self.topic.topic_id)
+        log.forget_batches()
+
+    def may_have_records(self) -> bool:
+        """Return False if all replicas' log dirs are online, and none has a log, or but a half of an empty one."""
+        return any(
+            not self._dirs.is_online(node) or _is_made(self._log_of(node)) for node in self.replicas
+        )
 
     def settle_high_watermark_locked(self, min_isr: int) -> None:
         """Write the high watermark to all in-sync replicas, if they are fewer than `min_isr`.
@@ -1045,6 +1053,15 @@ class Partition:
             self.view.failed(node_id, error)
             return False
         return True
+
+
+def _is_made(log: PartitionLog) -> bool:
+    """Return True if a log has a state, or bytes of batches without one; else its creation was interrupted."""
+    try:
+        has_state = bool(valid_slots(log.files, log.directory))
+    except FileNotFoundError:
+        has_state = False
+    return has_state or holds_records(log.files, log.directory)
 
 
 def _done(step: Step) -> Step:

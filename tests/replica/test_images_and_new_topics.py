@@ -14,7 +14,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.commit import compaction, sequences, snapshot
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica import administration
@@ -307,6 +307,67 @@ def test_a_micro_batch_is_there_once_if_the_power_fails_while_sequences_are_save
                 assert micro_batch(case, 21), (step, seed)
             case.disks.disk = disk
     assert step > 3
+
+
+def with_lost_disks(replicas: int) -> Case:
+    """Return a case with a topic whose only replica, or all replicas, are on disks that are empty now."""
+    case = Case(0)
+    case.process.create_topic("other", replication_factor=replicas)
+    append(case.process, b"lost", OTHER)
+    for node in range(replicas):
+        case.disks.take_away(case.disk(node))
+        case.disks.make_dir(case.disk(node))
+    case.wait()
+    for node in range(replicas - 1):
+        case.process.replace_log_dir(node, unclean=True)
+    case.wait()
+    return case
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_replacement_of_the_last_replica_that_is_killed_is_finished_by_the_same_command(
+    every: int, replicas: int
+) -> None:
+    node, finished = replicas - 1, 0
+    for step in range(0, 1000, every):
+        case = with_lost_disks(replicas)
+        case.disks.kill_at = step
+        try:
+            case.process.replace_log_dir(node, unclean=True)
+            break
+        except Killed:
+            case.disks.kill_at = None
+        case.wait()
+        again = with_clock(case.process, case.clock)
+        try:
+            given_up = again.replace_log_dir(node, unclean=True)
+            assert OTHER in [one.topic_partition for one in given_up], step
+            finished += 1
+        except ConfigError as error:
+            assert "is online" in str(error), step  # All was done.
+        case.wait()
+        assert append(again, b"next", OTHER) == 0, step
+        assert again.replicate() == [], step
+        assert held(with_clock(again, case.clock), OTHER) == [b"next"], step
+        with pytest.raises(ConfigError, match="is online"):
+            again.replace_log_dir(node, unclean=True)
+    assert finished > 20
+
+
+def test_the_rest_of_a_replacement_is_given_up_by_name_as_all_of_it() -> None:
+    case = with_lost_disks(1)
+    cluster = case.process
+    cluster.replace_log_dir(0, unclean=True)
+    case.disks.remove_dir(case.disk(0) / "broker-0" / "other-0")  # as if killed before it was made
+    case.wait()
+
+    with pytest.raises(ConfigError, match="can be used of other-0"):
+        cluster.replace_log_dir(0)
+    (lost,) = cluster.replace_log_dir(0, unclean=True, dry_run=True)
+    assert (lost.topic_partition, lost.first_offset) == (OTHER, None)
+    assert cluster.replace_log_dir(0, unclean=True) == [lost]
+    assert append(cluster, b"next", OTHER) == 0
 
 
 # Beside a commit whose process has died.
