@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import re
+import uuid
 from pathlib import Path
 
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import ensure_valid_topic
+
+_NAME_MAX = 200  # characters of a directory's name that are kept in another one
 
 
 class ClusterPaths:
@@ -58,6 +61,11 @@ def staging_of(log_dir: Path) -> Path:
 def mirror_of(log_dir: Path) -> Path:
     """Return the path of mirror-N, the folder with copies of JSON files, beside the log dir broker-N."""
     return log_dir.with_name(log_dir.name.replace("broker", "mirror"))
+
+
+def stray_of(directory: Path) -> Path:
+    """Return where a partition's directory is moved that is another topic's: a broker leaves such names alone."""
+    return directory.with_name(f"{directory.name[:_NAME_MAX]}.{uuid.uuid4().hex}-stray")
 
 
 def partition_of(directory: str) -> TopicPartition | None:

@@ -5,7 +5,8 @@
     replica_cycle      version 2: partition p has the replicas at p modulo the length of the list
     replicas           version 1: a list for each partition
 
-A topic exists once its file does. The version is the cluster's, see `cluster_file`.
+A topic exists once its file does. Where log dirs lie on other disks each of them has a copy: a topic of which neither
+PATH nor a current copy has the file was deleted, and a log of it is of an older image of a disk. The version is the cluster's, see `cluster_file`.
 """
 
 from __future__ import annotations
@@ -239,8 +240,17 @@ class TopicFiles:
         path = self._cluster_file.path
         return self._files.exists(path.with_name(path.name.upper()))
 
+    def was_deleted(self, name: str) -> bool:
+        """Return True if a topic without a file was deleted if it ever was, since other disks have copies of files.
+
+        The cluster's own topics are never deleted.
+        """
+        return bool(self._json_files.mirrors.folders) and not name.startswith(INTERNAL_PREFIX)
+
     def why_lost(self, name: str) -> str:
         """Return an error text if a missing topic still has a log, so has lost its file; else nothing."""
+        if self.was_deleted(name):
+            return ""
         for log_dir in self._cluster_file.log_dirs():
             directory = log_dir.path / f"{name}-0"
             # Records come after the file: one that is there by now was created since it was missed. A deletion

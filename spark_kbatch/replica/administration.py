@@ -32,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.catalog.paths import partition_of
+from spark_kbatch.catalog.paths import partition_of, stray_of
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -406,6 +406,8 @@ def _make_logs(
 def _empty_logs(manager: ReplicaManager, topic: str, first: int) -> list[Path]:
     """Return a topic's empty partition directories, from `first` on, that an interrupted creation left.
 
+    One that holds records is a deleted topic's where topics' files have copies: it is moved aside.
+
     Raises:
         KafkaStorageError: one of them holds records.
     """
@@ -424,6 +426,15 @@ def _empty_logs(manager: ReplicaManager, topic: str, first: int) -> list[Path]:
         if metadata.deleted.owns(directory):
             continue
         if holds_records(manager.files, directory):
+            if metadata.topics.was_deleted(topic):
+                stray = stray_of(directory)
+                manager.files.rename(directory, stray)
+                logger.warning(
+                    "%s has records of a deleted topic, as from an older image of its disk: moved to %s",
+                    directory,
+                    stray.name,
+                )
+                continue
             raise KafkaStorageError(
                 f"{directory} holds records, but no file in {metadata.paths.topics_dir} knows that "
                 f"partition: topic {topic!r} cannot be created over them. `kbatch repair "

@@ -6,7 +6,9 @@
     settings            unknown: the defaults, except for the format that the records have. Those of
                         an internal topic are known
 
-A copy in a mirror has all of that, and is put back as it is. An empty log is no sign of a topic: an
+A copy in a mirror has all of that, and is put back as it is. Where there are mirrors a user's topic is not made again
+from directories, unless its file is there and damaged: one that neither PATH nor a current mirror knows was
+deleted, and its directories come from an older image of a disk. An empty log is no sign of a topic: an
 interrupted creation leaves such logs. A damaged file is copied to TOPIC.json.damaged first.
 """
 
@@ -91,6 +93,15 @@ def _lost(
         own.add(name)
     for name, of_topic in sorted(directories.items()):
         if name not in own and _hold_records(manager.files, of_topic):
+            if topics.was_deleted(name):
+                directory = next(iter(next(iter(of_topic.values())).values()))
+                logger.warning(
+                    "%s is of topic %r, which was deleted: it is left as it is; a new topic of that name moves "
+                    "it aside",
+                    directory,
+                    name,
+                )
+                continue
             fault = f"{topics_dir / name}.json is lost"
             yield name, _recreated(manager, name, of_topic, fault, internal.get(name))
 

@@ -62,7 +62,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import uuid
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,7 +69,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from spark_kbatch.catalog.log_dirs import LogDirs
 from spark_kbatch.catalog.partition_states import PartitionState, PartitionStates
-from spark_kbatch.catalog.paths import mirror_of
+from spark_kbatch.catalog.paths import mirror_of, stray_of
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
@@ -105,7 +104,6 @@ T = TypeVar("T")
 Step: TypeAlias = Callable[[], LogState | None]
 Start: TypeAlias = Callable[[Step], Step]
 
-_NAME_MAX = 200  # characters of a directory's name that are kept in another one
 _CATCH_UP_BYTES = 64 << 20  # for a replica outside of the ISR, in one hold of the lock
 
 
@@ -925,9 +923,9 @@ class Partition:
                 if not self.view.is_known(node_id, before):
                     raise KafkaStorageError(f"{follower.directory} is of another topic")
             elif not self.view.is_of_topic(follower):
-                name = f"{follower.directory.name[:_NAME_MAX]}.{uuid.uuid4().hex}-stray"  # as a broker's
-                follower.files.rename(follower.directory, follower.directory.with_name(name))
-                raise KafkaStorageError(f"it was of another topic, and is moved to {name}")
+                stray = stray_of(follower.directory)
+                follower.files.rename(follower.directory, stray)
+                raise KafkaStorageError(f"it was of another topic, and is moved to {stray.name}")
             try:
                 return fetcher.truncate(follower, before, is_in_sync=node_id in isr)
             except LeaderError:
