@@ -331,10 +331,14 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
             continue
         name = f"replica on node {node_id}"
         if is_leader and not in_sync and why_offline is None:
+            its = view.log_state(node_id, to_write=False)
+            own_start = -1 if its is None else its.log_start_offset
+            start, end = leader.state.log_start_offset, leader.state.log_end_offset
             found.append(
-                f"{name}, which leads, ends at offset {own_end}, that on node {leader.node_id} at "
-                f"{leader.state.log_end_offset}: records were lost there, as from an older image of "
-                "its disk; the next append or `kbatch log-dirs --replicate` lets another one lead"
+                f"{name}, which leads, has offsets {own_start} to {own_end}, that on node {leader.node_id} has "
+                f"{start} to {end}: what was written or deleted since was lost there, as from an older image of "
+                "its disk; the next append or `kbatch log-dirs --replicate` brings it up to date, or lets "
+                "another one lead"
             )
             continue
         if not in_sync and (node_id not in isr or why_offline is None):

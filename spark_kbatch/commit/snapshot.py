@@ -15,10 +15,11 @@ after a crash between two flips.
 
 This takes no lock and writes nothing, so it works on a read-only mount. There is one exception: if the
 leader of a partition with several replicas cannot be read, or has lost records, another leader is elected
-first. The followers alone do not show how far the old leader's readers had seen, and when it is back it
-would not know what the followers have shown since. A process that may not write, or finds no disk to
-write to, reads what the followers have; if the leader then comes back without it, and no one has written
-in the meantime, the log may appear to end earlier again.
+first, and one that has records that others have deleted deletes them. The followers alone do not show how
+far the old leader's readers had seen, and when it is back it would not know what the followers have shown
+since. A process that may not write, or finds no disk to write to, reads what the followers have; if the
+leader then comes back without it, and no one has written in the meantime, the log may appear to end, or
+start, earlier again.
 """
 
 from __future__ import annotations

@@ -106,6 +106,11 @@ def written_to(state: LogState) -> tuple[int, int]:
     return state.leader_epoch, state.log_end_offset
 
 
+def is_behind(state: LogState, member: LogState) -> bool:
+    """Return True if a leader's log lacks something of an in-sync member's: records, or a deletion of records."""
+    return has_more(member, state) or member.log_start_offset > state.log_start_offset
+
+
 def empty_state(first_offset: int = 0) -> LogState:
     """Return the state of a new log, whose first record gets that offset."""
     return LogState(

@@ -47,7 +47,9 @@ The rules:
 - The ISR on disk alone admits a replica. Whoever shows or asks what is in sync looks at the logs too
   (`view.describe`), and what a look contradicts does not count.
 - Records are deleted on the followers first and on the leader last. A member for which that fails leaves
-  the ISR before. If the deleter dies, the leader is made to start where its followers do.
+  the ISR before. So all members have a deletion that was acknowledged, and the highest log start of those that
+  can be read is the partition's: a leader that starts below it, as its deleter died or its disk is an older
+  image, is made to start there before anything else, and a follower as it catches up.
 
 A Spark job's data is placed after the recorded ends of all members of the ISR, unseen; the commit then
 flips their states. A state that no member took is kept in P.json, and written before the replica is used
@@ -875,12 +877,16 @@ class Partition:
             if node_id != leader and self._dirs.is_online(node_id):
                 truncate = functools.partial(self._truncated_locked, node_id, fetcher, isr)
                 states[node_id] = unless_it_fails(node_id, truncate)
-        deleted_to = max(
-            state.log_start_offset for n, state in states.items() if state and n in isr
-        )
+        members = {n: state for n, state in states.items() if state and n in isr}
+        if not {*isr} <= states.keys():  # One that cannot be written is going to leave.
+            members |= dict(self.view.alive(led.state, to_write=False))
+        deleted_to = max(state.log_start_offset for state in members.values())
         if deleted_to > led.log_state.log_start_offset:
+            before = led.log_state.log_start_offset
             led = self._deleted_on_leader_locked(led, deleted_to)
             states[leader] = led.log_state
+            if led.log_state.log_start_offset > before:  # Some of what was to be copied is gone.
+                return self._catch_all_up_locked(led, flush=flush, ahead=ahead)
         with self._side_by_side(flush) as start:
             waits = {}
             if ahead is not None:
@@ -1024,10 +1030,13 @@ class Partition:
         return self._lead_and_replicate_locked(flush=flush)
 
     def _deleted_on_leader_locked(self, led: Leadership, offset: int) -> Leadership:
-        """Finish a deletion whose process died before it came to the leader."""
+        """Finish a deletion that a member has, and the leader has not: its process died, or the disk is an image.
+
+        What was deleted had been shown, so the leader's high watermark goes up to there at least.
+        """
         try:
-            offset = min(offset, led.log_state.high_watermark)
-            retention.delete_records(led.log, led.log_state, offset, self._now_ms())
+            offset = min(offset, led.log_state.log_end_offset)
+            delete_on_follower(led.log, led.log_state, offset, offset, self._now_ms())
             return led._replace(log_state=led.log.state())
         except (OSError, KBatchError) as error:
             raise LeaderError(error) from error

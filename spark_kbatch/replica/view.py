@@ -1,8 +1,9 @@
 """Lock-free, read-only view of a partition: which replica to read, and up to where.
 
 That is the leader, as its state has it. If its log dir is gone, or is an older image that lacks what an
-in-sync replica has, and no one has elected another leader yet, it is what the next leader would show;
-`partition` has the rules. States that a commit has decided replace those that were read.
+in-sync replica has, and no one has elected another leader yet, it is what the next leader would show: from
+the highest log start of the in-sync replicas on. `partition` has the rules. States that a commit has decided
+replace those that were read.
 
 Source: Kafka core/.../cluster/Partition.scala.
 """
@@ -24,7 +25,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState, has_more, written_to
+from spark_kbatch.log.state import LogState, is_behind, written_to
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic
 
@@ -39,7 +40,8 @@ class ReplicaInfo(NamedTuple):
     """A replica's status at one moment: its role, log end and lag, or why it is offline.
 
     If it cannot be read, numbers are -1. It is in sync if the ISR on disk names it and a look at its log
-    agrees: that is there, the topic's own, has the leader's epochs, and reaches the high watermark.
+    agrees: that is there, the topic's own, has the leader's epochs, reaches the high watermark, and has no
+    records that the leader has deleted; and the leader lacks nothing that another member has.
     """
 
     node_id: int
@@ -95,11 +97,12 @@ class Look(NamedTuple):
     """A reader's findings about a partition: its leader and ISR, and the log states that could be read.
 
     Those are the leader alone; or all members of the ISR, if it has not begun to lead; or all others, if it
-    cannot be read or lost records.
+    cannot be read or lost records, or what deleted some.
     """
 
     state: PartitionState
     found: Mapping[int, LogState]
+    deleted_to: int = 0  # the highest log start of all members that can be read
 
     @property
     def has_leader(self) -> bool:
@@ -180,7 +183,8 @@ class PartitionView:
                 others = {n: s for n, s in others.items() if n not in avoid}
                 if {*state.isr} <= found.keys() | others.keys():
                     found |= others
-            return Look(state, found)
+            return Look(state, found, leader.log_start_offset)
+        deleted_to = max((one.log_start_offset for one in others.values()), default=0)
         found = {n: s for n, s in others.items() if n not in avoid}
         if not found and state.leader not in avoid and self.is_of_topic(self.log_of(state.leader)):
             # It lacks something, but all others fail.
@@ -188,7 +192,7 @@ class PartitionView:
             found = {} if leader is None else {state.leader: leader}
         if not found:
             raise self.no_usable_replica(state)
-        return Look(state, found)
+        return Look(state, found, deleted_to)
 
     def _sound_leader(
         self, avoid: Container[int]
@@ -197,7 +201,8 @@ class PartitionView:
 
         The leader's is None if it cannot be read, or is not to be believed: a leader is always written
         first, so a member that was written further shows that the leader's disk is an older image. It may
-        be the state that was seen last, so the others are read each time.
+        be the state that was seen last, so the others are read each time. Records are deleted there last, so
+        a member that starts later shows that, too, or that their deleter is at work, or died.
         """
         looks = 0
         while True:
@@ -207,14 +212,14 @@ class PartitionView:
             others = dict(self.alive(state, to_write=False))
             if leader is None or not self.is_known(state.leader, leader):
                 return state, None, others
-            further = [one for one in others.values() if has_more(one, leader)]
+            further = [one for one in others.values() if is_behind(leader, one)]
             if not further:
                 return state, leader, others
             again = self.log_state(state.leader, to_write=False)
             looks += 1
             if looks < _LOOKS_MAX and self.state() != state:
                 continue
-            if again is None or any(has_more(one, again) for one in further):
+            if again is None or any(is_behind(again, one) for one in further):
                 return state, None, others
             return state, again, others  # It has got further meanwhile.
 
@@ -239,7 +244,8 @@ class PartitionView:
         """
         state = look.state
         if look.has_leader and len(look.found) == 1 and not newer and not state.unwritten:
-            return Replica(state.leader, self.log_of(state.leader), look.found[state.leader])
+            leader = _starting_at(look.deleted_to, look.found[state.leader])
+            return Replica(state.leader, self.log_of(state.leader), leader)
         decided = (*state.unwritten.items(), *newer.items())
         # With newer states, those that they leave out have left the ISR since.
         found = {n: s for n, s in look.found.items() if not newer or n in newer}
@@ -262,7 +268,8 @@ class PartitionView:
                 is_stable = log_state.last_stable_offset == log_state.high_watermark
                 stable = end if is_stable else log_state.last_stable_offset
                 log_state = log_state._replace(high_watermark=end, last_stable_offset=stable)
-        return Replica(node_id, self.log_of(node_id), log_state)
+        deleted_to = max(look.deleted_to, *(one.log_start_offset for one in found.values()))
+        return Replica(node_id, self.log_of(node_id), _starting_at(deleted_to, log_state))
 
     def _as_decided(
         self, found: Mapping[int, LogState], decided: Iterable[tuple[int, LogState]]
@@ -292,7 +299,7 @@ class PartitionView:
         # The leader comes first: what is below its high watermark then is in all logs that are in sync.
         leader = self.log_state(state.leader, to_write=False)
         end = -1 if leader is None else leader.log_end_offset
-        rows, furthest = list[ReplicaInfo](), leader
+        rows, members = list[ReplicaInfo](), list[LogState]()
         for node_id in self.replicas:
             is_leader = node_id == state.leader
             log_state = leader if is_leader else self.log_state(node_id, to_write=False)
@@ -306,26 +313,28 @@ class PartitionView:
                 is_in_sync = self._follows(
                     Replica(node_id, self.log_of(node_id), log_state), followed
                 )
-                if is_in_sync and furthest is not None and has_more(log_state, furthest):
-                    furthest = log_state
+                if is_in_sync and is_behind(leader, log_state):
+                    members.append(log_state)
             rows.append(
                 ReplicaInfo(
                     node_id, is_leader, is_in_sync, own_end,
                     max(end - own_end, 0) if own_end >= 0 and end >= 0 else -1, why,
                 )
             )  # fmt: skip
-        if furthest is not leader and furthest is not None:
-            leader = self.log_state(state.leader, to_write=False)  # It may have got further.
-            if leader is not None and has_more(furthest, leader) and self.state() == state:
+        if members:
+            again = self.log_state(state.leader, to_write=False)  # It may have got further.
+            is_image = again is not None and any(is_behind(again, one) for one in members)
+            if is_image and self.state() == state:
                 rows = [row._replace(in_sync=row.in_sync and not row.is_leader) for row in rows]
         return rows
 
     def _follows(self, follower: Replica, leader: Replica) -> bool:
-        """Return True if a follower has the leader's committed batches, as far as their epochs tell."""
-        end = leader.state.high_watermark
-        if follower.state.log_end_offset < end or not self.is_of_topic(follower.log):
+        """Return True if a follower has the leader's committed batches, as far as their epochs tell, and no deleted ones."""
+        start, end = follower.state.log_start_offset, leader.state.high_watermark
+        if follower.state.log_end_offset < end or start < leader.state.log_start_offset:
             return False
-        start = max(follower.state.log_start_offset, leader.state.log_start_offset)
+        if not self.is_of_topic(follower.log):
+            return False
         return self._agree_until(follower.node_id, leader.node_id, start, end) == end
 
     def are_equal(self) -> bool:
@@ -491,3 +500,12 @@ class PartitionView:
         return KafkaStorageError(
             f"{self.topic_partition} has no in-sync replica that can be used: {reasons}"
         )
+
+
+def _starting_at(offset: int, state: LogState) -> LogState:
+    """Return a log's state without records below an offset, as far as readers see any."""
+    start = min(offset, state.high_watermark)
+    if start <= state.log_start_offset:
+        return state
+    stable = max(state.last_stable_offset, start)
+    return state._replace(log_start_offset=start, last_stable_offset=stable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,18 +14,27 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.commit import compaction, sequences, snapshot
-from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica import administration
+from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica
 from tests.support import builders
 from tests.support.crashes import another_boot
 from tests.support.disk_states import ASIDE, FOLDER, PATH, Case, come_back, take_image
-from tests.support.failing_disks import EVENTS, Killed, bytes_of, partition, with_clock
+from tests.support.failing_disks import (
+    EVENTS,
+    READ_ONLY,
+    Killed,
+    bytes_of,
+    partition,
+    replicas,
+    with_clock,
+)
 from tests.support.reference import Record, encode_batch
-from tests.support.store import store_of
+from tests.support.store import reader_of, store_of
 from tests.support.stored_groups import store
 
 BIG, OTHER = TopicPartition("big", 0), TopicPartition("other", 0)
@@ -36,6 +46,17 @@ def append(cluster: Cluster, value: bytes, to: TopicPartition = EVENTS) -> int:
     if found.error is not None:
         raise found.error
     return found.base_offset
+
+
+def append_to_leader_alone(case: Case, value: bytes) -> int:
+    """Append with acks=1, and die before anyone is told."""
+    data = encode_batch([Record(0, 1, None, value)])
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(ReplicaManager, "replicate", lambda *_, **__: None)
+        found = builders.append_records(
+            case.process, {tuple(EVENTS): data}, flush=True, required_acks=1
+        )
+    return found[EVENTS].base_offset
 
 
 def held(cluster: Cluster, of: TopicPartition = EVENTS) -> list[bytes | None]:
@@ -415,6 +436,121 @@ def test_the_rest_of_a_replacement_is_given_up_by_name_as_all_of_it() -> None:
     assert (lost.topic_partition, lost.first_offset) == (OTHER, None)
     assert cluster.replace_log_dir(0, unclean=True) == [lost]
     assert append(cluster, b"next", OTHER) == 0
+
+
+# Images with records that were deleted.
+
+
+def delete_with_records(case: Case) -> list[bytes]:
+    case.process.delete_records({EVENTS: 2})
+    return case.values[2:]
+
+
+def delete_by_an_empty_overwrite(case: Case) -> list[bytes]:
+    overwrite = Overwrite(case.process.topic("events"), delete_delay_ms=0)
+    manager = store_of(case.process).manager
+    coordinator = Coordinator(manager, case.clock, adopt_min_bytes=0, flush=True)
+    coordinator.commit([], transactional_id=builders.JOB, overwrite=overwrite)
+    return []
+
+
+DELETIONS = pytest.mark.parametrize("delete", [delete_with_records, delete_by_an_empty_overwrite])
+DISKS = pytest.mark.parametrize("node", [0, 1], ids=["leader", "follower"])
+
+
+def with_image_of_deleted_records(
+    node: int, delete: Callable[[Case], list[bytes]]
+) -> tuple[Case, list[bytes]]:
+    """Return a case in which a disk is an image of before a deletion, and the values that are left."""
+    case = Case(node)
+    case.append(b"third")
+    take_image(case)
+    left = delete(case)
+    come_back(case)
+    return case, left
+
+
+def starts(case: Case) -> list[int]:
+    view = partition(case.process).view
+    return [view.log_of(node).state().log_start_offset for node in range(3)]
+
+
+@DELETIONS
+@DISKS
+@pytest.mark.parametrize("can_elect", [True, False], ids=["elects", "only reads"])
+def test_no_reader_gets_deleted_records_of_an_image(
+    node: int, delete: Callable[[Case], list[bytes]], can_elect: bool
+) -> None:
+    case, left = with_image_of_deleted_records(node, delete)
+    reader, before = with_clock(case.process, case.clock), starts(case)
+    if not can_elect:
+        store_of(reader).snapshots._elect = lambda _: None
+    assert held(reader) == left
+    offsets = reader_of(reader).edges([EVENTS])[EVENTS]
+    assert (offsets.log_start_offset, offsets.high_watermark) == (3 - len(left), 3)
+    if not can_elect:
+        assert starts(case) == before
+
+
+@DELETIONS
+@DISKS
+def test_a_look_names_an_image_with_deleted_records_and_replicate_deletes_them(
+    node: int, delete: Callable[[Case], list[bytes]]
+) -> None:
+    case, left = with_image_of_deleted_records(node, delete)
+    assert [one.node_id for one in replicas(case.process) if not one.in_sync] == [node]
+    assert [one.node_id for one in case.process.log_dirs() if one.not_in_sync] == [node]
+    (found,) = [what for one in case.process.verify([EVENTS]) for what in one.found]
+    says = "which leads, has offsets 0 to 3, that on" if node == 0 else "is not in sync"
+    assert f"replica on node {node}" in found
+    assert says in found
+
+    assert case.process.replicate() == []
+
+    assert starts(case) == [3 - len(left)] * 3
+    assert not [what for one in case.process.verify() for what in one.damaged + one.found]
+    go_away(case, *({0, 1, 2} - {node}))
+    assert held(with_clock(case.process, case.clock)) == left
+
+
+@DELETIONS
+@DISKS
+def test_an_append_beside_an_image_brings_no_deleted_record_back(
+    node: int, delete: Callable[[Case], list[bytes]]
+) -> None:
+    case, left = with_image_of_deleted_records(node, delete)
+    assert append(case.process, b"next") == 3
+    assert starts(case) == [3 - len(left)] * 3
+    assert held(with_clock(case.process, case.clock)) == [*left, b"next"]
+
+
+def test_a_deletion_counts_that_a_member_has_which_cannot_be_written_any_more() -> None:
+    case = Case(0)
+    go_away(case, 2)
+    case.append(b"third")
+    take_image(case)
+    left = delete_with_records(case)
+    come_back(case)
+    case.disks.fail(case.disk(1), READ_ONLY)
+    case.wait()
+    case.process = with_clock(case.process, case.clock)
+    assert held(case.process) == left
+    case.process.alter_topic("events", {"min.insync.replicas": 1})
+    assert append(case.process, b"next") == 3
+    assert held(with_clock(case.process, case.clock)) == [*left, b"next"]
+
+
+def test_a_leaders_image_that_had_not_shown_all_deletes_what_was_shown_and_deleted_since() -> None:
+    case = Case(0)
+    assert append_to_leader_alone(case, b"third") == 2
+    take_image(case)
+    case.process.replicate()
+    case.process.delete_records({EVENTS: 3})
+    come_back(case)
+    assert case.process.replicate() == []
+    assert starts(case) == [3, 3, 3]
+    assert append(case.process, b"next") == 3
+    assert held(with_clock(case.process, case.clock)) == [b"next"]
 
 
 # Beside a commit whose process has died.

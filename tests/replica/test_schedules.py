@@ -304,9 +304,15 @@ class Deletions(Appends):
         start = offsets.log_start_offset
         assert start >= self.log_start, "the log start moved back"
         assert [one.offset for one in found] == list(range(start, offsets.high_watermark))
-        if self.is_readable(partition(process, EVENTS).view.state().leader):
+        if self.leader_starts_at(process, start):
+            # Else its deleter died, or is at work, and what followers show is not binding.
             self.log_start = start
         return offsets, [*self.deleted(start), *found]
+
+    def leader_starts_at(self, process: Cluster, start: int) -> bool:
+        view = partition(process, EVENTS).view
+        leader = view.log_state(view.state().leader, to_write=False)
+        return leader is not None and leader.log_start_offset == start
 
     def deleted(self, start: int) -> list[Record]:
         """Return stand-ins for the deleted records, with the keys that were seen."""
