@@ -12,7 +12,8 @@ In the end all disks are back: every record that was acknowledged is there, all 
 and hold the same bytes, each append was answered once, each commit is what its committer was told, and
 no lock is left behind.
 
-Other schedules delete records too: none of them is back, and the replicas are equal again in the end.
+Other schedules delete records too, also while disks are replaced by older images of themselves: none of them
+is back, and the replicas are equal again in the end.
 
 In others PATH has a disk of its own, and disks are unmounted, mounted again, and lost for good; PATH is lost,
 and restored, or is one of its former states, while processes go on that had it open. A restore while a
@@ -31,7 +32,13 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.catalog.log_dirs import RETRY_MS
-from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
+from spark_kbatch.commit.coordinator import (
+    COMMITTED,
+    NOTHING_VISIBLE,
+    UNKNOWN,
+    Coordinator,
+    Overwrite,
+)
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.errors import (
     CommitError,
@@ -539,6 +546,36 @@ class Mounts(Appends):
         assert self.processes[0].topic("events").config.max_message_bytes in self.sizes
 
 
+class DeletedImages(Deletions, Mounts):
+    """Both, and topics are overwritten with nothing: an image of a disk has records that were deleted since."""
+
+    def steps(self) -> list[Step]:
+        weighted = [self.image, self.put_image, self.overwrite] * 2
+        return [*super().steps(), *weighted]
+
+    def put_image(self, number: int) -> None:
+        """One at a time: an image of a follower tells nothing until someone looks at it."""
+        if self.is_settled():
+            super().put_image(number)
+
+    def delete(self, number: int) -> None:
+        self.refused(super().delete, number)
+
+    def overwrite(self, number: int) -> None:
+        self.refused(self._overwrite, number)
+
+    def _overwrite(self, number: int) -> None:
+        cluster = self.processes[number]
+        overwrite = Overwrite(cluster.topic("events"), delete_delay_ms=0)
+        manager = store_of(cluster).manager
+        committer = Coordinator(manager, self.clock, adopt_min_bytes=0, flush=self.flushes())
+        name = f"empty-{len(self.log)}"
+        try:
+            committer.commit([], transactional_id=name, overwrite=overwrite)
+        except (CommitError, OSError) as error:
+            self.log[-1] += f": {error}"
+
+
 class PowerLosses(Mounts):
     """The same on disks in memory, while power is lost: on each disk some, all or nothing of what was not flushed.
 
@@ -590,6 +627,10 @@ def test_what_is_deleted_in_a_few_schedules_stays_deleted() -> None:
     run_schedules(Deletions, steps=STEPS, default=QUICK)
 
 
+def test_what_is_deleted_in_a_few_schedules_of_images_stays_deleted() -> None:
+    run_schedules(DeletedImages, steps=STEPS, default=QUICK)
+
+
 def test_a_few_schedules_of_power_losses_lose_nothing() -> None:
     run_schedules(PowerLosses, steps=STEPS, default=QUICK)
 
@@ -608,6 +649,6 @@ def test_a_follower_comes_back_after_a_deletion_within_the_leaders_batch(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Appends, Deletions, Mounts, PowerLosses])
+@pytest.mark.parametrize("kind", [Appends, Deletions, Mounts, DeletedImages, PowerLosses])
 def test_many_schedules_lose_nothing(kind: type[Appends]) -> None:
     run_schedules(kind, steps=STEPS, default=MANY)
