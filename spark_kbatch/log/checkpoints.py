@@ -29,6 +29,7 @@ import itertools
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -127,13 +128,18 @@ def read_leader_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
         KafkaStorageError: the file is damaged.
     """
     path = directory / LEADER_EPOCHS
-    epochs = _read_checkpoint(files, path, _epoch_entry)
+    return list(_parsed_epochs(path, files.read(path)))
+
+
+@lru_cache(maxsize=16)  # a writer reads each several times
+def _parsed_epochs(path: Path, data: bytes) -> tuple[tuple[int, int], ...]:
+    epochs = _parse_checkpoint(path, data, _epoch_entry)
     for before, after in itertools.pairwise(epochs):
         if before[0] > after[0] or before[1] > after[1]:
             raise KafkaStorageError(
                 f"{path} is damaged: expected epochs and offsets to increase, found {before}, {after}"
             )
-    return epochs
+    return tuple(epochs)
 
 
 def write_offset_checkpoint(
@@ -158,7 +164,7 @@ def read_offset_checkpoint(files: Files, log_dir: Path, name: str) -> dict[Topic
     """
     path = log_dir / name
     try:
-        return dict(_read_checkpoint(files, path, _offset_entry))
+        return dict(_parse_checkpoint(path, files.read(path), _offset_entry))
     except FileNotFoundError:
         return {}
 
@@ -183,8 +189,8 @@ def _checkpoint(entries: list[str]) -> bytes:
     return ("\n".join(["0", str(len(entries)), *entries]) + "\n").encode()
 
 
-def _read_checkpoint(files: Files, path: Path, entry: Callable[[str], _Entry]) -> list[_Entry]:
-    lines = files.read(path).decode(errors="replace").splitlines()
+def _parse_checkpoint(path: Path, data: bytes, entry: Callable[[str], _Entry]) -> list[_Entry]:
+    lines = data.decode(errors="replace").splitlines()
     try:
         if lines and int(lines[0]) != 0:
             raise ValueError(lines[0])

@@ -79,7 +79,8 @@ class LeaderEpochCache:
 
     def agree_until(self, other: LeaderEpochCache, start: int, end: int) -> int:
         """Return the first offset from `start` on whose leader epoch is another one in `other`; or `end`."""
-        starts = {entry.start_offset for entry in (*self.entries, *other.entries)}
+        # Where one starts that both have, they are equal.
+        starts = {entry.start_offset for entry in {*self.entries} ^ {*other.entries}}
         for offset in sorted({start, *(one for one in starts if start < one)}):
             if offset < end and self.epoch_for(offset) != other.epoch_for(offset):
                 return offset
@@ -112,6 +113,15 @@ class LeaderEpochCache:
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the leader epochs that start at or after `end_offset`, from the file as well."""
         self._replace([entry for entry in self.entries if entry.start_offset < end_offset])
+
+    def truncate_from_start(self, first_offset: int) -> None:
+        """Remove the leader epochs whose batches all end at or before `first_offset`, from the file as well.
+
+        The epoch that covers `first_offset` stays, and keeps its start.
+        Source: LeaderEpochFileCache.truncateFromStart, which raises that start to `first_offset`.
+        """
+        before = bisect.bisect_right(self.entries, first_offset, key=lambda one: one.start_offset)
+        self._replace(list(self.entries[max(before - 1, 0) :]))
 
     def flush(self) -> None:
         """Flush the file, whichever process wrote it."""

@@ -48,7 +48,7 @@ from spark_kbatch.log.checkpoints import (
     leader_epochs,
     partition_metadata,
 )
-from spark_kbatch.log.epochs import LeaderEpochCache
+from spark_kbatch.log.epochs import UNDEFINED_EPOCH, LeaderEpochCache
 from spark_kbatch.log.lookup import Largest, SegmentViews, TimeLookup, split_points
 from spark_kbatch.log.producers import saved as saved_producers
 from spark_kbatch.log.producers.manager import LogProducers
@@ -607,8 +607,8 @@ class PartitionLog:
                 self._leader_epochs = LeaderEpochCache(self.files, self.directory, [])
                 _warn_without_epochs(self.directory, str(error))
             epoch = self._leader_epochs.epoch_for(header.base_offset)
-            # Until the next writer has rebuilt a lost file, no epoch can be checked.
-            if self._leader_epochs.entries and header.partition_leader_epoch != epoch:
+            # None is known of a batch that is being deleted, nor until a writer has rebuilt a lost file.
+            if epoch != UNDEFINED_EPOCH and header.partition_leader_epoch != epoch:
                 raise CorruptRecordError(
                     "partition leader epoch", path=str(path), position=position + 12,
                     expected=epoch, found=header.partition_leader_epoch,

@@ -17,9 +17,15 @@ The active segment may be deleted, too: an empty one is then started at the log'
     3. the state, flushed               the log start, and the new active segment
     4. files are renamed to .deleted    .log last: while it exists the segment is found again
     5. .deleted files are removed       by any later run, once they are file.delete.delay.ms old
+    6. leader-epoch-checkpoint          loses the epochs that have no batch in the segments that are left
 
 On a disk that is full, files are removed in step 4 and without a delay in step 5: what was deleted to make
-room makes room at once. None of the steps takes any: the state is written in place, and new files are empty.
+room makes room at once. None of the steps takes any: the state is written in place, new files are empty, and
+step 6 waits for a later deletion.
+
+The leader epoch of every batch in a segment that is left stays in leader-epoch-checkpoint. So it is the first
+segment that counts in step 6, and not the log start: that may lie within a segment, or after segments that
+readers of an overwritten range still need.
 
 The state changes before any file does, so a crash in between leaves segments below the log start, which
 the next run deletes first. A rename does not change a file's time, so `.deleted` files are given the time
@@ -35,8 +41,10 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 
-from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
+from spark_kbatch.files import NO_ROOM
 from spark_kbatch.log import overwritten
+from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import make_files, segment_at
 from spark_kbatch.log.state import LogState
@@ -161,10 +169,25 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
     if after != state:
         # Always flushed: an older state would refer to files that are gone.
         log.write_state(after._replace(sequence=state.sequence + 1), flush=True)
-    delete_segments(log, planned.segments, now_ms=now_ms, at_once=files.is_full(log.directory))
+    is_full = files.is_full(log.directory)
+    delete_segments(log, planned.segments, now_ms=now_ms, at_once=is_full)
     for name in planned.files:
         files.remove(log.directory / name)
+    if planned.segments and not is_full:
+        _forget_epochs(log, after, planned.segments)
     return planned
+
+
+def _forget_epochs(log: PartitionLog, state: LogState, deleted: Sequence[int]) -> None:
+    """Remove the leader epochs of batches in deleted segments, unless the first one left has them, too."""
+    first = next(base for base in log.segments.bases(state) if base not in deleted)
+    try:
+        LeaderEpochCache.read(log.files, log.directory).truncate_from_start(first)
+    except (FileNotFoundError, KafkaStorageError):
+        pass  # The next writer rebuilds it.
+    except OSError as error:
+        if error.errno not in NO_ROOM:  # as of a quota, which `is_full` does not see
+            raise
 
 
 def _deletion(

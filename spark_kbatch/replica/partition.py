@@ -28,7 +28,9 @@ The rules:
 - A member that was written further than its leader shows that the leader lost records, as from an older
   image of its disk. It is elected, not truncated.
 - A leader whose state is of another boot takes a new epoch before it appends: a replica that is away may
-  have what was not flushed here, and is truncated by that epoch.
+  have what was not flushed here, and is truncated by that epoch. So may an image of a disk: of an epoch and
+  an offset there is one batch, wherever it lies. Machines that append in turn look the same, and take one
+  at each turn; deletions drop it with its batches (see `log.retention`).
 - A member that leaves brings a new epoch, too, which the leader takes before its next append: what the one
   that left has alone is truncated by it. It may be a batch that the leader never recorded.
 - A leader that lost what was shown, as what was not flushed, leads on only if no member is away.

@@ -81,6 +81,18 @@ def test_truncating_from_the_end(tmp_path: Path, end: int, expected: list[tuple[
     assert list(cache.entries) == expected == read_leader_epochs(Files(), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [(5, [(2, 6), (3, 8), (4, 10)]), (7, [(2, 6), (3, 8), (4, 10)]), (8, [(3, 8), (4, 10)]), (99, [(4, 10)])],
+)  # fmt: skip
+def test_truncating_from_the_start_keeps_the_epoch_that_covers_it(
+    tmp_path: Path, first: int, expected: list[tuple[int, int]]
+) -> None:
+    cache = a_cache(tmp_path, (2, 6), (3, 8), (4, 10))
+    cache.truncate_from_start(first)
+    assert list(cache.entries) == expected == read_leader_epochs(Files(), tmp_path)
+
+
 def test_what_changes_nothing_writes_nothing(tmp_path: Path) -> None:
     """It is flushed: another process may have written it and died before it was on disk."""
     a_cache(tmp_path, (2, 6))

@@ -16,6 +16,8 @@ from spark_kbatch.errors import OffsetOutOfRangeError
 from spark_kbatch.files import Files
 from spark_kbatch.log import retention
 from spark_kbatch.log.append import LogAppender
+from spark_kbatch.log.checkpoints import read_leader_epochs
+from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_at
 from spark_kbatch.model import Deletion, ReadRange
@@ -43,7 +45,7 @@ def timed_log(
     tmp_path: Path, times: Sequence[int], *, files: Files | None = None, **config: int
 ) -> PartitionLog:
     """Return a log with a segment for each of these records, the last one active."""
-    settings = TopicConfig(segment_bytes=SIZE, **config)
+    settings = TopicConfig(**{"segment_bytes": SIZE, **config})
     log = a_log(tmp_path, batches=0, config=settings, files=files)
     for time in times:
         append(log, a_batch(time))
@@ -279,6 +281,60 @@ def test_the_log_start_never_goes_back_or_past_the_high_watermark(tmp_path: Path
 
 
 # The files.
+
+
+def with_epochs(tmp_path: Path, **config: int) -> PartitionLog:
+    """Return a log with five segments of a batch each, of leader epochs 0 to 4."""
+    log = timed_log(tmp_path, [0], **config)
+    for epoch in range(1, 5):
+        state = log.state()
+        epochs = LeaderEpochCache.read(log.files, log.directory)
+        epochs.assign(epoch, state.log_end_offset)
+        state = state._replace(sequence=state.sequence + 1, leader_epoch=epoch)
+        log.write_state(state, flush=True)
+        append(log, a_batch(0))
+    return log
+
+
+def epochs_of(log: PartitionLog) -> list[tuple[int, int]]:
+    return read_leader_epochs(log.files, log.directory)
+
+
+@pytest.mark.parametrize(
+    ("offset", "left"), [(0, 0), (1, 1), (3, 3), (5, 4)], ids=["none", "one", "three", "all"]
+)
+def test_leader_epochs_go_with_their_batches(tmp_path: Path, offset: int, left: int) -> None:
+    log = with_epochs(tmp_path)
+    retention.delete_records(log, log.state(), offset, NOW)
+
+    assert epochs_of(log) == [(epoch, epoch) for epoch in range(left, 5)]
+    ensure_sound(log)
+    append(log, a_batch(0))
+    assert offsets(log) == [*range(offset, 6)]
+    assert LeaderEpochCache.read(log.files, log.directory).latest_epoch == 4
+
+
+def test_epochs_of_batches_below_the_log_start_stay_with_their_segment(tmp_path: Path) -> None:
+    log = with_epochs(tmp_path, segment_bytes=3 * SIZE)
+    assert bases(log) == [0, 3]
+    retention.delete_records(log, log.state(), 2, NOW)
+    assert len(epochs_of(log)) == 5
+    assert offsets(log) == [2, 3, 4]
+    retention.delete_records(log, log.state(), 4, NOW)
+    assert epochs_of(log) == [(3, 3), (4, 4)]
+    assert offsets(log) == [4]
+
+
+def test_a_reader_goes_on_while_the_segment_it_reads_is_deleted(tmp_path: Path) -> None:
+    """Its epoch is gone from leader-epoch-checkpoint, which the reader looks at first then."""
+    log = with_epochs(tmp_path)
+    before = log.state()
+    retention.delete_records(log, before, 3, NOW)
+    for base in range(3):  # it has found and opened them before
+        name = segment_at(log.directory, base).log.name
+        (log.directory / f"{name}.deleted").rename(log.directory / name)
+
+    assert len(log.read(before, ReadRange(1, max_bytes=1)).data) == SIZE
 
 
 def test_files_are_renamed_and_removed_when_their_delay_is_over(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.commit import compaction, sequences, snapshot
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica import administration
@@ -90,6 +91,18 @@ def be_back(case: Case, *nodes: int) -> None:
     for node in nodes:
         case.disks.mount_at(FOLDER / f"away{node}", case.disk(node))
     case.wait()
+
+
+def delete_all(case: Case) -> None:
+    case.process.delete_records({EVENTS: len(case.values)})
+    case.start = len(case.values)
+
+
+def expire_all(case: Case) -> None:
+    case.process.alter_topic("events", {"retention.bytes": 0})
+    case.process.collect_garbage()
+    case.process.alter_topic("events", {"retention.bytes": -1})
+    case.start = len(case.values)
 
 
 # Images with a topic that was deleted, under a topic of its name.
@@ -619,3 +632,50 @@ def test_groups_survive_a_server_that_is_killed_while_it_rewrites_them(every: in
             again = OffsetsStore(store_of(with_clock(case.process, case.clock)))
             assert again.load().offsets, step
     assert step > 20
+
+
+# Machines that append in turn: a machine cannot tell the other one from its own restart.
+
+
+def append_in_turn(case: Case, turns: int) -> None:
+    for number in range(turns):
+        with another_boot() if number % 2 else contextlib.nullcontext():
+            case.append(b"turn %d" % number)
+
+
+def leader_epochs(case: Case) -> list[list[tuple[int, int]]]:
+    logs = [partition(case.process).view.log_of(node) for node in range(3)]
+    return [read_leader_epochs(log.files, log.directory) for log in logs]
+
+
+@pytest.mark.parametrize("delete", [delete_all, expire_all, Case.overwrite])
+def test_the_epochs_of_turns_go_with_their_records(delete: Callable[[Case], object]) -> None:
+    case = Case(0)
+    append_in_turn(case, 7)
+    before = leader_epochs(case)
+    assert before[0] == before[1] == before[2]
+    assert len(before[0]) == 7
+
+    delete(case)
+    case.append(b"afterwards")
+    after = leader_epochs(case)
+    assert after == [before[0][-1:]] * 3
+    case.read()
+    append_in_turn(case, 3)
+    case.ensure_whole()
+
+
+def test_an_image_with_what_power_loss_took_is_not_taken_for_what_came_in_its_place() -> None:
+    """All replicas are equal after the loss; only the leader epoch tells that the image is not."""
+    case = Case(1)
+    case.append(b"lost", flush=False)
+    take_image(case)
+    case.disks.disk = case.disks.disk.after_power_loss_of("disk-0", "disk-1", "disk-2")
+    assert case.values.pop() == b"lost"
+    with another_boot():
+        case.open()
+        case.append(b"instead")
+        come_back(case)
+        case.append(b"next")
+        assert b"lost" not in bytes_of(case.process, 1)
+        case.ensure_whole()
