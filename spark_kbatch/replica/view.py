@@ -387,15 +387,16 @@ class PartitionView:
     def _has_up_to(self, required_offset: int, leader_epoch: int, leader: Replica) -> bool:
         """Return True if a later leader has what was appended in an epoch, up to an offset.
 
-        Of an epoch before all that it knows it is not known: its records were deleted, or never there.
+        Where an epoch before all known ones ended tells nothing: the one that took its place may be forgotten.
         """
         try:
             epochs = LeaderEpochCache.read(leader.log.files, leader.log.directory)
         except (OSError, KafkaStorageError):
             return False
-        found = epochs.end_offset_for(leader_epoch, leader.state.log_end_offset)
-        is_known = epochs.entries[:1] <= ((leader_epoch, required_offset),)
-        return is_known and found.epoch == leader_epoch and found.start_offset >= required_offset
+        if all(entry.epoch != leader_epoch for entry in epochs.entries):
+            return False
+        end = epochs.end_offset_for(leader_epoch, leader.state.log_end_offset)
+        return end.start_offset >= required_offset
 
     def may_join(self) -> bool:
         """Return True if a replica outside of the ISR can be used by now."""

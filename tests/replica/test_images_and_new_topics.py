@@ -15,7 +15,12 @@ from spark_kbatch import Cluster
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.commit import compaction, sequences, snapshot
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
-from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ConfigError,
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -663,6 +668,18 @@ def test_the_epochs_of_turns_go_with_their_records(delete: Callable[[Case], obje
     case.read()
     append_in_turn(case, 3)
     case.ensure_whole()
+
+
+def test_whether_an_append_survived_is_not_told_by_an_epoch_that_went_with_its_records() -> None:
+    case = Case(0)
+    append_in_turn(case, 7)
+    view = partition(case.process).view
+    assert view.reaches(3, leader_epoch=1) == (True, None)
+
+    delete_all(case)
+    is_decided, error = view.reaches(3, leader_epoch=1)
+    assert is_decided
+    assert isinstance(error, NotLeaderOrFollowerError)
 
 
 def test_an_image_with_what_power_loss_took_is_not_taken_for_what_came_in_its_place() -> None:
