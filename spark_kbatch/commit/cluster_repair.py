@@ -331,8 +331,8 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
             continue
         name = f"replica on node {node_id}"
         if is_leader and not in_sync and why_offline is None:
-            its = view.log_state(node_id, to_write=False)
-            own_start = -1 if its is None else its.log_start_offset
+            own = view.log_state(node_id, to_write=False)
+            own_start = -1 if own is None else own.log_start_offset
             start, end = leader.state.log_start_offset, leader.state.log_end_offset
             found.append(
                 f"{name}, which leads, has offsets {own_start} to {own_end}, that on node {leader.node_id} has "
