@@ -300,6 +300,7 @@ class Deletions(Appends):
             store_of(process).manager.delete_records(
                 {EVENTS: offset}, store_of(process).coordinator(flush=False)
             )
+            self.log_start = max(self.log_start, offset)
         except (OSError, KafkaStorageError) as error:
             self.log[-1] += f": {error}"
 
@@ -550,13 +551,20 @@ class DeletedImages(Deletions, Mounts):
     """Both, and topics are overwritten with nothing: an image of a disk has records that were deleted since."""
 
     def steps(self) -> list[Step]:
-        weighted = [self.image, self.put_image, self.overwrite] * 2
+        weighted: list[Step] = [self.overwrite] * 2 + [self.undo] * 6
         return [*super().steps(), *weighted]
 
     def put_image(self, number: int) -> None:
         """One at a time: an image of a follower tells nothing until someone looks at it."""
         if self.is_settled():
             super().put_image(number)
+
+    def undo(self, number: int) -> None:
+        """Delete records, and put an image in place that has them, and lacks nothing else."""
+        for _ in range(self.nodes):
+            self.image(number)
+        self.rng.choice([self.delete, self.overwrite])(number)
+        self.put_image(number)
 
     def delete(self, number: int) -> None:
         self.refused(super().delete, number)
@@ -571,7 +579,9 @@ class DeletedImages(Deletions, Mounts):
         committer = Coordinator(manager, self.clock, adopt_min_bytes=0, flush=self.flushes())
         name = f"empty-{len(self.log)}"
         try:
+            edges = reader_of(cluster).edges([EVENTS])[EVENTS]
             committer.commit([], transactional_id=name, overwrite=overwrite)
+            self.log_start = max(self.log_start, edges.high_watermark)
         except (CommitError, OSError) as error:
             self.log[-1] += f": {error}"
 
