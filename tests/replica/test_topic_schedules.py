@@ -317,7 +317,7 @@ class Topics(Schedule):
                     self.log[-1] += f" delete by {number}"
                     process.delete_topic("events")
                 else:
-                    replicas = self.rng.choice([self.nodes, self.nodes, self.rng.randint(1, self.nodes)])
+                    replicas = self.rng.choice([self.nodes, self.rng.randint(1, self.nodes)])
                     self.log[-1] += f" create by {number}, {replicas} replicas"
                     process.create_topic(
                         "events", 2, replication_factor=replicas, config=self.a_config()
@@ -382,6 +382,8 @@ class Topics(Schedule):
                 self.mount_again(other)
 
     def replace(self, number: int) -> None:
+        if not self.missing():
+            self.lose(number)
         for node in self.missing():
             self.log[-1] += f" {node} by {number}"
             with self.refusable():
@@ -425,7 +427,7 @@ class Topics(Schedule):
         self.clock.now_ms += self.rng.choice([10, RETRY_MS, 2 * RETRY_MS])
 
     def collect(self, number: int) -> None:
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.3:
             self.clock.now_ms += DAY_MS
             self.collected = self.moment
         with self.refusable():
@@ -493,6 +495,8 @@ class Topics(Schedule):
     def image(self, _: int) -> None:
         """Keep a copy of a disk, unless it leads and has not shown all: the others do not know what was shown."""
         node = self.rng.randrange(self.nodes)
+        if node in self.images and self.images[node] > self.collected and self.rng.random() < 0.5:
+            return
         if self.disks.has(self.disk(node)) and node not in self.old and self.shows_all(node):
             self.log[-1] += f" of {node}"
             self.disks.take_away(self.imaged(node))
@@ -507,9 +511,11 @@ class Topics(Schedule):
 
     def put_image(self, _: int) -> None:
         """Put a disk back as it once was, if others hold all that counts."""
-        node = self.rng.randrange(self.nodes)
-        since = self.images.get(node)
-        if since is None or (since <= self.collected and not COLLECTED_TOPICS_OF_IMAGES):
+        if not self.images:
+            return
+        node = self.rng.choice([*self.images])
+        since = self.images[node]
+        if since <= self.collected and not COLLECTED_TOPICS_OF_IMAGES:
             return
         for other in range(self.nodes):
             self.mount_again(other)
