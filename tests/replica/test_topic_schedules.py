@@ -122,6 +122,7 @@ class Topics(Schedule):
         self.moment, self.count, self.sequence = 0, 0, 0
         self.images: dict[int, int] = {}  # moments, by node
         self.old: set[int] = set()  # nodes whose images came back, until all is in sync
+        self.gone: set[int] = set()  # nodes whose disks are lost, until they are replaced
         self.collected = 0  # the moment when deleted topics were last due
 
     def some_disks(self) -> MemoryDisks:
@@ -403,8 +404,7 @@ class Topics(Schedule):
             return
         self.log[-1] += f" {tp} on {nodes} by {number}"
         for node in nodes:
-            self.disks.take_away(self.disk(node))
-            self.lost(node, 0)
+            self.lose_disk(node)
         self.clock.now_ms += 2 * RETRY_MS
         cluster = self.processes[number]
         lost = {tp for tp in self.live() if {*partition(cluster, tp).replicas} <= {*nodes}}
@@ -415,7 +415,6 @@ class Topics(Schedule):
                     dry = cluster.replace_log_dir(node, unclean=True, dry_run=True)
                     said += dry
                     found = cluster.replace_log_dir(node, unclean=True)
-                    self.forget_images(node)
                     names = {one.topic_partition for one in found}
                     assert names <= {one.topic_partition for one in dry}, (found, dry)
                     assert names <= lost, f"{names - lost} have other replicas"
@@ -460,12 +459,11 @@ class Topics(Schedule):
         return self.folder / f"disk-{node}.image"
 
     def missing(self) -> list[int]:
-        """Return the nodes whose disks are lost."""
-        return [
-            node
-            for node in range(self.nodes)
-            if not (self.disks.has(self.disk(node)) or self.disks.has(self.away(node)))
-        ]
+        """Return the nodes whose disks are lost, and not replaced."""
+        dirs = store_of(self.processes[0]).manager.dirs
+        dirs.look_again()
+        self.gone = {node for node in self.gone if not dirs.is_online(node)}
+        return sorted(self.gone)
 
     def fail(self, number: int) -> None:
         if all(self.may_leave(node) for node in range(self.nodes)):
@@ -519,6 +517,9 @@ class Topics(Schedule):
             return
         for other in range(self.nodes):
             self.mount_again(other)
+        if self.rng.random() < 0.5:
+            self.clock.now_ms += 2 * RETRY_MS
+            self.replicate(0)
         if self.may_lose(node):
             self.log[-1] += f" of {node}"
             self.disks.take_away(self.disk(node))
@@ -531,9 +532,13 @@ class Topics(Schedule):
         node = self.rng.randrange(self.nodes)
         if self.disks.has(self.disk(node)) and self.may_lose(node):
             self.log[-1] += f" {node}"
-            self.disks.take_away(self.disk(node))
-            self.forget_images(node)
-            self.lost(node, 0)
+            self.lose_disk(node)
+
+    def lose_disk(self, node: int) -> None:
+        self.disks.take_away(self.disk(node))
+        self.forget_images(node)
+        self.lost(node, 0)
+        self.gone.add(node)
 
     def forget_images(self, node: int) -> None:
         """Of a disk that is replaced, an image is refused."""
