@@ -696,3 +696,26 @@ def test_an_image_with_what_power_loss_took_is_not_taken_for_what_came_in_its_pl
         case.append(b"next")
         assert b"lost" not in bytes_of(case.process, 1)
         case.ensure_whole()
+
+
+def test_a_disk_is_replaced_after_a_process_that_died_within_that() -> None:
+    case = Case(2)
+    for step in range(400):
+        case.disks.take_away(case.own)
+        case.wait()
+        case.process.replicate()  # so that it has left everywhere
+        case.disks.kill_at = step
+        try:
+            case.replace()
+            break
+        except Killed:
+            case.disks.kill_at = None
+        case.wait()
+        case.process = with_clock(case.process, case.clock)
+        if not store_of(case.process).manager.dirs.is_online(case.node):
+            case.replace()
+        case.wait()
+    case.disks.kill_at = None
+    case.wait()
+    assert 10 < step < 399
+    case.ensure_whole()

@@ -34,14 +34,26 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.catalog.log_dirs import RETRY_MS
-from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator, Overwrite
+from spark_kbatch.commit.coordinator import (
+    COMMITTED,
+    NOTHING_VISIBLE,
+    UNKNOWN,
+    Coordinator,
+    Overwrite,
+)
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.given_up import GivenUp
 from tests.support import builders
-from tests.support.failing_disks import Killed, MemoryDisks, a_replicated_cluster, partition, with_clock
+from tests.support.failing_disks import (
+    Killed,
+    MemoryDisks,
+    a_replicated_cluster,
+    partition,
+    with_clock,
+)
 from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
 from tests.support.store import reader_of, store_of
@@ -66,7 +78,9 @@ class Job:
     places: dict[TopicPartition, str]
     outcome: str
     deletions: dict[TopicPartition, int]  # of records there, when it began
-    offsets: dict[TopicPartition, int] = dataclasses.field(default_factory=dict)  # where it was seen
+    offsets: dict[TopicPartition, int] = dataclasses.field(
+        default_factory=dict
+    )  # where it was seen
     given_up: set[TopicPartition] = dataclasses.field(default_factory=set)
 
 
@@ -195,7 +209,10 @@ class Topics(Schedule):
 
     def _is_held_without(self, tp: TopicPartition, nodes: Collection[int]) -> bool:
         members = {n for n in self.in_sync(tp) if n not in nodes and self.is_readable(n)}
-        return all(members & held.keys() for held in [{n: 0 for n in members}, *self.of(tp).nodes.values()]) and bool(members)
+        return all(
+            members & held.keys()
+            for held in [dict.fromkeys(members, 0), *self.of(tp).nodes.values()]
+        ) and bool(members)
 
     def lost(self, node: int, since: int) -> None:
         for held in self.held.values():
@@ -219,7 +236,11 @@ class Topics(Schedule):
         return f"{self.count}".encode()
 
     def append(self, number: int) -> None:
-        tp, key, acks = self.rng.choice(self.live()), self.new_key(), self.rng.choice([-1, -1, -1, 1])
+        tp, key, acks = (
+            self.rng.choice(self.live()),
+            self.new_key(),
+            self.rng.choice([-1, -1, -1, 1]),
+        )
         self.log[-1] += f" {key!r} to {tp} by {number}, acks {acks}"
         self.known[key] = self.ids[tp.topic]
         results: list[AppendResult] = []
@@ -274,7 +295,9 @@ class Topics(Schedule):
         data = bytes(encode_batch([Record(n, 1000 + n, key, b"v") for n in range(2)]))
         try:
             overwrite = None if instead is None else Overwrite(cluster.topic(instead), 0)
-            extents = builders.staged(cluster, {tuple(tp): [data] for tp in places}, transaction=name)
+            extents = builders.staged(
+                cluster, {tuple(tp): [data] for tp in places}, transaction=name
+            )
             manager = store_of(cluster).manager
             large = self.rng.choice([0, 1 << 20])
             committer = Coordinator(manager, self.clock, adopt_min_bytes=large, flush=False)
@@ -325,7 +348,9 @@ class Topics(Schedule):
                     )
         finally:
             self.disks.kill_at = None
-            found = store_of(Cluster(str(self.path), files=self.disks)).metadata.topics.find("events")
+            found = store_of(Cluster(str(self.path), files=self.disks)).metadata.topics.find(
+                "events"
+            )
             self.ids = {"others": self.ids["others"]}
             if found is not None:
                 self.ids["events"] = found.topic_id
@@ -504,7 +529,11 @@ class Topics(Schedule):
     def shows_all(self, node: int) -> bool:
         with contextlib.suppress(OSError, KBatchError):
             views = [partition(self.processes[0], tp).view for tp in self.all_live()]
-            return all(view.shows_all() for view in views if view.only_log is None and view.state().leader == node)
+            return all(
+                view.shows_all()
+                for view in views
+                if view.only_log is None and view.state().leader == node
+            )
         return False
 
     def put_image(self, _: int) -> None:
@@ -612,9 +641,7 @@ class Topics(Schedule):
                 f"{key!r} was acknowledged at {offset} of {tp} and is gone"
             )
 
-    def ensure_whole(
-        self, key: bytes, job: Job, found: dict[TopicPartition, list[Record]]
-    ) -> None:
+    def ensure_whole(self, key: bytes, job: Job, found: dict[TopicPartition, list[Record]]) -> None:
         there = [
             tp
             for tp, topic_id in job.places.items()
@@ -639,7 +666,9 @@ class Topics(Schedule):
         assert self.missing() == []
         if self.rng.random() < 0.5:
             self.repair_all(cluster)
-        left = [cluster.replicate() for _ in range(3)]  # one that is far behind catches up in pieces
+        left = [
+            cluster.replicate() for _ in range(3)
+        ]  # one that is far behind catches up in pieces
         assert left[-1] == []
         self.repair_all(cluster)
         assert cluster.replicate() == []
@@ -648,7 +677,9 @@ class Topics(Schedule):
             self.change(0)
             assert "events" in self.ids
         for number in range(2):
-            self.commit(number, whole=True)  # discards what a commit that was never decided has left
+            self.commit(
+                number, whole=True
+            )  # discards what a commit that was never decided has left
             assert [*self.jobs.values()][-1].outcome == COMMITTED
             self.look()
         for tp in self.live():
@@ -661,7 +692,9 @@ class Topics(Schedule):
             assert {*self.in_sync(tp)} == {*view.replicas}
             states = [view.log_of(node).state() for node in view.replicas]
             assert len({(one.log_start_offset, one.log_end_offset) for one in states}) == 1
-        assert not [what for one in cluster.verify() for what in (*one.damaged, *one.found, *one.offline)]
+        assert not [
+            what for one in cluster.verify() for what in (*one.damaged, *one.found, *one.offline)
+        ]
         for process in self.processes:
             assert len(store_of(process).manager.delayed_produces) == 0
 
