@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
@@ -19,7 +19,9 @@ from spark_kbatch.catalog.partition_states import PartitionState
 from spark_kbatch.commit.cluster_repair import ClusterRepair
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica import followers, view
+from spark_kbatch.replica.administration import _KnownCommits
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import NOTHING_NEWER, PartitionView
@@ -29,6 +31,7 @@ from tests.replica import test_disk_states as states
 from tests.replica import test_newest_files as newest
 from tests.replica import test_partition as partitions
 from tests.replica.test_schedules import STEPS, Appends, Mounts
+from tests.replica.test_topic_schedules import Topics
 from tests.support.disk_states import Case
 from tests.support.failing_disks import Clock, Disks, a_replicated_cluster, with_clock
 
@@ -136,6 +139,28 @@ def _repair_before_looking(monkeypatch: pytest.MonkeyPatch) -> None:
         return partition.view.log_of(partition.view.state().leader), []
 
     monkeypatch.setattr(ClusterRepair, "_leading_locked", leading)
+
+
+def _repair_beside_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for no commit again that died since the repair began."""
+
+    @contextlib.contextmanager
+    def locked(self: ClusterRepair, tp: TopicPartition) -> Iterator[None]:
+        self._is_settled = False
+        with real(self, tp):
+            yield
+
+    real = ClusterRepair._locked
+    monkeypatch.setattr(ClusterRepair, "_locked", locked)
+
+
+def _believe_any_log_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionView, "is_of_topic", lambda *_: True)
+
+
+def _elect_beside_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an unclean election look for no commit that is decided and not finished."""
+    monkeypatch.setattr(_KnownCommits, "is_pending", lambda *_: False)
 
 
 def _restore_without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,10 +302,13 @@ def test_a_fault_on_purpose_is_found_by_the_test_of_its_rule(
         (_follow_an_older_image, Mounts),
         (_trust_the_full_in_sync_set, Mounts),
         (_refresh_no_copy, Mounts),
+        (_repair_beside_a_commit, Topics),
+        (_believe_any_log_of_the_name, Topics),
+        (_elect_beside_a_commit, Topics),
     ],
 )
 def test_a_fault_on_purpose_is_found_by_schedules(
-    fault: Fault, kind: type[Appends], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, kind: type[Appends | Topics], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
     for seed in range(SCHEDULES_MAX):

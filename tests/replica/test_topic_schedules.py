@@ -19,7 +19,7 @@ no one could know that the image lacks it.
 In the end all disks are back or replaced: `repair` and `replicate` bring everything in sync, `verify` is silent,
 replicas are equal, and both processes write.
 
-75 schedules by default, 5,000 with `make soak`; `tests.support.schedules` has how to repeat one.
+60 schedules by default, 5,000 with `make soak`; `tests.support.schedules` has how to repeat one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from tests.support.reference import Record, encode_batch
 from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
 from tests.support.store import reader_of, store_of
 
-QUICK, MANY = 75, 5000
+QUICK, MANY = 60, 5000
 STEPS = 16
 DAY_MS = 86_400_000
 PLACES = [TopicPartition("events", 0), TopicPartition("events", 1), TopicPartition("others", 0)]
@@ -105,7 +105,7 @@ class Held:
         for what, held in list(self.nodes.items()):
             if held.get(node, -1) >= since:
                 del held[node]
-            if not held:
+            if not held and what != b"made":
                 self.forget(what)
 
     def forget(self, what: bytes) -> None:
@@ -137,6 +137,9 @@ class Topics(Schedule):
         self.images: dict[int, int] = {}  # moments, by node
         self.old: set[int] = set()  # nodes whose images came back, until all is in sync
         self.gone: set[int] = set()  # nodes whose disks are lost, until they are replaced
+        for name in self.ids:
+            self.hold_new(name)
+        self.has_gone_back = False  # a disk, ever
         self.collected = 0  # the moment when deleted topics were last due
 
     def some_disks(self) -> MemoryDisks:
@@ -160,6 +163,7 @@ class Topics(Schedule):
         weighted += [self.delete_records] * 2 + [self.kill] * 6 + [self.unmount] * 2
         weighted += [self.mount] * 2 + [self.image] * 4 + [self.put_image] * 4
         weighted += [self.repair] * 2 + [self.elect] * 3 + [self.open_again] * 2
+        weighted += [self.make_again] * 3
         weighted += [self.fail, self.mend, self.lose, self.replace, self.give_up]
         weighted += [self.replicate, self.turn, self.collect]
         return [*weighted, *([self.back_up, self.go_back] if OLD_PATHS else [])]
@@ -195,6 +199,12 @@ class Topics(Schedule):
     def hold(self, tp: TopicPartition, what: bytes, *, without: Collection[int] = ()) -> None:
         self.of(tp).hold(what, {*self.in_sync(tp)} - {*without}, self.moment)
 
+    def hold_new(self, name: str) -> None:
+        """Hold that a topic was made, unless that is known."""
+        for tp in self.live():
+            if tp.topic == name and not self.of(tp).nodes:
+                self.hold(tp, b"made")
+
     def may_lose(self, *nodes: int) -> bool:
         """Return whether other disks that can be read hold everything."""
         return all(self._is_held_without(tp, nodes) for tp in self.all_live())
@@ -209,10 +219,10 @@ class Topics(Schedule):
 
     def _is_held_without(self, tp: TopicPartition, nodes: Collection[int]) -> bool:
         members = {n for n in self.in_sync(tp) if n not in nodes and self.is_readable(n)}
-        return all(
-            members & held.keys()
-            for held in [dict.fromkeys(members, 0), *self.of(tp).nodes.values()]
-        ) and bool(members)
+        every = self.of(tp).nodes.values()
+        return bool(members - self.old or (every and members)) and all(
+            members & held.keys() for held in every
+        )
 
     def lost(self, node: int, since: int) -> None:
         for held in self.held.values():
@@ -222,6 +232,7 @@ class Topics(Schedule):
         for tp, first_offset, *_ in found:
             self.log[-1] += f" (gives up {tp} from {first_offset})"
             self.of(tp).give_up(first_offset)
+            self.hold(tp, b"made")
             for job in self.jobs.values():
                 if tp in OF_COMMITS:
                     if not job.offsets:
@@ -354,6 +365,16 @@ class Topics(Schedule):
             self.ids = {"others": self.ids["others"]}
             if found is not None:
                 self.ids["events"] = found.topic_id
+                self.hold_new("events")
+
+    def make_again(self, number: int) -> None:
+        """Make another topic of the name, and put back a disk that knows the former one."""
+        self.image(number)
+        for _ in range(1 + ("events" in self.ids)):
+            self.change(number)
+        for _ in range(self.rng.randrange(4)):
+            self.append(number)
+        self.put_image(number)
 
     def repair(self, number: int) -> None:
         """Repair all; meanwhile the other process may die in a commit."""
@@ -432,7 +453,7 @@ class Topics(Schedule):
             self.lose_disk(node)
         self.clock.now_ms += 2 * RETRY_MS
         cluster = self.processes[number]
-        lost = {tp for tp in self.live() if {*partition(cluster, tp).replicas} <= {*nodes}}
+        lost = {one for one in self.live() if {*self.in_sync(one)} <= {*nodes}}
         said: list[GivenUp] = []
         try:
             with self.refusable():
@@ -442,7 +463,7 @@ class Topics(Schedule):
                     found = cluster.replace_log_dir(node, unclean=True)
                     names = {one.topic_partition for one in found}
                     assert names <= {one.topic_partition for one in dry}, (found, dry)
-                    assert names <= lost, f"{names - lost} have other replicas"
+                    assert names <= lost, f"{names - lost} have other members"
         finally:
             self.disks.kill_at = None
             self.gave_up(said)
@@ -451,7 +472,8 @@ class Topics(Schedule):
         self.clock.now_ms += self.rng.choice([10, RETRY_MS, 2 * RETRY_MS])
 
     def collect(self, number: int) -> None:
-        if self.rng.random() < 0.3:
+        may_collect = COLLECTED_TOPICS_OF_IMAGES or not self.has_gone_back
+        if self.rng.random() < 0.3 and may_collect:
             self.clock.now_ms += DAY_MS
             self.collected = self.moment
         with self.refusable():
@@ -556,6 +578,7 @@ class Topics(Schedule):
             self.clock.now_ms += RETRY_MS  # so that the others are seen to be back
             self.lost(node, since)
             self.old.add(node)
+            self.has_gone_back = True
 
     def lose(self, _: int) -> None:
         node = self.rng.randrange(self.nodes)
@@ -666,9 +689,8 @@ class Topics(Schedule):
         assert self.missing() == []
         if self.rng.random() < 0.5:
             self.repair_all(cluster)
-        left = [
-            cluster.replicate() for _ in range(3)
-        ]  # one that is far behind catches up in pieces
+        # One that is far behind catches up in pieces.
+        left = [cluster.replicate() for _ in range(3)]
         assert left[-1] == []
         self.repair_all(cluster)
         assert cluster.replicate() == []
@@ -677,9 +699,8 @@ class Topics(Schedule):
             self.change(0)
             assert "events" in self.ids
         for number in range(2):
-            self.commit(
-                number, whole=True
-            )  # discards what a commit that was never decided has left
+            # It discards what a commit that was never decided has left.
+            self.commit(number, whole=True)
             assert [*self.jobs.values()][-1].outcome == COMMITTED
             self.look()
         for tp in self.live():
@@ -701,7 +722,8 @@ class Topics(Schedule):
     def repair_all(self, cluster: Cluster) -> None:
         for one in cluster.repair():
             self.said((*one.found, *one.damaged))
-            assert not (one.damaged or one.offline), one
+            assert not one.damaged, one
+            assert not one.offline, one
         self.look()
 
 
