@@ -66,9 +66,9 @@ OF_COMMITS = [TRANSACTION_STATE, COMMITS]
 
 # Steps that are known to break a promise.
 OLD_PATHS = False  # PATH is an older one, within its generation
-STARTS_OF_IMAGES = False  # a leader's image shows deleted records until the next append
-COLLECTED_TOPICS_OF_IMAGES = False  # repair brings back a topic that was deleted and collected
-KILLS_WHILE_REPLACING_UNCLEAN = False
+STARTS_OF_IMAGES = True  # a leader's image shows deleted records until the next append
+COLLECTED_TOPICS_OF_IMAGES = True  # repair brings back a topic that was deleted and collected
+KILLS_WHILE_REPLACING_UNCLEAN = True
 
 
 @dataclasses.dataclass
