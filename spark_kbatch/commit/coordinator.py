@@ -41,6 +41,7 @@ from spark_kbatch.commit.state_records import (
 )
 from spark_kbatch.errors import (
     CommitError,
+    ConfigError,
     KafkaStorageError,
     KBatchError,
     LogDirLockedError,
@@ -194,7 +195,7 @@ class Coordinator:
         try:
             self._await_replicas(by_partition)
             with self.settled():
-                if self._is_duplicate(transactional_id, sequence):
+                if self._is_duplicate(job):
                     return False
                 self._history.ensure_kept()
                 # Topics are deleted, altered and extended under the commit lock too.
@@ -258,7 +259,9 @@ class Coordinator:
         self._flip(states, flush=self._flush)
         if job.sequence != NO_TRANSACTION_SEQUENCE:
             offset = prepared.decided.prepare_offset
-            self._sequences.save(job.transactional_id, job.sequence, offset)
+            self._sequences.save(
+                job.transactional_id, job.sequence, offset, is_mirror=bool(job.source_progress)
+            )
         return self._complete(prepared)
 
     def take_over(self, transactional_id: str, transaction: str) -> tuple[int, bytes]:
@@ -269,6 +272,9 @@ class Coordinator:
         Args:
             transactional_id: of the mirror.
             transaction: the folder of all that it stages.
+
+        Raises:
+            ConfigError: a job has the transactional id.
         """
         with self.settled():
             for staging_dir in self._manager.dirs.staging().values():
@@ -276,6 +282,8 @@ class Coordinator:
             last = last_of_each_id(self._manager.replica(TRANSACTION_STATE)).get(transactional_id)
         if last is None:
             return NO_TRANSACTION_SEQUENCE, b""
+        if not last.value.is_mirrors:
+            raise _is_a_jobs(transactional_id)
         return last.value.sequence, last.value.source_progress
 
     def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
@@ -450,16 +458,25 @@ class Coordinator:
         except (OSError, KBatchError) as error:
             logger.warning("old commits in %s cannot be deleted for now: %s", COMMITS, error)
 
-    def _is_duplicate(self, transactional_id: str, sequence: int) -> bool:
+    def _is_duplicate(self, job: _Job) -> bool:
+        """Return True if a job was committed before.
+
+        Raises:
+            ConfigError: its id is a mirror's, or that of a mirror is a job's: the numbers of one say nothing
+                of the other.
+        """
+        name, sequence, is_mirror = job.transactional_id, job.sequence, bool(job.source_progress)
         if sequence == NO_TRANSACTION_SEQUENCE:
             return False
-        last = self._sequences.last(transactional_id)
-        if sequence <= last:
+        last = self._sequences.last(name)
+        if last.sequence != NO_TRANSACTION_SEQUENCE and last.is_mirror != is_mirror:
+            raise _is_a_jobs(name) if is_mirror else _is_a_mirrors(name)
+        if sequence <= last.sequence:
             logger.warning(
                 "skipping duplicate transaction %d of %s: %d is already committed",
-                sequence, transactional_id, last,
+                sequence, name, last.sequence,
             )  # fmt: skip
-        return sequence <= last
+        return sequence <= last.sequence
 
     def _remove_deleted_topics(self) -> None:
         """Remove files of deleted topics; failures are logged, and tried again later."""
@@ -772,7 +789,10 @@ class Coordinator:
             self._flip(states, flush=True)
         sequence = pending.value.sequence
         if sequence != NO_TRANSACTION_SEQUENCE:
-            self._sequences.save(pending.transactional_id, sequence, pending.offset)
+            self._sequences.save(
+                pending.transactional_id, sequence, pending.offset,
+                is_mirror=pending.value.is_mirrors,
+            )  # fmt: skip
         # CompleteCommit's bytes are past the end since before the commit point. They are overwritten in
         # place, not discarded first, so that a full disk cannot stop this.
         now_ms = self._now_ms()
@@ -784,6 +804,20 @@ class Coordinator:
             appender.append(self._state_record(pending.transactional_id, complete))
             completed = appender.finish(flush=self._flush)
         partition.publish_locked(completed, flush=self._flush)
+
+
+def _is_a_mirrors(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name!r} is the name of a mirror into this cluster, so it cannot be a job's txnAppId too: give the job "
+        "another one"
+    )
+
+
+def _is_a_jobs(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name!r} is the txnAppId of a job that writes to this cluster, so it cannot be a mirror's name too: give "
+        "the mirror another one (--name)"
+    )
 
 
 def _log_end(states: Mapping[int, LogState]) -> int:

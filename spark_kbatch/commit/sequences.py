@@ -1,6 +1,7 @@
 """The last sequence of each transactional id, by which retried commits are recognized.
 
-    PATH/transactions/HASH.json     HASH of the id; its last sequence, and its PrepareCommit's offset
+    PATH/transactions/HASH.json     HASH of the id; its last sequence, its PrepareCommit's offset, and
+                                    whether it is a mirror's (1) or not (0)
     PATH/transactions/whole         if it exists, every id that has committed has such a file. Holds a
                                     boot id, or nothing; and where logs lie on other disks than PATH,
                                     an offset of `__transaction_state`
@@ -14,9 +15,9 @@ forward writes it again. If it cannot be written, `whole` is removed, which need
 not flushed are trusted until the machine reboots: a power loss may take them while the log keeps the
 commit. So before the first such file is written, `whole` is given the boot id.
 
-If `whole` is missing or of another boot, or if a file names a record that is not there, the log is
-scanned once and all files are rebuilt. Rewriting the log leaves them as they are: those with an offset
-below its start are trusted.
+If `whole` is missing or of another boot, or if a file names a record that is not there, or does not say
+whose it is, as earlier versions did not, the log is scanned once and all files are rebuilt. Rewriting the
+log leaves them as they are: those with an offset below its start are trusted.
 
 Where logs lie on other disks, PATH may come back older than they are, as an image of its disk. So there
 the files are believed only up to the offset in `whole`: whatever was decided below it, they have. What the
@@ -37,7 +38,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
-from spark_kbatch.commit.snapshot import last_of_each_id, transactions
+from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.state import boot_id
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
@@ -51,10 +52,30 @@ _ALL_FLUSHED = ""  # in place of a boot id
 _SCANNED_MAX = 40  # offsets; a commit takes two, so this takes under 1 ms
 
 
+class LastCommit(NamedTuple):
+    """The sequence of a transactional id's last decided commit, and whether a mirror has the id."""
+
+    sequence: int
+    is_mirror: bool
+
+
+_NONE = LastCommit(NO_TRANSACTION_SEQUENCE, is_mirror=False)
+
+
 class _Saved(NamedTuple):
     transactional_id: str
     sequence: int
     offset: int
+    is_mirror: int
+
+    @classmethod
+    def of(cls, last: Transaction) -> _Saved:
+        value = last.value
+        return cls(last.transactional_id, value.sequence, last.offset, int(value.is_mirrors))
+
+    @property
+    def last_commit(self) -> LastCommit:
+        return LastCommit(self.sequence, bool(self.is_mirror))
 
 
 class _Whole(NamedTuple):
@@ -71,8 +92,8 @@ class LastSequences:
         self._directory = manager.metadata.paths.transactions_dir
         self._whole = self._directory / "whole"
 
-    def last(self, transactional_id: str) -> int:
-        """Return the sequence of a transactional id's last decided commit, or NO_TRANSACTION_SEQUENCE."""
+    def last(self, transactional_id: str) -> LastCommit:
+        """Return a transactional id's last decided commit; NO_TRANSACTION_SEQUENCE if it has none."""
         replica = self._manager.replica(TRANSACTION_STATE)
         whole = self._read_whole()
         if whole is None or whole.boot not in (_ALL_FLUSHED, boot_id().hex()):
@@ -85,18 +106,20 @@ class LastSequences:
             if state.high_watermark - covered > _SCANNED_MAX:
                 self._cover(since, whole._replace(covered=state.high_watermark))
             if transactional_id in since:
-                return since[transactional_id].sequence
+                return since[transactional_id].last_commit
         saved = self._saved(transactional_id, replica)
         return self._from_log(transactional_id, replica) if saved is None else saved
 
-    def save(self, transactional_id: str, sequence: int, prepare_offset: int) -> None:
+    def save(
+        self, transactional_id: str, sequence: int, prepare_offset: int, *, is_mirror: bool
+    ) -> None:
         """Save a decided commit's sequence in a file; a full disk does not fail the commit."""
         try:
             self._files.make_dir(self._directory)
             whole = None if self._flush else self._read_whole()
             if whole is not None and whole.boot == _ALL_FLUSHED:
                 self._write_whole(whole._replace(boot=boot_id().hex()))
-            self._write(_Saved(transactional_id, sequence, prepare_offset))
+            self._write(_Saved(transactional_id, sequence, prepare_offset, int(is_mirror)))
         except OSError as error:
             logger.warning(
                 "the next commit will scan __transaction_state: a sequence cannot be saved: %s",
@@ -147,8 +170,8 @@ class LastSequences:
         except OSError as error:
             logger.warning("more of __transaction_state will be scanned: %s", error)
 
-    def _saved(self, transactional_id: str, replica: Replica) -> int | None:
-        """Return a transactional id's sequence as saved in its file; None if that cannot be trusted."""
+    def _saved(self, transactional_id: str, replica: Replica) -> LastCommit | None:
+        """Return a transactional id's last commit as saved in its file; None if that cannot be trusted."""
         state = replica.state
         try:
             path = self._path(transactional_id)
@@ -157,6 +180,7 @@ class LastSequences:
                 content.text("transactional_id"),
                 content.integer("sequence"),
                 content.integer("offset"),
+                content.integer("is_mirror", 0, 1),
             )
             if saved.offset >= state.high_watermark or saved.transactional_id != transactional_id:
                 return None
@@ -165,13 +189,13 @@ class LastSequences:
                 if (found.transactional_id, found.value.sequence) != saved[:2]:
                     return None
         except FileNotFoundError:
-            return NO_TRANSACTION_SEQUENCE
+            return _NONE
         except (OSError, KafkaStorageError, CorruptRecordError):
             return None
-        return saved.sequence
+        return saved.last_commit
 
-    def _from_log(self, transactional_id: str, replica: Replica) -> int:
-        """Return a transactional id's sequence from __transaction_state, and rebuild all files from it."""
+    def _from_log(self, transactional_id: str, replica: Replica) -> LastCommit:
+        """Return a transactional id's last commit from __transaction_state, and rebuild all files from it."""
         state = replica.state
         entries = _last_of_each_id_from(state.log_start_offset, replica)
         try:
@@ -187,7 +211,7 @@ class LastSequences:
         except OSError as error:
             logger.warning("__transaction_state will be scanned again: %s", error)
         found = entries.get(transactional_id)
-        return NO_TRANSACTION_SEQUENCE if found is None else found.sequence
+        return _NONE if found is None else found.last_commit
 
     def _write(self, saved: _Saved) -> None:
         path = self._path(saved.transactional_id)
@@ -204,7 +228,4 @@ class LastSequences:
 
 
 def _last_of_each_id_from(offset: int, replica: Replica) -> dict[str, _Saved]:
-    return {
-        name: _Saved(name, last.value.sequence, last.offset)
-        for name, last in last_of_each_id(replica, offset).items()
-    }
+    return {name: _Saved.of(last) for name, last in last_of_each_id(replica, offset).items()}

@@ -50,6 +50,11 @@ class TransactionValue(NamedTuple):
     last_update_ms: int
     source_progress: bytes = b""  # of a mirror; all records of its id have it
 
+    @property
+    def is_mirrors(self) -> bool:
+        """Whether a mirror made the commit, and no job."""
+        return bool(self.source_progress)
+
 
 def pack_key(transactional_id: str) -> bytes:
     """Encode the key of a transactional id's records in __transaction_state."""

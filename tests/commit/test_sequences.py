@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.commit import sequences
+from spark_kbatch.commit import compaction, sequences
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
@@ -26,7 +26,10 @@ from tests.support.store import store_of
 PLACES = [("events", 0), ("events", 1)]
 
 
-def write(cluster: Cluster, seed: int, transactional_id: str, sequence: int, flush: bool = True) -> bool:  # fmt: skip
+def write(
+    cluster: Cluster, seed: int, transactional_id: str, sequence: int, flush: bool = True,
+    source_progress: bytes = b"",
+) -> bool:  # fmt: skip
     """Commit one batch to each partition; return False if it was skipped as a duplicate."""
     job = {place: [builders.batch(n=1, seed=seed)] for place in PLACES}
     extents = builders.staged(cluster, job, transaction=f"{transactional_id}-{sequence}")
@@ -36,7 +39,12 @@ def write(cluster: Cluster, seed: int, transactional_id: str, sequence: int, flu
         adopt_min_bytes=1 << 20,
         flush=flush,
     )
-    return coordinator.commit(extents, transactional_id=transactional_id, sequence=sequence)
+    return coordinator.commit(
+        extents,
+        transactional_id=transactional_id,
+        sequence=sequence,
+        source_progress=source_progress,
+    )
 
 
 def seeds(cluster: Cluster) -> list[int]:
@@ -102,6 +110,25 @@ def test_the_last_sequence_is_found_without_scanning_the_log(
     assert len(looked_at) == 1
 
 
+@pytest.mark.parametrize("is_rewritten", [False, True], ids=["", "rewritten"])
+@pytest.mark.parametrize("is_saved", [True, False], ids=["saved", "scanned"])
+def test_a_job_with_the_id_of_a_mirror_is_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_saved: bool, is_rewritten: bool
+) -> None:
+    if is_rewritten:
+        monkeypatch.setattr(compaction, "REWRITE_BYTES", 1)
+    write(cluster, 1, "etl", 2, source_progress=b"{}")
+    if not is_saved:
+        shutil.rmtree(saved_for(cluster).parent)
+
+    for sequence in (0, 3):
+        with pytest.raises(CommitError, match=r"nothing is visible.*'etl' is the name of a mirror"):
+            write(cluster, 2, "etl", sequence)
+
+    assert write(cluster, 3, "etl", 3, source_progress=b"{}")
+    assert seeds(cluster) == [1, 3]
+
+
 def saved_by(cluster: Cluster) -> list[Path]:
     return sorted(store_of(cluster).metadata.paths.transactions_dir.glob("*.json"))
 
@@ -124,6 +151,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "all removed": lambda path: shutil.rmtree(path.parent),
     "empty": lambda path: path.write_bytes(b""),
     "no object": lambda path: path.write_text("[1]"),
+    "of an earlier version": lambda path: path.write_text(
+        json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "is_mirror"})
+    ),
     "another sequence than its record": lambda path: _change(path, offset=0, sequence=1),
     "past the end": lambda path: _change(path, offset=999),
     "of a CompleteCommit": lambda path: _change(path, offset=1),

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
+    CommitError,
     ConfigError,
     DataLossError,
     MirrorFencedError,
@@ -29,7 +31,9 @@ from spark_kbatch.mirroring.copying import Mirror, MirrorProgress
 from spark_kbatch.mirroring.into_path import PathTarget
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.readers import open_reader
+from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.options.write import parse_write_options
 from tests.support import builders, reference
 from tests.support.broker_dirs import a_batch, a_partition
 from tests.support.crashes import Crash, Recording
@@ -238,6 +242,61 @@ def test_a_topic_with_records_and_no_progress_is_refused(source: Cluster, target
         mirrored(source.path, target, name="another")
 
     rest(target, source)
+
+
+def a_job(target: Cluster, version: int) -> None:
+    """Write a record to topic "mine" by a job with the name that mirrors have here."""
+    job = begin_job(
+        parse_write_options(
+            {
+                "path": str(target.path),
+                "topic": "mine",
+                "txnAppId": MIRROR,
+                "txnVersion": str(version),
+            }
+        ),
+        overwrite=False,
+    )
+    rows = pa.RecordBatch.from_pydict({"value": [f"{version}"]})
+    job.commit_batch([job.stage(iter([rows]))])
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_job_with_the_name_of_a_mirror_is_refused(
+    source: Cluster, target: Cluster, version: int
+) -> None:
+    target.create_topic("mine")
+    mirrored(source.path, target)
+
+    with pytest.raises(CommitError, match=r"'a-mirror' is the name of a mirror.*txnAppId"):
+        a_job(target, version)
+
+    write(source)
+    mirrored(source.path, target)
+    assert builders.contents(target).pop(TopicPartition("mine", 0)) == []
+
+
+def test_a_mirror_with_the_name_of_a_job_is_refused(source: Cluster, target: Cluster) -> None:
+    target.create_topic("mine")
+    a_job(target, 0)
+
+    with pytest.raises(ConfigError, match=r"'a-mirror' is the txnAppId of a job.*--name"):
+        mirrored(source.path, target)
+
+    assert target.topic_names() == ["mine"]
+    a_job(target, 1)
+    assert len(builders.contents(target)[TopicPartition("mine", 0)]) == 2
+
+
+def test_a_mirror_whose_name_a_job_takes_meanwhile_is_refused(
+    source: Cluster, target: Cluster
+) -> None:
+    target.create_topic("mine")
+
+    with pytest.raises(ConfigError, match="'a-mirror' is the txnAppId of a job"):
+        mirrored(source.path, target, on_progress=lambda _done: a_job(target, 0))
+
+    assert builders.contents(target)[TopicPartition("events", 0)] == []
 
 
 def test_of_two_mirrors_that_begin_together_one_is_refused(
