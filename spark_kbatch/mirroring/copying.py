@@ -14,7 +14,8 @@ run goes on where the last unit ended. A partition is read in order of its offse
 units follow one another, so the order is kept.
 
 A mirror can keep offsets and the ids of topics, in a folder or a bucket: a topic is created with both, and offsets
-that have no record there are filled. Then who knows an offset of the source goes on in the target.
+that have no record there are filled. Then who knows an offset of the source goes on in the target. By the id a run
+knows that a topic was begun so, and has to go on so.
 
 What cannot be mirrored exactly once is refused: a target that has records of which no progress is known, or
 gets them from another mirror at the same time; a topic that was created again on either side; a source
@@ -191,11 +192,17 @@ class Mirror:
                 )
             for number, end in self._target.end_offsets(name).items():
                 tp = TopicPartition(name, number)
-                if end > self._offsets[tp]:
+                # Until something was copied, the source may have lost what was there when the topic was made.
+                is_short = end < self._offsets[tp] and tp in self._stored.last_batches
+                if end > self._offsets[tp] or is_short:
+                    why = (
+                        "records are missing there"
+                        if is_short
+                        else "someone else has written to it"
+                    )
                     raise ConfigError(
                         f"partition {tp} of {self._target.name} ends at {end}, and was copied up to "
-                        f"{self._offsets[tp]}: someone else has written to it, so offsets cannot be kept; mirror to "
-                        "another target"
+                        f"{self._offsets[tp]}: {why}, so offsets cannot be kept; mirror to another target"
                     )
                 self._target_ends[tp] = end
 
@@ -240,6 +247,14 @@ class Mirror:
                 f"topic {name!r} was deleted and created again in {recreated_in} after mirror {mirror!r} last "
                 f"ran; delete it in {target}, and give the mirror another name to copy it from the "
                 "start"
+            )
+        # Only a mirror that keeps offsets makes a topic with the source's id.
+        is_kept = source.topic_id and source.topic_id == found.topic_id
+        if is_kept and not self._settings.keep_offsets:
+            raise ConfigError(
+                f"topic {name!r} of {target} has the id and the offsets that it has in "
+                f"{self._settings.source}, and this run would give records other offsets; keep them as before, by "
+                "keep_offsets=True (--keep-offsets)"
             )
         self._target_topics[name] = found
         self._ensure_empty_without_progress(name)

@@ -180,6 +180,51 @@ def test_a_target_that_someone_else_writes_to_is_refused(folder: Cluster) -> Non
     refused(folder.path, url, "events-0 of .* ends at 7, and was copied up to 6")
 
 
+@pytest.mark.parametrize("into", ["bucket", "folder"])
+def test_a_run_that_does_not_keep_offsets_any_more_is_refused(
+    folder: Cluster, tmp_path: Path, into: str
+) -> None:
+    target = a_url() if into == "bucket" else str(tmp_path / "target")
+    moved(folder.path, target)
+    write(folder)
+    folder.delete_records({("events", 0): 8})
+
+    with pytest.raises(ConfigError, match="as before, by keep_offsets=True"):
+        spark_kbatch.mirror(folder.path, target, "events", fail_on_data_loss=False)
+
+    moved(folder.path, target, "--no-fail-on-data-loss")
+    with spark_kbatch.open(target) as cluster:
+        assert edges(cluster) == [(4, 12), (0, 16)]
+        found = [record.offset for record in builders.read_records(cluster, "events")]
+        assert found == [4, 5, 8, 9, 10, 11, *range(16)]
+
+
+def test_a_topic_that_was_only_made_with_its_offsets_is_refused_without(folder: Cluster) -> None:
+    folder.delete_records({("events", 0): -1, ("events", 1): -1})
+    url = a_url()
+    moved(folder.path, url)
+
+    with pytest.raises(ConfigError, match="as before, by keep_offsets=True"):
+        spark_kbatch.mirror(folder.path, url, "events")
+
+
+def test_a_run_that_begins_to_keep_offsets_is_refused(folder: Cluster) -> None:
+    url = a_url()
+    spark_kbatch.mirror(folder.path, url, "events")
+
+    refused(folder.path, url, "keeps ids too")
+
+
+def test_a_target_that_ends_before_what_was_copied_is_refused(tmp_path: Path) -> None:
+    """The logs of an old broker tell no topic id, by which a run would know how the mirror was begun."""
+    directory = a_partition(tmp_path / "broker" / "events-0", {5: with_gaps()[:5]}, index=False)
+    (directory / "partition.metadata").unlink()
+    url = a_url()
+    spark_kbatch.mirror(tmp_path / "broker", url, "events")
+
+    refused(tmp_path / "broker", url, "events-0 of .* ends at 5, and was copied up to 18")
+
+
 def test_a_mirror_that_died_before_its_first_records_goes_on(
     folder: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
