@@ -61,6 +61,8 @@ def mirror(
         keep_offsets=arguments.boolean("keep_offsets", keep_offsets),
     )
     origin = _open("source", source, source_config, foreign_end=foreign_end)
+    for topic in names:
+        origin.source.topic(topic)  # before a target is made for nothing
     source_id = origin.cluster_id
     mirror_name = name or f"kbatch-mirror-{source_id or _of_path(origin.address)}"
     settings = settings._replace(mirror=mirror_name, source=origin.address)

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 import spark_kbatch
 from spark_kbatch import Cluster, MirrorProgress
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from tests.support import builders
 from tests.support.broker_dirs import a_batch, a_partition
 from tests.support.mirrors import as_mirrored
@@ -212,6 +212,16 @@ def test_a_wrong_argument_is_named(
     with pytest.raises(ConfigError, match=told):
         spark_kbatch.mirror(**words)
 
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_topic_that_the_source_does_not_have_leaves_no_new_cluster(
+    source: Cluster, tmp_path: Path
+) -> None:
+    done = run(source.path, tmp_path / "target", "events", "nope")
+
+    assert isinstance(done.exception, UnknownTopicOrPartitionError)
+    assert "'nope'" in str(done.exception)
     assert not (tmp_path / "target").exists()
 
 
