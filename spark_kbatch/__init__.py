@@ -304,9 +304,10 @@ def mirror(
 
     A process that dies at any moment leaves nothing half done: call this again with the same arguments, and
     it goes on. Topics keep their names and numbers of partitions; those that the target does not have are
-    created. Records keep key, value, headers, time and order within their partition; offsets are the target's
-    own unless they are kept. Records of aborted transactions are left out. Batches are copied as they are, compressed, wherever
-    the target can take them so.
+    created. Records keep key, value, headers, time and order within their partition, but for the time in a topic
+    of the target with message.timestamp.type=LogAppendTime, which is that of the copy; offsets are the target's own
+    unless they are kept. Records of aborted transactions are left out. Batches are copied as they are, compressed,
+    wherever the target can take them so.
 
     Args:
         source: the path of a cluster, or of a real broker's logs, "host:port" of a real cluster, or the URL of
@@ -325,7 +326,8 @@ def mirror(
             records their offsets, so that whoever has read the source goes on in the target, as a stream does with
             its checkpoint. The target is a path or a bucket's URL.
         foreign_end: where to end in a broker's logs, as for `open`.
-        source_config: of a real cluster: Kafka's keys for clients, such as "security.protocol".
+        source_config: of a real cluster: Kafka's keys for clients, such as "security.protocol"; of a bucket:
+            options of its store, such as "store.endpoint".
         target_config: likewise of the target.
         on_progress: called with what was done so far, after each piece; an exception of it ends the mirror.
         stop: an event that another thread sets to end the mirror after what is being copied.

@@ -34,7 +34,7 @@ _MB = 1_000_000
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=FAIL_ON_DATA_LOSS, show_default=True, help="Whether to fail if SOURCE deleted records before they were copied, or to go on without them.")  # fmt: skip
 @click.option("--keep-offsets", is_flag=True, help="Keep offsets, and the ids and settings of topics, in a folder or a bucket: streams that read SOURCE go on with TARGET.")  # fmt: skip
 @foreign_end_option
-@click.option("--source-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it.")  # fmt: skip
+@click.option("--source-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="File with client properties of a real cluster, such as security.protocol, as Kafka's tools take it; or of a bucket's store, such as store.endpoint.")  # fmt: skip
 @click.option("--target-config", type=click.Path(exists=True, dir_okay=False), callback=properties_of, help="The same for TARGET.")  # fmt: skip
 @json_option
 def mirror(
@@ -57,6 +57,7 @@ def mirror(
     SOURCE is the PATH of a cluster or of a broker's logs, the URL of a bucket, or HOST:PORT of a real cluster;
     TARGET is the PATH of a cluster or a bucket's URL, where one is created if there is none, or HOST:PORT. Topics that TARGET does not have are made
     with SOURCE's number of partitions. Offsets are TARGET's own unless --keep-offsets is given; records of aborted transactions are left out.
+    Records keep their times, unless TARGET's topic has message.timestamp.type=LogAppendTime.
 
     A mirror that was killed goes on where it was: run the same command again.
     """

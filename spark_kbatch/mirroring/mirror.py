@@ -91,9 +91,10 @@ def _of_path(path: str) -> str:
 def _open(
     what: str, address: StrPath, config: Mapping[str, Any] | None, *, foreign_end: str = "log"
 ) -> Store:
-    if config and not is_of_real_cluster(address):
+    if config and not (is_of_real_cluster(address) or bucket_scheme(address)):
         raise ConfigError(
-            f"{what}_config is for a real cluster, given as HOST:PORT; {os.fspath(address)!r} is none"
+            f"{what}_config is for a real cluster, given as HOST:PORT, or for a bucket's URL; "
+            f"{os.fspath(address)!r} is neither"
         )
     is_target = what == "target"
     return open_store(address, client=config, create=is_target, foreign_end=foreign_end)

@@ -17,7 +17,7 @@ import spark_kbatch
 from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.urls import objects_at
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
+from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError, ObjectStoreError
 from spark_kbatch.options.object_store import parse_store_options
 
 URL = "s3://bucket/prefix"
@@ -158,6 +158,22 @@ def test_the_command_line_takes_options_of_the_store_from_a_file(
 
     assert "no cluster is at s3://bucket/prefix" in str(done.exception) + done.output
     assert _Store.asked == ["id-1"]
+
+
+def test_a_mirror_takes_options_of_the_store_of_each_side(store: str, tmp_path: Path) -> None:
+    options = {"store.endpoint": store, "store.credentials": f"{HERE}:long"}
+    with pytest.raises(ConfigError, match="no cluster is at s3"):
+        spark_kbatch.mirror(URL, tmp_path / "target", "events", source_config=options)
+    assert _Store.asked == ["id-1"]
+
+    with spark_kbatch.open(tmp_path / "source", create=True) as source:
+        source.create_topic("events")
+    settings = tmp_path / "store.properties"
+    settings.write_text("".join(f"{key}={value}\n" for key, value in options.items()))
+    words = ["mirror", str(tmp_path / "source"), URL, "events", "--target-config", str(settings)]
+    done = CliRunner().invoke(cli, words)
+    assert isinstance(done.exception, ObjectStoreError)
+    assert len(_Store.asked) > 1
 
 
 def test_errors_show_no_secret_of_options_or_of_the_environment(
