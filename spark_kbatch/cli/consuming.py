@@ -6,6 +6,7 @@ import logging
 import re
 import select
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -226,6 +227,7 @@ def consume(
     )
     with whole_pipe():
         ranges = chosen.ranges(may_be_none=follow)
+        follows = follow and not chosen.unreadable
         printer = _Printer(
             reader,
             layout,
@@ -234,8 +236,9 @@ def consume(
             max_decompressed_batch_bytes,
             as_json_text,
             names_partitions=len(ranges) > 1 or follow,
+            stop=asked_to_stop() if follows else threading.Event(),
         )
-        if follow and not chosen.unreadable:
+        if follows:
             _follow(chosen, printer, ranges)
         else:
             for wanted in ranges:
@@ -285,7 +288,7 @@ class _AsJson:
 
 
 class _Printer:
-    """Printer of record ranges to stdout, which stops after a maximum number of records."""
+    """Printer of record ranges to stdout, until a maximum number of records, or until it is to stop."""
 
     def __init__(
         self,
@@ -297,7 +300,9 @@ class _Printer:
         as_json_text: _AsJson,
         *,
         names_partitions: bool,
+        stop: threading.Event,
     ) -> None:
+        self._stop = stop
         self._reader, self._layout, self._left = reader, layout, max_records
         self._as_json_text = as_json_text
         self._names_partitions = names_partitions
@@ -307,11 +312,14 @@ class _Printer:
 
     @property
     def is_done(self) -> bool:
-        """Whether the maximum number of records has been printed."""
-        return self._left == 0
+        """Whether the maximum number of records has been printed, or it was asked to stop."""
+        return self._left == 0 or self._stop.is_set()
 
     def print(self, wanted: OffsetRange, topic_id: str = "") -> None:
-        """Print the records in a range of offsets, flushing stdout after each batch."""
+        """Print the records in a range of offsets, flushing stdout after each batch.
+
+        Asked to stop, it ends after the lines that are being written, of whole records.
+        """
         if wanted.start == wanted.end or self.is_done:
             return
         lines = Lines(self._layout, wanted.topic_partition)
@@ -326,12 +334,15 @@ class _Printer:
         for batch in self._saying_how_to_go_on(batches, wanted.topic_partition):
             rows = batch if self._left is None else batch.slice(0, self._left)
             for text in lines.of(self._as_json_text.with_nulls(rows)):
-                self._out.write(text)
+                while text:  # an unbuffered stdout takes a part of it where a signal comes
+                    text = text[self._out.write(text) :]
+                if self._stop.is_set():
+                    break
             self._out.flush()
             if self._left is not None:
                 self._left -= rows.num_rows
-                if self._left == 0:
-                    return
+            if self.is_done:
+                return
 
     def _saying_how_to_go_on(
         self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
@@ -457,15 +468,13 @@ def _offset_of(view: Any, timestamp_ms: int, log_end: int) -> int:
 
 def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -> None:
     """Print ranges of records, then new ones as they come, including those of new partitions and topics."""
-    stop = asked_to_stop()
     positions = {}
     ids = {tp.topic: chosen.source.topic(tp.topic).topic_id for tp, _, _ in ranges}
     for wanted in ranges:
-        if not stop.is_set():
-            printer.print(wanted, ids[wanted.topic_partition.topic])
+        printer.print(wanted, ids[wanted.topic_partition.topic])
         positions[wanted.topic_partition] = wanted.end
     looks = 0
-    while not (stop.is_set() or printer.is_done) and _wait():
+    while not printer.is_done and _wait():
         looks += 1
         if looks % _LOOKS_PER_LISTING == 0:
             for name in chosen.topics(may_be_none=True):
@@ -487,8 +496,7 @@ def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -
                         tp,
                     )
                 position = start
-            if not stop.is_set():
-                printer.print(OffsetRange(tp, position, end), ids[tp.topic])
+            printer.print(OffsetRange(tp, position, end), ids[tp.topic])
             positions[tp] = end
 
 

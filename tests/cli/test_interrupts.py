@@ -43,6 +43,26 @@ def test_a_read_that_is_interrupted_says_so(cluster: Cluster) -> None:
     assert (running.returncode, told) == (130, "kbatch: interrupted\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
+def test_a_read_that_follows_ends_before_it_has_printed_what_was_there(
+    cluster: Cluster, number: signal.Signals
+) -> None:
+    command = [*COMMAND, "consume", str(cluster.path), "events", "--follow", "--raw"]
+    unbuffered = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=unbuffered
+    ) as running:
+        assert running.stdout is not None
+        begun = running.stdout.read(1)
+        running.send_signal(number)
+        shown, told = running.communicate(timeout=SOON_S)
+
+    lines = (begun + shown).splitlines(keepends=True)
+    assert (running.returncode, told) == (0, b"")
+    assert len(lines) < 2000
+    assert {*lines} == {b"v" * 1000 + b"\n"}
+
+
 def test_a_question_that_is_interrupted_deletes_nothing(cluster: Cluster) -> None:
     ours, terminal = pty.openpty()
     command = [*COMMAND, "delete-topic", str(cluster.path), "events"]
