@@ -12,7 +12,7 @@ import spark_kbatch
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, properties_of
 from spark_kbatch.cli.progress import progress_bar
-from spark_kbatch.cli.stopping import asked_to_stop, end_as_interrupted
+from spark_kbatch.cli.stopping import StopOnceBegun, end_as_interrupted
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.terminal import visible
 
@@ -61,7 +61,7 @@ def mirror(
 
     A mirror that was killed goes on where it was: run the same command again.
     """
-    stop = asked_to_stop()
+    stop = StopOnceBegun()  # a mirror looks at it before it copies anything
     names = list(dict.fromkeys(topics))
     with _progress_bar(names, hidden=as_json) as on_progress:
         done = spark_kbatch.mirror(

@@ -20,14 +20,33 @@ _INTERRUPTED = 128 + signal.SIGINT  # the exit code that shells give
 def asked_to_stop() -> threading.Event:
     """Return an event that SIGINT and SIGTERM set; a second one ends the process at once."""
     asked = threading.Event()
+    _set_by_signals(asked)
+    return asked
 
+
+class StopOnceBegun(threading.Event):
+    """An event that SIGINT and SIGTERM set, from the first time on that someone looks whether it is set.
+
+    Before, they end the process as ever: where nothing has begun, there is nothing to finish.
+    """
+
+    _is_heard = False
+
+    def is_set(self) -> bool:
+        """Return True if a signal came."""
+        if not self._is_heard:
+            self._is_heard = True
+            _set_by_signals(self)
+        return super().is_set()
+
+
+def _set_by_signals(asked: threading.Event) -> None:
     def stop(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         asked.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    return asked
 
 
 def end_as_interrupted(why: str = "") -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -108,6 +109,7 @@ def test_a_mirror_that_is_interrupted_before_it_is_done_says_so(
     source: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_given: object, stop: threading.Event, **_options: object) -> MirrorProgress:
+        assert not stop.is_set()
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.wait(TIMEOUT_S)
         return MirrorProgress(0, 0, 0, 0, 0, 10, ())
@@ -122,6 +124,22 @@ def test_a_mirror_that_is_interrupted_before_it_is_done_says_so(
     assert done.exit_code == 130
     assert "10 offsets are left to copy." in done.stdout
     assert done.stderr.endswith("kbatch: interrupted\n")
+
+
+@pytest.mark.parametrize("more", [[], ["--follow"]], ids=str)
+def test_a_mirror_that_has_not_connected_yet_is_interrupted_at_once(
+    tmp_path: Path, more: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # which never answers
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [*COMMAND, address, str(tmp_path / "target"), "events", *more]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            silent.accept()[0].close()
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=TIMEOUT_S)
+
+    assert (process.returncode, told) == (130, "kbatch: interrupted\n")
+    assert not (tmp_path / "target").exists()
 
 
 def until_it_holds(target: Path, source: Cluster) -> None:
