@@ -402,10 +402,13 @@ class _Chosen:
         Raises:
             KafkaStorageError, CorruptRecordError: none can be read.
             UnknownTopicOrPartitionError: a topic or a partition does not exist.
+            UsageError: an offset is given for a partition that is not among them.
             OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
         """
         names = self.topics(may_be_none=may_be_none)
-        views = self._views([tp for name in names for tp in self.partitions(name)])
+        wanted = [tp for name in names for tp in self.partitions(name)]
+        self._ensure_read(wanted, may_come=may_be_none and bool(self._patterns))
+        views = self._views(wanted)
         starts, ends = dict[TopicPartition, int | str](), {}
         for tp, view in views.items():
             edges = view.offsets
@@ -424,6 +427,17 @@ class _Chosen:
         if self._last is None:
             return found
         return [self._reader.last_records(one, self._last, self._offsets) for one in found]
+
+    def _ensure_read(self, chosen: Sequence[TopicPartition], *, may_come: bool) -> None:
+        """Refuse offsets given for partitions that are not chosen; warn of them if such may come later."""
+        known = {*chosen, *((None, tp.partition) for tp in chosen)}
+        for option, bounds in (("--start", self._start), ("--end", self._end)):
+            for topic, partition in bounds.of_some.keys() - known:
+                name = f"partition {partition}" + (f" of topic {topic!r}" if topic else "")
+                why = f"{option} has an offset of {name}, which is not among those to read"
+                if not may_come:
+                    raise click.UsageError(why)
+                logger.warning("%s: it is ignored", visible(why))
 
     def _views(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, Any]:
         """Return views of these partitions, as of one moment; if some cannot be read, of each other one alone."""

@@ -146,6 +146,10 @@ def test_nothing_of_a_record_reaches_a_terminal_as_it_is(
         (["events", "--start", "1,2"], "1 and 2 are both for all partitions"),
         (["events", "--start", "0:1,0:2"], "partition 0 is given twice"),
         (["events", "--from", "yesterday"], "'yesterday' is not a time"),
+        (["events", "--start", "evnets:0:3"], "--start has an offset of partition 0 of topic 'evnets', which"),
+        (["events", "--start", "7:3"], "--start has an offset of partition 7, which is not among"),
+        (["events", "-p", "0", "--end", "1:1"], "--end has an offset of partition 1, which is not"),
+        (["events", "--follow", "--start", "7:3"], "--start has an offset of partition 7, which"),
         (["^["], "'^[' is not a regular expression"),
         (["^nothing"], "no topic matches '^nothing'; topics: events, orders-eu"),
         (["events", "--end", "0:9"], "offset 9 of events-0 is out of range"),
@@ -160,6 +164,14 @@ def test_what_cannot_be_is_said(cluster: Cluster, words: list[str], said: str) -
         assert said in str(done.exception)
     else:
         assert said in " ".join(done.stderr.split())
+
+
+def test_offsets_of_topics_that_may_come_are_warned_of(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = consume(cluster.path, "^orders", "-f", "-n", "1", "--start", "orders-uk:0:3")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "partition 0 of topic 'orders-uk', which is not among those to read" in caplog.text
 
 
 @pytest.fixture(params=["folder", "network"])
