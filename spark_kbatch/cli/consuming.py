@@ -310,9 +310,8 @@ class _Printer:
         self._most = max_decompressed_batch_bytes
         self._out = sys.stdout.buffer
 
-    @property
     def is_done(self) -> bool:
-        """Whether the maximum number of records has been printed, or it was asked to stop."""
+        """Return whether the maximum number of records has been printed, or it was asked to stop."""
         return self._left == 0 or self._stop.is_set()
 
     def print(self, wanted: OffsetRange, topic_id: str = "") -> None:
@@ -320,7 +319,7 @@ class _Printer:
 
         Asked to stop, it ends after the lines that are being written, of whole records.
         """
-        if wanted.start == wanted.end or self.is_done:
+        if wanted.start == wanted.end or self.is_done():
             return
         lines = Lines(self._layout, wanted.topic_partition)
         batches = self._reader.read_range(
@@ -341,7 +340,7 @@ class _Printer:
             self._out.flush()
             if self._left is not None:
                 self._left -= rows.num_rows
-            if self.is_done:
+            if self.is_done():
                 return
 
     def _saying_how_to_go_on(
@@ -488,7 +487,7 @@ def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -
         printer.print(wanted, ids[wanted.topic_partition.topic])
         positions[wanted.topic_partition] = wanted.end
     looks = 0
-    while not printer.is_done and _wait():
+    while not printer.is_done() and _wait():
         looks += 1
         if looks % _LOOKS_PER_LISTING == 0:
             for name in chosen.topics(may_be_none=True):
