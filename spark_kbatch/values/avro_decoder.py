@@ -162,6 +162,7 @@ class AvroDecoder:
             return _Routes(ids, starts.astype(np.int64), rows.bounds[:-1], [])
         ids = schema_ids_of(rows)
         starts = self._starts_of(ids)
+        starts[ids == NO_SCHEMA_ID] = _LEFT_ALONE
         errors = []
         for row in np.flatnonzero((rows.valid != 0) & (starts == _LEFT_ALONE)).tolist():
             begin, end = int(rows.bounds[row]), int(rows.bounds[row + 1])

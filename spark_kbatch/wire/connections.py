@@ -393,7 +393,6 @@ class Connections:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.addresses = []
         if self._tls_context is None:
-            peer.socket = None
             self._established(peer, sock)
             return
         self._selector.unregister(sock)  # which is about to lose its descriptor
@@ -411,7 +410,6 @@ class Connections:
         except OSError as error:
             raise DisconnectedError(str(peer.node), error.strerror or str(error)) from error
         if is_complete:
-            peer.tls = None
             self._established(peer, tls)
 
     def _established(self, peer: _Peer, sock: socket.socket | TlsSocket) -> None:
@@ -425,6 +423,8 @@ class Connections:
             monotonic_ms=self._monotonic_ms,
             authenticator=self._authenticator(peer.node),
         )
+        # Not before: an interrupt may come at any time, and the peer is disconnected by what it has.
+        peer.socket = peer.tls = None
         peer.connection.write()
 
     def _authenticator(self, node: Node) -> Authenticator | None:
