@@ -29,7 +29,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.files import Buffer
 from spark_kbatch.log import recovery
-from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
+from spark_kbatch.log.checkpoints import EpochEntry, read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producers import transaction_index
@@ -827,8 +827,8 @@ def _append_and_replay(
 
 
 def _checked_copy(
-    log: PartitionLog, state: LogState, data: Buffer, epochs: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
+    log: PartitionLog, state: LogState, data: Buffer, epochs: list[EpochEntry]
+) -> list[EpochEntry]:
     """Check batches fetched from a leader; return the log's leader epochs including theirs."""
     next_offset = state.log_end_offset
     for position, header in walk(data):
@@ -852,7 +852,7 @@ def _checked_copy(
         if epoch > latest:
             # An epoch that started here has no batch.
             epochs = [entry for entry in epochs if entry[1] < header.base_offset]
-            epochs.append((epoch, header.base_offset))
+            epochs.append(EpochEntry(epoch, header.base_offset))
     return epochs
 
 

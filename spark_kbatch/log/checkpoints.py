@@ -59,6 +59,13 @@ class MetaProperties(NamedTuple):
     directory_id: str | None
 
 
+class EpochEntry(NamedTuple):
+    """A leader epoch and the offset of the first batch that may have it."""
+
+    epoch: int
+    start_offset: int
+
+
 def random_id() -> str:
     """Return a random UUID as Kafka writes it; never with a leading '-', which its tools take for a flag."""
     while True:
@@ -120,7 +127,7 @@ def leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
     return _checkpoint([f"{epoch} {start}" for epoch, start in epochs])
 
 
-def read_leader_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
+def read_leader_epochs(files: Files, directory: Path) -> list[EpochEntry]:
     """Read the (epoch, start offset) entries of leader-epoch-checkpoint, ascending.
 
     Raises:
@@ -132,7 +139,7 @@ def read_leader_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=16)  # a writer reads each several times
-def _parsed_epochs(path: Path, data: bytes) -> tuple[tuple[int, int], ...]:
+def _parsed_epochs(path: Path, data: bytes) -> tuple[EpochEntry, ...]:
     epochs = _parse_checkpoint(path, data, _epoch_entry)
     for before, after in itertools.pairwise(epochs):
         if before[0] > after[0] or before[1] > after[1]:
@@ -169,9 +176,9 @@ def read_offset_checkpoint(files: Files, log_dir: Path, name: str) -> dict[Topic
         return {}
 
 
-def _epoch_entry(line: str) -> tuple[int, int]:
+def _epoch_entry(line: str) -> EpochEntry:
     epoch, start = line.split()
-    return _number(epoch, INT_MAX), _number(start, LONG_MAX)
+    return EpochEntry(_number(epoch, INT_MAX), _number(start, LONG_MAX))
 
 
 def _offset_entry(line: str) -> tuple[TopicPartition, int]:

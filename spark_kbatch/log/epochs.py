@@ -15,20 +15,17 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
+from spark_kbatch.log.checkpoints import (
+    LEADER_EPOCHS,
+    EpochEntry,
+    read_leader_epochs,
+    write_leader_epochs,
+)
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1
-
-
-class EpochEntry(NamedTuple):
-    """A leader epoch and the offset of the first batch that may have it."""
-
-    epoch: int
-    start_offset: int
 
 
 class LeaderEpochCache:
@@ -37,10 +34,10 @@ class LeaderEpochCache:
     Writers hold the partition's lock; readers need none.
     """
 
-    def __init__(self, files: Files, directory: Path, entries: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, files: Files, directory: Path, entries: Iterable[EpochEntry]) -> None:
         self._files, self._directory = files, directory
         # Replaced whole, so that a reader always sees one consistent list.
-        self.entries = tuple(EpochEntry(*entry) for entry in entries)
+        self.entries = tuple(entries)
 
     @classmethod
     def read(cls, files: Files, directory: Path) -> LeaderEpochCache:

@@ -52,7 +52,12 @@ from typing import NamedTuple
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.batch_headers import indexed_batch, too_short, walk_batch_headers
-from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
+from spark_kbatch.log.checkpoints import (
+    LEADER_EPOCHS,
+    EpochEntry,
+    read_leader_epochs,
+    write_leader_epochs,
+)
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.producers import saved as saved_producers
 from spark_kbatch.log.producers import transaction_index
@@ -203,7 +208,7 @@ def _recovered(
     return after
 
 
-def readable_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
+def readable_epochs(files: Files, directory: Path) -> list[EpochEntry]:
     """Return the entries of leader-epoch-checkpoint; none if it is missing or damaged."""
     with contextlib.suppress(FileNotFoundError, KafkaStorageError):
         return read_leader_epochs(files, directory)

@@ -20,8 +20,8 @@ The active segment may be deleted, too: an empty one is then started at the log'
     6. leader-epoch-checkpoint          loses the epochs that have no batch in the segments that are left
 
 On a disk that is full, files are removed in step 4 and without a delay in step 5: what was deleted to make
-room makes room at once. None of the steps takes any: the state is written in place, new files are empty, and
-step 6 waits for a later deletion.
+room makes room at once. None of the steps needs any: the state is written in place, new files are empty, and
+without room step 6 is left to a later deletion.
 
 The leader epoch of every batch in a segment that is left stays in leader-epoch-checkpoint. So it is the first
 segment that counts in step 6, and not the log start: that may lie within a segment, or after segments that
@@ -169,11 +169,10 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
     if after != state:
         # Always flushed: an older state would refer to files that are gone.
         log.write_state(after._replace(sequence=state.sequence + 1), flush=True)
-    is_full = files.is_full(log.directory)
-    delete_segments(log, planned.segments, now_ms=now_ms, at_once=is_full)
+    delete_segments(log, planned.segments, now_ms=now_ms, at_once=files.is_full(log.directory))
     for name in planned.files:
         files.remove(log.directory / name)
-    if planned.segments and not is_full:
+    if planned.segments:
         _forget_epochs(log, after, planned.segments)
     return planned
 
@@ -186,7 +185,7 @@ def _forget_epochs(log: PartitionLog, state: LogState, deleted: Sequence[int]) -
     except (FileNotFoundError, KafkaStorageError):
         pass  # The next writer rebuilds it.
     except OSError as error:
-        if error.errno not in NO_ROOM:  # as of a quota, which `is_full` does not see
+        if error.errno not in NO_ROOM:
             raise
 
 

@@ -37,7 +37,8 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
 )
-from spark_kbatch.log.epochs import EpochEntry, LeaderEpochCache
+from spark_kbatch.log.checkpoints import EpochEntry
+from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import IsolationLevel, LogOffsets, ReadRange, TopicPartition
 from spark_kbatch.options.option import MiB

@@ -20,7 +20,7 @@ from typing import Any
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import InvalidTopicError, KBatchError, UnknownTopicOrPartitionError
-from spark_kbatch.log.epochs import EpochEntry
+from spark_kbatch.log.checkpoints import EpochEntry
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.replica.delayed_fetch import NO_EPOCH, FetchInfo, FetchParams, FetchResult
