@@ -937,12 +937,16 @@ class BufferExhaustedError(RequestTimedOutError):
     max_block_ms: int
     total_memory: int
     why: str = ""  # records could not be written meanwhile
+    is_in_callback: bool = False
 
     def __str__(self) -> str:
-        missing = (
-            f"no {self.size_in_bytes} bytes of buffer.memory={self.total_memory} became free within "
-            f"max.block.ms={self.max_block_ms}"
-        )
+        wanted = f"no {self.size_in_bytes} bytes of buffer.memory={self.total_memory}"
+        if self.is_in_callback:
+            return (
+                f"{wanted} are free, and a callback, whose thread makes memory free, waits for none: send from "
+                "another thread, or raise buffer.memory"
+            )
+        missing = f"{wanted} became free within max.block.ms={self.max_block_ms}"
         if self.why:
             return f"{missing}; the last attempt to write failed: {self.why}"
         return (

@@ -42,7 +42,7 @@ class ProducerConfig:
     batch_size: int = option("batch.size", kinds.number(0), 16384, "Size in bytes at which a partition's batch is full; limited to a quarter of buffer.memory. 0, like 1, makes each record a batch.")
     linger_ms: int | None = option("linger.ms", kinds.number(0, LONG_MAX), 0, "How long a batch that is not full waits for more records before it is sent.")  # None: no batch is sent because of its age
     buffer_memory: int = option("buffer.memory", kinds.number(0, LONG_MAX), 32 * MiB, "Total bytes of memory for records that wait to be sent. A larger record is refused.")
-    max_block_ms: int = option("max.block.ms", kinds.number(0, LONG_MAX), 60_000, "How long `send` waits for free buffer.memory before it fails.")
+    max_block_ms: int = option("max.block.ms", kinds.number(0, LONG_MAX), 60_000, "How long `send` waits for free buffer.memory before it fails; in a callback it does not wait.")
     max_request_size: int = option("max.request.size", kinds.number(0), 1 * MiB, "Largest size of a record that `send` takes, and about how many bytes are sent in one request. Rows are bounded by their topic's `max.message.bytes` alone.")
     compression_type: str = option("compression.type", CODEC, "none", "Compression codec of the record batches.")
     compression_level: int | None = made_of(*COMPRESSION_LEVELS, default=None)  # None: the codec's default

@@ -479,11 +479,12 @@ class Producer:
         self._accumulator.append(rows.columns, rows.routing, self._monotonic_ms(), told)
 
     def _wait_for_memory(self, size: int) -> int:
-        # A callback runs in the one thread that makes memory free.
-        max_block_ms = 0 if self._sender.is_current_thread else self._config.max_block_ms
+        is_callback = self._sender.is_current_thread
         try:
-            return self._pool.allocate(size, max_block_ms)
+            return self._pool.allocate(size, 0 if is_callback else self._config.max_block_ms)
         except BufferExhaustedError as error:
+            if is_callback:
+                raise replace(error, is_in_callback=True) from None
             why = self._sender.why_waiting
             raise error if why is None else replace(error, why=str(why)) from why
 

@@ -154,7 +154,7 @@ class Sender:
         self._answers: deque[tuple[_InFlight, Answer | Exception]] = deque()
         self._thread: threading.Thread | None = None
         self._is_closing = self._is_forced = False
-        self._ending = threading.RLock()  # held by the one that ends the rest
+        self._ending = threading.RLock()  # held by the one that takes the last answers
         self._why_unsent: Exception | None = None  # what keeps all batches from being sent
         self._why_retried: Exception | None = None  # until the next batch is written
         self._said_ms = -_SAID_AGAIN_AFTER_MS
@@ -213,8 +213,12 @@ class Sender:
         for batch in drained:
             if not batch.builder.is_closed:
                 self._fail(batch, batch.error or RuntimeError("a drained batch is still open"))
-        # Not those of a producer that was closed by force while they were compressed.
-        batches = [one for one in drained if one.builder.is_closed and not one.is_done]
+        batches = []
+        for batch in drained:
+            if batch.is_done:  # failed above, or aborted by a close while it was compressed
+                self._accumulator.complete(batch)
+            else:
+                batches.append(batch)
         if batches:
             self._send(batches, node, now_ms)
         return bool(drained)
@@ -313,8 +317,7 @@ class Sender:
         self.wake_up()
         if not self.is_current_thread:
             self._thread.join(1)
-        with self._ending:
-            self._abort_rest()
+        self._abort_rest()
         return all_ended
 
     def _end(self, timeout: float | None) -> bool:
@@ -331,9 +334,13 @@ class Sender:
 
     def _abort_rest(self) -> None:
         is_sending = self._thread is not None and self._thread.is_alive()
-        if not is_sending:
-            # What was written counts, even if the thread had no time left to see it.
-            self._take_answers(self._monotonic_ms())
+        # No one waits here: callbacks run, and may wait for who closes too.
+        if not is_sending and self._ending.acquire(blocking=False):
+            try:
+                # What was written counts, even if the thread had no time left to see it.
+                self._take_answers(self._monotonic_ms())
+            finally:
+                self._ending.release()
         self._accumulator.abort_incomplete(
             ProducerClosedError("the producer was closed before the record was delivered"),
             is_sending=is_sending,

@@ -315,11 +315,13 @@ class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
 
         An append does not try more than a few partitions' worth: the thread tries fetches of many.
         """
+        if self._process_id != os.getpid():
+            return 0  # in a fork the lock may be held for ever
         # Before the watchers: a fetch that looked before this change either is one of them, or finds that the
         # version has grown once it is.
         with self._mutex:
             self.version += 1
-        if not self._watchers or self._process_id != os.getpid():
+        if not self._watchers:
             return 0
         now, left = [], _TRIED_AT_ONCE_MAX
         watching = self._watching([key])
@@ -337,13 +339,14 @@ class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
             keys, waiting = self._watched_keys_locked(), list(self._waiting)
             left, self._changed = [tp for tp in self._changed if tp in self._watchers], {}
         changed = [*dict.fromkeys([*self._watched.changed(keys), *left])]
-        if changed:
-            # As an append does: a fetch that looked before, and is not among the watchers yet, looks again.
-            with self._mutex:
-                self.version += 1
-        if not changed or not waiting:
+        if not changed:
             return
-        moment = look_at(changed, waiting[0].fetch.replicas)
+        moment = look_at(changed, waiting[0].fetch.replicas) if waiting else {}
+        # As an append does: a fetch that looked before our look, and is not among the watchers yet, looks again.
+        with self._mutex:
+            self.version += 1
+        if not waiting:
+            return
         moved = [tp for tp in changed if self._seen.get(tp) != moment[tp]]
         seen = {**self._seen, **moment}
         self._seen = {tp: seen[tp] for tp in keys if tp in seen}

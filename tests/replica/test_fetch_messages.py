@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +21,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.replica import delayed_fetch
 from spark_kbatch.replica.delayed_fetch import (
     DelayedFetch,
     Fetch,
@@ -232,6 +235,48 @@ def test_a_fetch_sees_a_commit_in_all_partitions_or_in_none(
     assert answer.came.wait(10)
     assert answer.sizes in ([0, 0], [len(SMALL)] * 2)
     assert answer.sizes != [0, 0] or max_wait_ms == 0
+
+
+def test_a_fetch_that_looks_before_a_change_and_waits_after_it_was_found_is_answered(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Cluster(str(cluster.path), files=FaultyFiles())
+    purgatory = store_of(cluster).manager.delayed_fetches
+    monkeypatch.setattr(purgatory, "_has_thread", False)
+    append_records(other, {EVENTS: SMALL})
+    fetch(cluster, {EVENTS: 0}, min_bytes=10**6)
+    purgatory.look()
+    append_records(other, {EVENTS: SMALL})
+    look, watch = delayed_fetch.look_at, purgatory.try_complete_else_watch
+    late: list[Any] = []
+    answers: list[Answer] = []
+
+    def look_late(*arguments: Any) -> Any:
+        """Have a fetch look, but not wait yet, and another process append; then look."""
+        monkeypatch.setattr(delayed_fetch, "look_at", look)
+        monkeypatch.setattr(purgatory, "try_complete_else_watch", lambda *given: late.append(given))
+        answers.append(fetch(cluster, {EVENTS: 2}))
+        append_records(other, {EVENTS: SMALL})
+        return look(*arguments)
+
+    monkeypatch.setattr(delayed_fetch, "look_at", look_late)
+    purgatory.look()
+    watch(*late[0])
+
+    assert answers[0].sizes == [len(SMALL)]
+
+
+def test_a_forked_child_appends_though_the_lock_of_waiting_fetches_was_held(
+    cluster: Cluster,
+) -> None:
+    purgatory = store_of(cluster).manager.delayed_fetches
+    with purgatory._mutex:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            append_records(cluster, {EVENTS: SMALL})
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_fetch_looks_at_all_partitions_once(
