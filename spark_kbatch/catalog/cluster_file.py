@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_kbatch.catalog.json_files import JsonFiles, places_of
+from spark_kbatch.catalog.json_files import JsonFiles
 from spark_kbatch.catalog.paths import (
     ClusterPaths,
     mirror_of,
@@ -407,44 +407,6 @@ class ClusterFile:
                 f"{outside[0]}: with locks of their own they would overwrite each other's records. "
                 f"Open {home}; if the copy is to take its place, rename or remove {home} first"
             )
-
-    def is_settled(self) -> bool:
-        """Return True unless `settle` has a new path of PATH to note.
-
-        Raises:
-            KafkaStorageError: PATH is a copy, as after it was moved and something was put where it had been.
-        """
-        if not self._json_files.mirrors.folders:
-            return True
-        cluster, path = self._read(), self._paths.path
-        places = [Path(one) for one in places_of(cluster.values)]
-        if not places or places[0] == path:
-            return True
-        try:
-            self._ensure_not_copied(cluster)
-        except ConfigError as error:
-            refused = KafkaStorageError(str(error))
-            refused.is_transient = False
-            raise refused from error
-        return path in places or any(map(self._is_here, places))
-
-    def settle(self) -> None:
-        """Note where PATH is, unless that is known; raises as `is_settled`.
-
-        A folder that was moved and one that is mounted at another path, as in a container, look the same, so
-        each path is noted once. From then on it is the one with this path that counts, and no copy elsewhere.
-
-        The caller holds the metadata lock.
-        """
-        if not self.is_settled():
-            with self._json_files.changing():
-                pass
-
-    def _is_here(self, folder: Path) -> bool:
-        try:
-            return self._is_at(folder, self._files.identity_at(self._paths.path))
-        except OSError:
-            return False
 
     def _is_elsewhere(self, home: Path, cluster_id: object) -> bool:
         """Return True if the folder `home` holds this cluster too, and is not PATH under another name."""

@@ -16,9 +16,6 @@ What a copy is worth is asked of the files, not remembered:
 - A mirror with a higher reign or generation than PATH shows that PATH is old: a backup, or the former PATH
   of a cluster that was restored elsewhere meanwhile. It is refused by those that use it, and brought up to
   date when the cluster is opened: see `creation`.
-- cluster.json names PATH, and whoever writes to the logs from a folder of another name first sees that no
-  cluster is there any more, and notes the new name in all copies: see `ClusterFile.settle`. So whatever
-  copy is at a former PATH later, it names another one, or is old.
 - The files in partitions/ change without the metadata lock. Of each the copy with the highest number
   counts, wherever it lies, except in mirrors of an earlier reign: see `partition_states`.
 
@@ -53,7 +50,6 @@ REIGN = "reign"
 _CLUSTER_FILE, _CLUSTER_ID = "cluster.json", "cluster_id"
 _NUMBERS = ("partition_epoch", GENERATION)
 _SPARE_BYTES = 2**16
-_OTHER_PATHS, _OTHER_PATHS_MAX = "other_paths", 8
 _BY_GENERATION = {"topics", "deleted"}  # besides cluster.json itself
 _MIRRORED = {_CLUSTER_FILE, "partitions", *_BY_GENERATION}
 
@@ -144,8 +140,8 @@ class JsonFiles:
         self.mirrors = Mirrors(files, ())
         self._cluster_file = path / _CLUSTER_FILE
         self._copies: tuple[Path, ...] = ()  # of it, in the mirrors
-        # Fingerprints of a PATH that was found to be the newest, and of the copies; none without mirrors.
-        self.looked_at: tuple[object, ...] = ()
+        # Fingerprints of a PATH that was found to be the newest.
+        self._looked_at: tuple[object, ...] = ()
         # These are guarded by the metadata lock.
         self._is_changing = False
         self._missed: set[Path] = set()  # mirrors that did not take a part of the change
@@ -156,7 +152,7 @@ class JsonFiles:
         if folders != self.mirrors.folders:
             self.mirrors = Mirrors(self.files, folders)
             self._copies = tuple(folder / _CLUSTER_FILE for folder in folders)
-            self.looked_at = ()
+            self._looked_at = ()
 
     # Which copies count.
 
@@ -195,14 +191,14 @@ class JsonFiles:
         if not self._copies:
             return None
         looked_at = self._look()
-        if looked_at == self.looked_at:
+        if looked_at == self._looked_at:
             return None
         data = self._read_if_there(self._cluster_file)
         if data is None:
             return None  # A cluster that is being created; or PATH is gone, as all else will say.
         newer = self._newer_than(parse(data, self._cluster_file).values)
         if newer is None:
-            self.looked_at = looked_at
+            self._looked_at = looked_at
         return newer
 
     def _newer_than(self, own: Mapping[str, Any]) -> Path | None:
@@ -219,7 +215,7 @@ class JsonFiles:
         looked_at, own = self._look(), self._read_if_there(self._cluster_file)
         if own is None or any(self._read_if_there(copy) != own for copy in self._copies):
             return False
-        self.looked_at = looked_at
+        self._looked_at = looked_at
         return REIGN in parse(own, self._cluster_file).values
 
     def _look(self) -> tuple[object, ...]:
@@ -278,7 +274,7 @@ class JsonFiles:
         value = dict(self.read(self._cluster_file) if value is None else value)
         self._refuse_if(self._newer_than(value))  # An old PATH may have been put here meanwhile.
         reign, generation = version_of(value)
-        value |= {REIGN: reign, GENERATION: generation + 1, **at_path(value, self.path)}
+        value |= {REIGN: reign, GENERATION: generation + 1, "path": str(self.path)}
         data = as_bytes(value)
         self.replace(self._cluster_file, data)
         self._is_changing = True
@@ -457,19 +453,6 @@ def version_of(cluster: Mapping[str, Any]) -> Version:
     return Version(
         *(found if isinstance(found := cluster.get(key), int) else 0 for key in (REIGN, GENERATION))
     )
-
-
-def at_path(cluster: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return what a cluster.json says of its places, once PATH is at `path`: that, and former or other ones."""
-    others = [one for one in places_of(cluster) if one != str(path)]
-    return {"path": str(path)} | ({_OTHER_PATHS: others[:_OTHER_PATHS_MAX]} if others else {})
-
-
-def places_of(cluster: Mapping[str, Any]) -> list[str]:
-    """Return the paths by which PATH was written to, as a cluster.json has them, the last one first."""
-    others = cluster.get(_OTHER_PATHS)
-    found = [cluster.get("path"), *(others if isinstance(others, list) else ())]
-    return [one for one in found if isinstance(one, str)]
 
 
 def number_of(value: Mapping[str, Any]) -> int:

@@ -28,7 +28,7 @@ from spark_kbatch.catalog.cluster_file import (
     log_dirs_of,
     without_used_producer_ids,
 )
-from spark_kbatch.catalog.json_files import GENERATION, REIGN, Mirrors, at_path, version_of
+from spark_kbatch.catalog.json_files import GENERATION, REIGN, Mirrors, version_of
 from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.catalog.paths import ClusterPaths, mirror_of, node_dir, staging_of
 from spark_kbatch.errors import ConfigError, KafkaStorageError, LogDirLockedError
@@ -436,7 +436,7 @@ def _put_back(
 ) -> None:
     files, paths = metadata.files, metadata.paths
     reign, generation = version_of(values)
-    changed = {REIGN: reign + 1, GENERATION: generation + 1, **at_path(values, paths.path)}
+    changed = {REIGN: reign + 1, GENERATION: generation + 1, "path": str(paths.path)}
     stored = StoredObject(values, newest.folders[0] / "cluster.json")
     cluster = as_bytes(without_used_producer_ids(stored) | changed)
     newest.write(PurePath("cluster.json"), cluster)

@@ -132,7 +132,6 @@ class ReplicaManager:
         self._mutex: threading.Lock  # guards changes of _partitions; innermost
         mutexes.make(self, "_mutex")
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._settled_at: tuple[object, ...] = ()  # what was looked at when PATH's path was noted
         # When an append last looked at retention; of each partition under its lock.
         self._retention_checked_ms: dict[TopicPartition, int] = {}
         self.delayed_fetches = FetchPurgatory(
@@ -346,35 +345,15 @@ class ReplicaManager:
                         held.enter_context(self.locks.log_dir(log_dir))
                     except OSError as error:
                         self.dirs.failed(node_id, error)
-            self._ensure_usable()
+            # With the locks held: who restores PATH elsewhere holds them exclusively.
+            self.metadata.json_files.ensure_newest()
             yield
 
     @contextlib.contextmanager
     def _writing_here(self, shared: AbstractContextManager[None]) -> Iterator[None]:
         with shared:
-            self._ensure_usable()
+            self.metadata.json_files.ensure_newest()
             yield
-
-    def _ensure_usable(self) -> None:
-        """Check that PATH is the newest and no copy, and have its path noted before the first write.
-
-        The caller holds locks of log dirs: who restores PATH elsewhere holds them exclusively. It may hold
-        locks that come after the metadata lock, so that is not waited for.
-        """
-        json_files, cluster_file = self.metadata.json_files, self.metadata.cluster_file
-        json_files.ensure_newest()
-        looked_at = json_files.looked_at
-        if looked_at == self._settled_at:
-            return
-        if not cluster_file.is_settled():
-            try:
-                with self.locks.metadata(deadline=time.monotonic()):
-                    cluster_file.settle()
-            except LockTimeoutError:
-                return  # The next write tries again.
-            except OSError as error:
-                logger.warning("the path %s cannot be noted: %s", self.metadata.path, error)
-        self._settled_at = looked_at
 
     @contextlib.contextmanager
     def locked(
