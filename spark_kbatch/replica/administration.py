@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -386,7 +386,7 @@ def _make_logs(
                 f"topic {topic.name!r} was planned with a replica on node {node_id}, whose log dir is offline: "
                 f"{dirs.why_offline(node_id)}; write again, and others take it"
             )
-    for directory in _empty_logs(manager, topic.name, partitions.start):
+    for directory in _empty_logs(manager, topic.name, partitions.start, wanted):
         with contextlib.suppress(OSError):  # It harms no one; a log dir may be read-only.
             manager.files.remove_dir(directory)
     nodes: set[int] = set()
@@ -403,21 +403,26 @@ def _make_logs(
     manager.files.flush(dirs.all[node_id].path for node_id in sorted(nodes))
 
 
-def _empty_logs(manager: ReplicaManager, topic: str, first: int) -> list[Path]:
+def _empty_logs(
+    manager: ReplicaManager, topic: str, first: int, nodes: Container[int]
+) -> list[Path]:
     """Return a topic's empty partition directories, from `first` on, that an interrupted creation left.
 
     One that holds records is a deleted topic's where topics' files have copies: it is moved aside.
 
+    Args:
+        nodes: which get replicas of these partitions.
+
     Raises:
-        KafkaStorageError: one of them holds records.
+        KafkaStorageError: one of them holds records, or cannot be moved.
     """
     metadata, empty = manager.metadata, []
-    log_dirs = [one.path for one in manager.dirs.all if manager.dirs.is_readable(one.node_id)]
+    log_dirs = [one for one in manager.dirs.all if manager.dirs.is_readable(one.node_id)]
     start = f"{topic}-"
-    for directory in (
-        log_dir / name
-        for log_dir in log_dirs
-        for name in manager.files.list(log_dir)
+    for node_id, directory in (
+        (one.node_id, one.path / name)
+        for one in log_dirs
+        for name in manager.files.list(one.path)
         if name.startswith(start)
     ):
         found = partition_of(directory.name)
@@ -428,12 +433,15 @@ def _empty_logs(manager: ReplicaManager, topic: str, first: int) -> list[Path]:
         if holds_records(manager.files, directory):
             if metadata.topics.was_deleted(topic):
                 stray = stray_of(directory)
-                manager.files.rename(directory, stray)
-                logger.warning(
-                    "%s has records of a deleted topic, as from an older image of its disk: moved to %s",
-                    directory,
-                    stray.name,
-                )
+                what = f"{directory} has records of a deleted topic, as from an older image of its disk"
+                try:
+                    manager.files.rename(directory, stray)
+                except OSError as error:
+                    if node_id in nodes:
+                        raise KafkaStorageError(f"{what}, and cannot be moved: {error}") from error
+                    logger.warning("%s, and cannot be moved: %s", what, error)
+                else:
+                    logger.warning("%s: moved to %s", what, stray.name)
                 continue
             raise KafkaStorageError(
                 f"{directory} holds records, but no file in {metadata.paths.topics_dir} knows that "

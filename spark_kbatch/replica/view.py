@@ -25,7 +25,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState, is_behind, written_to
+from spark_kbatch.log.state import LogState, has_more, is_behind, written_to
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic
 
@@ -97,7 +97,7 @@ class Look(NamedTuple):
     """A reader's findings about a partition: its leader and ISR, and the log states that could be read.
 
     Those are the leader alone; or all members of the ISR, if it has not begun to lead; or all others, if it
-    cannot be read or lost records, or what deleted some.
+    cannot be read or lost records.
     """
 
     state: PartitionState
@@ -175,6 +175,9 @@ class PartitionView:
             state = PartitionState(node_id, self.replicas, unwritten=self.kept())
             return Look(state, {node_id: self.usable_only_log(to_write=False).state()})
         state, leader, others = self._sound_leader(avoid)
+        # Records are deleted on the leader last: one that starts before a member is an older image, or is about to
+        # delete them.
+        deleted_to = max((one.log_start_offset for one in others.values()), default=0)
         if leader is not None:
             found = {state.leader: leader}
             if leader.leader_epoch < state.leader_epoch:
@@ -183,8 +186,7 @@ class PartitionView:
                 others = {n: s for n, s in others.items() if n not in avoid}
                 if {*state.isr} <= found.keys() | others.keys():
                     found |= others
-            return Look(state, found, leader.log_start_offset)
-        deleted_to = max((one.log_start_offset for one in others.values()), default=0)
+            return Look(state, found, max(deleted_to, leader.log_start_offset))
         found = {n: s for n, s in others.items() if n not in avoid}
         if not found and state.leader not in avoid and self.is_of_topic(self.log_of(state.leader)):
             # It lacks something, but all others fail.
@@ -201,8 +203,7 @@ class PartitionView:
 
         The leader's is None if it cannot be read, or is not to be believed: a leader is always written
         first, so a member that was written further shows that the leader's disk is an older image. It may
-        be the state that was seen last, so the others are read each time. Records are deleted there last, so
-        a member that starts later shows that, too, or that their deleter is at work, or died.
+        be the state that was seen last, so the others are read each time.
         """
         looks = 0
         while True:
@@ -212,14 +213,14 @@ class PartitionView:
             others = dict(self.alive(state, to_write=False))
             if leader is None or not self.is_known(state.leader, leader):
                 return state, None, others
-            further = [one for one in others.values() if is_behind(leader, one)]
+            further = [one for one in others.values() if has_more(one, leader)]
             if not further:
                 return state, leader, others
             again = self.log_state(state.leader, to_write=False)
             looks += 1
             if looks < _LOOKS_MAX and self.state() != state:
                 continue
-            if again is None or any(is_behind(again, one) for one in further):
+            if again is None or any(has_more(one, again) for one in further):
                 return state, None, others
             return state, again, others  # It has got further meanwhile.
 

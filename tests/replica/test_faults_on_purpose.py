@@ -53,7 +53,7 @@ def _truncate_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _read_an_older_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "is_behind", lambda *_: False)
+    monkeypatch.setattr(view, "has_more", lambda *_: False)
 
 
 def _lead_beside_more_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

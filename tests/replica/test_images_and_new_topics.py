@@ -26,6 +26,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
 from tests.support import builders
 from tests.support.crashes import another_boot
@@ -719,3 +720,48 @@ def test_a_disk_is_replaced_after_a_process_that_died_within_that() -> None:
     case.wait()
     assert 10 < step < 399
     case.ensure_whole()
+
+
+# Records that some replicas have deleted, and others not.
+
+
+def test_what_an_unclean_leader_got_stays_though_others_had_deleted_beyond_it() -> None:
+    case = Case(2)
+    process = case.process
+    process.alter_topic("events", {"min.insync.replicas": 1})
+    go_away(case, 2)
+    deleted = [append(process, b"deleted %d" % number) for number in range(8)]
+    process.delete_records({EVENTS: deleted[-1]})
+    go_away(case, 0, 1)
+    be_back(case, 2)
+    process = case.process = with_clock(process, case.clock)
+    process.elect_unclean("events")
+    new = [b"new %d" % number for number in range(4)]
+    for value in new:
+        append(process, value)
+
+    be_back(case, 0, 1)
+    process.replicate()
+    assert held(with_clock(process, case.clock))[-4:] == new
+    append(process, b"later")
+    assert held(with_clock(process, case.clock))[-5:] == [*new, b"later"]
+    assert len({bytes_of(process, node) for node in range(3)}) == 1
+
+
+def test_readers_wait_for_no_one_while_records_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(0)
+    last = [append(case.process, b"%d" % number) for number in range(4)][-1]
+    delete, seen = Partition._delete_on_followers_locked, list[list[bytes | None]]()
+
+    def read_then(*given: Any, **named: Any) -> Any:
+        """Read once the followers have deleted, and the leader has not."""
+        found = delete(*given, **named)
+        with monkeypatch.context() as patches:
+            patches.setattr(ReplicaManager, "replicate", lambda *_, **__: pytest.fail("it waits"))
+            seen.append(held(with_clock(case.process, case.clock)))
+        return found
+
+    monkeypatch.setattr(Partition, "_delete_on_followers_locked", read_then)
+    case.process.delete_records({EVENTS: last})
+
+    assert seen == [[b"3"]]
