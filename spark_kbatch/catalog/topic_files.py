@@ -5,8 +5,9 @@
     replica_cycle      version 2: partition p has the replicas at p modulo the length of the list
     replicas           version 1: a list for each partition
 
-A topic exists once its file does. Where log dirs lie on other disks each of them has a copy: a topic of which neither
-PATH nor a current copy has the file was deleted, and a log of it is of an older image of a disk. The version is the cluster's, see `cluster_file`.
+A topic exists once its file does. Where log dirs lie on other disks each of them has a copy: a topic of which
+neither PATH nor a current copy has the file was deleted, and a log of it is of an older image of a disk. The
+version is the cluster's, see `cluster_file`.
 """
 
 from __future__ import annotations
