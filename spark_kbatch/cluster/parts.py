@@ -46,6 +46,7 @@ from spark_kbatch.replica.view import Replicas
 
 logger = logging.getLogger(__name__)
 
+_DELETER_PATIENCE_S = 0.05
 _ELECTION_PATIENCE_S = 0.02  # of readers that can ask again
 
 
@@ -74,8 +75,8 @@ class FolderParts:
         self.metadata = Metadata(files, absolute_path(path))
         self.files, self.path = files, self.metadata.path
         self.manager = ReplicaManager(files, self.metadata, now_ms)
-        self.snapshots = Snapshots(self.manager, self._elect)
-        self.prompt_snapshots = Snapshots(self.manager, self._elect_soon)
+        self.snapshots = Snapshots(self.manager, self._elect, self._finish_deletions)
+        self.prompt_snapshots = Snapshots(self.manager, self._elect_soon, self._finish_deletions)
         self.history = History(self.manager)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
         if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
@@ -284,6 +285,23 @@ class FolderParts:
         except (OSError, KBatchError) as error:
             logger.warning("no leader is elected for now: %s", error)
         self.manager.replicate(others, commits, flush=True)
+
+    def _finish_deletions(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Have leaders delete what another member has deleted, unless a lock is held: its holder does it."""
+        commits = self.coordinator(flush=True)
+        deadline = time.monotonic() + _DELETER_PATIENCE_S
+        for topic_partition in topic_partitions:
+            try:
+                if topic_partition == TRANSACTION_STATE:
+                    commits.roll_forward(deadline=deadline)
+                    continue
+                with (
+                    self.manager.writing(),
+                    self.manager.locked([topic_partition], commits, deadline=deadline),
+                ):
+                    pass  # Taking the lock finishes a deletion first.
+            except (OSError, KBatchError) as error:
+                logger.debug("a deletion in %s is left to others: %s", topic_partition, error)
 
     def _elect_soon(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Elect new leaders as `_elect` does, unless a partition's lock is held for longer than a moment.

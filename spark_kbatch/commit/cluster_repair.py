@@ -327,19 +327,19 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
         return report  # which says why
     found, damaged = list(report.found), list(report.damaged)
     for node_id, is_leader, in_sync, own_end, _, why_offline in replicas:
-        if node_id == leader.node_id or node_id in offline:
-            continue
         name = f"replica on node {node_id}"
         if is_leader and not in_sync and why_offline is None:
             own = view.log_state(node_id, to_write=False)
             own_start = -1 if own is None else own.log_start_offset
             start, end = leader.state.log_start_offset, leader.state.log_end_offset
             found.append(
-                f"{name}, which leads, has offsets {own_start} to {own_end}, that on node {leader.node_id} has "
+                f"{name}, which leads, has offsets {own_start} to {own_end}, others in sync have "
                 f"{start} to {end}: what was written or deleted since was lost there, as from an older image of "
                 "its disk; the next append or `kbatch log-dirs --replicate` brings it up to date, or lets "
                 "another one lead"
             )
+            continue
+        if node_id == leader.node_id or node_id in offline:
             continue
         if not in_sync and (node_id not in isr or why_offline is None):
             found.append(

@@ -58,14 +58,18 @@ class Snapshots:
         self,
         manager: ReplicaManager,
         elect: Callable[[Collection[TopicPartition]], None],
+        finish_deletions: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         """Take snapshots of one cluster.
 
         Args:
             manager: of the cluster.
             elect: elects other leaders for partitions, if it can; takes locks.
+            finish_deletions: has leaders delete what another member has deleted, unless someone is at work on
+                their partitions.
         """
         self._manager, self._elect = manager, elect
+        self._finish_deletions = finish_deletions
 
     def replicas(
         self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = ()
@@ -106,9 +110,16 @@ class Snapshots:
             lost = [tp for tp, look in looks.items() if not look.has_leader]
             if not all(look.has_leader for look in seen):
                 lost.append(TRANSACTION_STATE)
-            if lost and may_elect:
+            # What is shown as deleted has to stay so, whatever becomes of the disks that show it.
+            deleting = [tp for tp, look in looks.items() if look.is_deleting]
+            if any(look.is_deleting for look in seen):
+                deleting.append(TRANSACTION_STATE)
+            if (lost or deleting) and may_elect:
                 may_elect = False
-                self._elect(lost)
+                if lost:
+                    self._elect(lost)
+                if deleting:
+                    self._finish_deletions(deleting)
                 continue
             before, after = (transaction_state.shown(look) for look in seen)
             known = before.state

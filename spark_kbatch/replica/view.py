@@ -109,6 +109,12 @@ class Look(NamedTuple):
         """Whether the leader's log state was read, and is to be believed."""
         return self.state.leader in self.found
 
+    @property
+    def is_deleting(self) -> bool:
+        """Whether the leader has records that another member has deleted."""
+        leader = self.found.get(self.state.leader)
+        return leader is not None and leader.log_start_offset < self.deleted_to
+
     def is_before(self, newer: Mapping[int, LogState]) -> bool:
         """Return True if a newer commit went to other replicas than those read: others lead by now."""
         return bool(newer) and newer.keys().isdisjoint(self.found)

@@ -194,7 +194,9 @@ def test_a_leader_that_is_back_from_an_older_image_takes_nothing_from_the_others
 
     assert [one.in_sync for one in again.replicas("events")[EVENTS]] == [False, True, True]
     (report,) = again.verify([EVENTS])
-    what = "replica on node 0, which leads, has offsets 0 to 2, that on node 1 has 0 to 9: what was"
+    what = (
+        "replica on node 0, which leads, has offsets 0 to 2, others in sync have 0 to 9: what was"
+    )
     assert what in report.found[0]
     # Readers do not follow it.
     assert builders.contents(again)[EVENTS] == builders.records_of(batches[:3])
