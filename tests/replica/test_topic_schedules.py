@@ -43,7 +43,7 @@ from spark_kbatch.commit.coordinator import (
     Overwrite,
 )
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
-from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
+from spark_kbatch.errors import CommitError, ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.given_up import GivenUp
@@ -147,6 +147,8 @@ class Topics(Schedule):
             self.hold_new(name)
         self.has_gone_back = False  # a disk, ever
         self.dies_decided = False  # the process in its next commit
+        # Nodes whose disks someone began to replace, and the partitions that are given up with them.
+        self.replacing: tuple[list[int], set[TopicPartition]] = [], set()
         self.collected = 0  # the moment when deleted topics were last due
 
     def some_disks(self) -> MemoryDisks:
@@ -466,18 +468,27 @@ class Topics(Schedule):
         for node in nodes:
             self.lose_disk(node)
         self.clock.now_ms += 2 * RETRY_MS
-        cluster = self.processes[number]
         lost = {one for one in self.live() if {*self.in_sync(one)} <= {*nodes}}
+        self.replacing = self.rng.sample(nodes, len(nodes)), lost
+        self.replace_unclean(number)
+
+    def replace_unclean(self, number: int) -> None:
+        """Replace lost disks; if a process died within that, the same command goes on."""
+        cluster, (nodes, lost) = self.processes[number], self.replacing
         said: list[GivenUp] = []
         try:
-            with self.refusable():
-                for node in self.rng.sample(nodes, len(nodes)):
+            for node in nodes:
+                try:
                     dry = cluster.replace_log_dir(node, unclean=True, dry_run=True)
                     said += dry
                     found = cluster.replace_log_dir(node, unclean=True)
-                    names = {one.topic_partition for one in found}
-                    assert names <= {one.topic_partition for one in dry}, (found, dry)
-                    assert names <= lost, f"{names - lost} have other members"
+                except ConfigError as error:
+                    assert "is online" in str(error), error  # noqa: PT017  All was done.
+                    continue
+                names = {one.topic_partition for one in found}
+                assert names <= {one.topic_partition for one in dry}, (found, dry)
+                assert names <= lost, f"{names - lost} have other members"
+            self.replacing = [], set()
         finally:
             self.disks.kill_at = None
             self.gave_up(said)
@@ -628,6 +639,7 @@ class Topics(Schedule):
 
     def look(self) -> None:
         self.moment += 1
+        self.replace_unclean(0)
         process = self.rng.choice(self.processes)
         try:
             starts, found = self.read(process)
