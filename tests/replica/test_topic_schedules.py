@@ -65,12 +65,6 @@ DAY_MS = 86_400_000
 PLACES = [TopicPartition("events", 0), TopicPartition("events", 1), TopicPartition("others", 0)]
 OF_COMMITS = [TRANSACTION_STATE, COMMITS]
 
-# Steps that are known to break a promise.
-OLD_PATHS = False  # PATH is an older one, within its generation
-STARTS_OF_IMAGES = True  # a leader's image shows deleted records until the next append
-COLLECTED_TOPICS_OF_IMAGES = True  # repair brings back a topic that was deleted and collected
-KILLS_WHILE_REPLACING_UNCLEAN = True
-
 
 @dataclasses.dataclass
 class Job:
@@ -145,7 +139,6 @@ class Topics(Schedule):
         self.gone: set[int] = set()  # nodes whose disks are lost, until they are replaced
         for name in self.ids:
             self.hold_new(name)
-        self.has_gone_back = False  # a disk, ever
         self.dies_decided = False  # the process in its next commit
         # Nodes whose disks someone began to replace, and the partitions that are given up with them.
         self.replacing: tuple[list[int], set[TopicPartition]] = [], set()
@@ -175,7 +168,7 @@ class Topics(Schedule):
         weighted += [self.make_again] * 3
         weighted += [self.fail, self.mend, self.lose, self.replace, self.give_up]
         weighted += [self.replicate, self.turn, self.collect]
-        return [*weighted, *([self.back_up, self.go_back] if OLD_PATHS else [])]
+        return weighted
 
     def steps_to_kill(self) -> list[tuple[Step, int]]:
         return [
@@ -187,7 +180,7 @@ class Topics(Schedule):
             (self.elect, 40),
             (self.replicate, 60),
             (self.replace, 60),
-            *([(self.give_up, 200)] if KILLS_WHILE_REPLACING_UNCLEAN else []),
+            (self.give_up, 200),
         ]
 
     # What is promised.
@@ -497,8 +490,7 @@ class Topics(Schedule):
         self.clock.now_ms += self.rng.choice([10, RETRY_MS, 2 * RETRY_MS])
 
     def collect(self, number: int) -> None:
-        may_collect = COLLECTED_TOPICS_OF_IMAGES or not self.has_gone_back
-        if self.rng.random() < 0.3 and may_collect:
+        if self.rng.random() < 0.3:
             self.clock.now_ms += DAY_MS
             self.collected = self.moment
         with self.refusable():
@@ -589,8 +581,6 @@ class Topics(Schedule):
             return
         node = self.rng.choice([*self.images])
         since = self.images[node]
-        if since <= self.collected and not COLLECTED_TOPICS_OF_IMAGES:
-            return
         for other in range(self.nodes):
             self.mount_again(other)
         if self.rng.random() < 0.5:
@@ -603,7 +593,6 @@ class Topics(Schedule):
             self.clock.now_ms += RETRY_MS  # so that the others are seen to be back
             self.lost(node, since)
             self.old.add(node)
-            self.has_gone_back = True
 
     def lose(self, _: int) -> None:
         node = self.rng.randrange(self.nodes)
@@ -621,19 +610,6 @@ class Topics(Schedule):
         """Of a disk that is replaced, an image is refused."""
         self.images.pop(node, None)
         self.old.discard(node)
-
-    def back_up(self, _: int) -> None:
-        self.disks.take_away(self.folder / "backup")
-        self.disks.clone(self.path, self.folder / "backup")
-
-    def go_back(self, number: int) -> None:
-        if self.disks.has(self.folder / "backup"):
-            self.mount_all()
-            self.disks.take_away(self.path)
-            self.disks.clone(self.folder / "backup", self.path)
-            folders = [self.disk(node) for node in range(self.nodes)]
-            made = Cluster(str(self.path), create=True, log_dirs=folders, files=self.disks)
-            self.processes[number] = with_clock(made, self.clock)
 
     # What must hold.
 
@@ -687,9 +663,8 @@ class Topics(Schedule):
             of = job.places.get(tp) if job else self.known[key]
             assert of == topic_id, f"{key!r} in {tp} is of a topic that was deleted"
             assert keys.count(key) <= (2 if job else 1), f"{key!r} is twice in {tp}"
-        if STARTS_OF_IMAGES or not self.old:
-            for offset in held.starts.values():
-                assert start >= offset, f"{tp}: records below {offset} are back, from {start}"
+        for offset in held.starts.values():
+            assert start >= offset, f"{tp}: records below {offset} are back, from {start}"
         for key, job in self.jobs.items():
             if key in keys and job.places.get(tp) == topic_id:
                 offset = min(offset for offset, one in by_offset.items() if one == key)
