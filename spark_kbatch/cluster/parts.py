@@ -292,14 +292,7 @@ class FolderParts:
         deadline = time.monotonic() + _DELETER_PATIENCE_S
         for topic_partition in topic_partitions:
             try:
-                if topic_partition == TRANSACTION_STATE:
-                    commits.roll_forward(deadline=deadline)
-                    continue
-                with (
-                    self.manager.writing(),
-                    self.manager.locked([topic_partition], commits, deadline=deadline),
-                ):
-                    pass  # Taking the lock finishes a deletion first.
+                self._lock_once(topic_partition, commits, deadline)
             except (OSError, KBatchError) as error:
                 logger.debug("a deletion in %s is left to others: %s", topic_partition, error)
 
@@ -313,14 +306,7 @@ class FolderParts:
         deadline = time.monotonic() + _ELECTION_PATIENCE_S
         for topic_partition in topic_partitions:
             try:
-                if topic_partition == TRANSACTION_STATE:
-                    commits.roll_forward(deadline=deadline)
-                    continue
-                with (
-                    self.manager.writing(),
-                    self.manager.locked([topic_partition], commits, deadline=deadline),
-                ):
-                    pass  # Taking the lock elects a leader first.
+                self._lock_once(topic_partition, commits, deadline)
             except LockTimeoutError as error:
                 raise NotLeaderOrFollowerError(
                     f"the leader of {topic_partition} cannot be read, and another one cannot be elected "
@@ -328,6 +314,19 @@ class FolderParts:
                 ) from error
             except (OSError, KBatchError) as error:
                 logger.warning("no leader of %s is elected for now: %s", topic_partition, error)
+
+    def _lock_once(
+        self, topic_partition: TopicPartition, commits: Coordinator, deadline: float
+    ) -> None:
+        """Take a partition's lock and let it go: that elects a leader, and finishes a deletion, first."""
+        if topic_partition == TRANSACTION_STATE:
+            commits.roll_forward(deadline=deadline)
+            return
+        with (
+            self.manager.writing(),
+            self.manager.locked([topic_partition], commits, deadline=deadline),
+        ):
+            pass
 
 
 def given_up_by_restore(

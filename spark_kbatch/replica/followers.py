@@ -47,8 +47,8 @@ class ReplicaFetcher:
         """Truncate a follower's log, in this state, to where it agrees with the leader's; return the state then.
 
         If it ends before the leader's log start then, or at one within a batch, it starts over, as does one out of
-        sync that starts after the leader. One that is in
-        sync and has more than the leader is left alone: the leader lost records, and has to follow.
+        sync that starts after the leader. One that is in sync and has more than the leader is left alone: the
+        leader lost records, and has to follow.
         """
         leader = self._state
         if is_in_sync and has_more(state, leader):
