@@ -103,6 +103,9 @@ class Snapshots:
     ) -> dict[TopicPartition, Replica]:
         transaction_state = self._manager.partition(TRANSACTION_STATE).view
         may_elect, failed = True, set[int]()
+        last: tuple[object, object] | None = (
+            None  # what was seen when a partition was behind a commit
+        )
         while True:
             seen = [transaction_state.look()]
             looks = {tp: partition.view.look(avoid) for tp, partition in wanted.items()}
@@ -140,11 +143,16 @@ class Snapshots:
                 failed.add(after.node_id)
                 transaction_state.failed(after.node_id, error)
                 continue
-            if not any(looks[tp].is_before(states) for tp, states in newer.items()):
-                return {
-                    tp: partition.view.shown(looks[tp], newer.get(tp, NOTHING_NEWER))
-                    for tp, partition in wanted.items()
-                }
+            behind = [tp for tp, states in newer.items() if looks[tp].is_before(states)]
+            if behind and (looks, newer) != last:
+                last = looks, newer
+                continue
+            # Elected unclean since: the commit's part there was given up.
+            newer = {tp: states for tp, states in newer.items() if tp not in behind}
+            return {
+                tp: partition.view.shown(looks[tp], newer.get(tp, NOTHING_NEWER))
+                for tp, partition in wanted.items()
+            }
 
     def _decided(
         self, of: Container[TopicPartition], after: Replica, first_offset: int

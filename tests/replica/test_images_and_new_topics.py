@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +28,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.view import Replica
+from spark_kbatch.replica.view import Look, PartitionView, Replica
 from tests.support import builders
 from tests.support.crashes import another_boot
 from tests.support.disk_states import ASIDE, FOLDER, PATH, Case, come_back, take_image
@@ -620,6 +621,44 @@ def test_a_commit_that_dies_before_an_unclean_election_is_finished(dry_run: bool
         found = with_clock(case.process, case.clock)
         assert held(found, tp) == [b"job"]
         assert append(found, b"next", tp) == 1
+
+
+@pytest.mark.parametrize("given_up", [EVENTS, OTHER])
+def test_a_commit_is_read_elsewhere_after_an_election_gave_up_its_part_of_a_topic(
+    given_up: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(2)
+    case.process.create_topic("other", replication_factor=3)
+    go_away(case, 2)
+    append(case.process, b"missed", EVENTS)
+    append(case.process, b"missed", OTHER)
+    decide_and_die(case.process, case.clock, "events", "other")
+    be_back(case, 2)
+    go_away(case, 0, 1)
+    electing = with_clock(case.process, case.clock)
+    (lost,) = electing.elect_unclean(given_up.topic)
+    assert lost.topic_partition == given_up
+
+    be_back(case, 0, 1)
+    looks, look = itertools.count(), PartitionView.look
+
+    def counted(view: PartitionView, avoid: Container[int] = ()) -> Look:
+        assert next(looks) < 1000, "the reader does not come to an end"
+        return look(view, avoid)
+
+    monkeypatch.setattr(PartitionView, "look", counted)
+    before = {EVENTS: [b"first", b"second"], OTHER: []}
+    whole = {tp: [*values, b"missed", b"job"] for tp, values in before.items()}
+    expected = whole | {given_up: before[given_up]}
+    reading = with_clock(case.process, case.clock)
+    assert {tp: held(reading, tp) for tp in expected} == expected
+    for tp, values in expected.items():
+        assert append(reading, b"next", tp) == len(values)
+    assert reading.replicate() == []
+    reading = with_clock(reading, case.clock)
+    assert {tp: held(reading, tp) for tp in expected} == {
+        tp: [*values, b"next"] for tp, values in expected.items()
+    }
 
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
