@@ -4,6 +4,8 @@ With several replicas all members of the ISR are looked at before anything is wr
 leads, and those that are not are made again from it. So a log is cut only where none is whole, which the
 report says, and not while a member is away. States that were kept for a failed disk are written first.
 
+A member that is an image of a deleted topic of the same name is none: the others lead, and it is moved aside.
+
 As everywhere, a decided commit is rolled forward before anything is discarded. But that needs the
 states of its partitions, and that of __transaction_state. Hence the order:
 
@@ -183,8 +185,13 @@ class ClusterRepair:
         state = view.state()
         looked: dict[int, LogRepair] = {}
         reports: dict[int, RepairReport] = {}
+        # In the place of some may be images of a deleted topic of the same name.
+        online = {n for n in state.isr if manager.dirs.is_online(n)}
+        foreign = {n for n in online if not view.is_of_topic(view.log_of(n))}
+        if foreign == {*state.isr}:  # Then their partition.metadata is damaged.
+            foreign = set()
         for node_id in state.leader_first(state.isr):
-            if manager.dirs.is_online(node_id):
+            if node_id in online - foreign:
                 repair = LogRepair(view.log_of(node_id), dry_run=True)
                 with contextlib.suppress(OSError, KBatchError):
                     reports[node_id] = repair.run(topic_id, known.get(node_id))
@@ -199,7 +206,7 @@ class ClusterRepair:
         if whole:
             partition.write_kept_locked()
             partition.lead_among_locked(whole)
-            broken = [n for n in state.isr if n not in whole and manager.dirs.is_online(n)]
+            broken = [n for n in state.isr if n not in whole and n in online - foreign]
             for node_id in broken:  # It is recreated.
                 manager.files.remove_dir(view.log_of(node_id).directory)
             leader, log, _ = partition.ready_locked(flush=True)
@@ -219,7 +226,7 @@ class ClusterRepair:
             for n in state.isr
             if not (
                 manager.dirs.is_online(n)
-                and (n in looked or not files.exists(view.log_of(n).directory))
+                and (n in looked or n in foreign or not files.exists(view.log_of(n).directory))
             )
         ]
         if away:

@@ -151,6 +151,39 @@ def test_a_followers_image_of_a_deleted_topic_leaves_the_isr(with_log_start: boo
     assert held(with_clock(case.process, case.clock)) == [*sent, b"e"]
 
 
+@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("sent", [[], [b"a", b"b"]])
+def test_a_repair_takes_no_records_of_an_image_of_a_deleted_topic(
+    sent: list[bytes], node: int
+) -> None:
+    case = with_image_of_an_old_topic(node)
+    for value in sent:
+        append(case.process, value)
+    come_back(case)
+
+    assert not any(one.damaged for one in with_clock(case.process, case.clock).repair())
+
+    assert held(with_clock(case.process, case.clock)) == sent
+    assert append(case.process, b"c") == len(sent)
+    case.process.replicate()
+    assert not any(b"old" in bytes_of(case.process, node) for node in range(3))
+    assert partition(case.process).view.state().isr == (0, 1, 2)
+
+
+def test_a_repair_waits_for_the_others_beside_an_image_of_a_deleted_topic() -> None:
+    case = with_image_of_an_old_topic(0)
+    append(case.process, b"a")
+    come_back(case)
+    go_away(case, 1, 2)
+
+    reports = [*with_clock(case.process, case.clock).repair([EVENTS])]
+    assert "no in-sync replica" in " ".join(what for one in reports for what in one.damaged)
+
+    be_back(case, 1, 2)
+    assert append(case.process, b"b") == 1
+    assert held(with_clock(case.process, case.clock)) == [b"a", b"b"]
+
+
 def test_an_unclean_election_takes_no_log_of_a_deleted_topic() -> None:
     case = with_image_of_an_old_topic(2)
     for value in (b"a", b"b"):
