@@ -248,6 +248,10 @@ class Topics(Schedule):
         self.count += 1
         return f"{self.count}".encode()
 
+    def record(self, key: bytes, number: int = 0) -> Record:
+        """Return a record with a time of its own; by equal ones, logs of a topic and its successor may be equal."""
+        return Record(number, 1000 * int(key) + number, key, b"v")
+
     def append(self, number: int) -> None:
         tp, key, acks = (
             self.rng.choice(self.live()),
@@ -261,7 +265,7 @@ class Topics(Schedule):
         store.append_records(
             timeout_ms=0,
             required_acks=acks,
-            entries_per_partition={tp: encode_batch([Record(0, 1000, key, b"v")])},
+            entries_per_partition={tp: encode_batch([self.record(key)])},
             on_complete=lambda found: results.extend(found.values()),
             flush=False,
         )
@@ -306,7 +310,7 @@ class Topics(Schedule):
         instead: str | None,
         places: Collection[TopicPartition],
     ) -> str:
-        data = bytes(encode_batch([Record(n, 1000 + n, key, b"v") for n in range(2)]))
+        data = bytes(encode_batch([self.record(key, n) for n in range(2)]))
         try:
             overwrite = None if instead is None else Overwrite(cluster.topic(instead), 0)
             extents = builders.staged(
@@ -444,6 +448,7 @@ class Topics(Schedule):
             self.log[-1] += f" {node} by {number}"
             with self.refusable():
                 assert self.processes[number].replace_log_dir(node) == []
+                self.gone.discard(node)
 
     def give_up(self, number: int) -> None:
         """Lose all disks of a partition; replace them, and give up its records."""
@@ -477,7 +482,9 @@ class Topics(Schedule):
                     found = cluster.replace_log_dir(node, unclean=True)
                 except ConfigError as error:
                     assert "is online" in str(error), error  # noqa: PT017  All was done.
+                    self.gone.discard(node)
                     continue
+                self.gone.discard(node)
                 names = {one.topic_partition for one in found}
                 assert names <= {one.topic_partition for one in dry}, (found, dry)
                 assert names <= lost, f"{names - lost} have other members"
@@ -643,6 +650,11 @@ class Topics(Schedule):
             for n in range(self.nodes)
         )
 
+    def waits_for_members(self, tp: TopicPartition) -> bool:
+        """Return whether a replica was elected unclean, and shows what it has once min.insync.replicas have it."""
+        view = partition(self.processes[0], tp).view
+        return self.of(tp).start_max == math.inf and len(self.in_sync(tp)) < view.min_isr
+
     def read(
         self, process: Cluster
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, list[Record]]]:
@@ -671,8 +683,9 @@ class Topics(Schedule):
                 held.start_max = max(held.start_max, offset)  # if it is instead of all before
                 job.offsets.setdefault(tp, offset)
         assert start <= held.start_max, f"{tp} starts at {start}, not below {held.start_max}"
+        shows_less = self.may_show_less() or self.waits_for_members(tp)
         for key, offset in held.keys.items():
-            if self.may_show_less() and offset >= start + len(found):
+            if shows_less and offset >= start + len(found):
                 continue
             assert offset < start or by_offset.get(offset) == key, (
                 f"{key!r} was acknowledged at {offset} of {tp} and is gone"
