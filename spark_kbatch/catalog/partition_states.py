@@ -168,6 +168,10 @@ class PartitionStates:
         Mirrors(self.files, mirrors).write(path.relative_to(self.paths.path), data)
         self._tried[topic_partition] = self._read(topic_partition, topic_id)
 
+    def try_again(self) -> None:
+        """Have `spread` write where it could not before: a disk that was full may have room by now."""
+        self._tried = {}
+
     def write(
         self, topic_partition: TopicPartition, state: PartitionState, topic_id: str
     ) -> set[Path]:

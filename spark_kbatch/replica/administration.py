@@ -524,6 +524,7 @@ def replicate_all(
     topic that was deleted meanwhile is no error.
     """
     manager.dirs.look_again()
+    manager.metadata.partition_states.try_again()
     with manager.locks.metadata():
         manager.metadata.json_files.refresh()
     commits.roll_forward()  # which replicates the commits' own topics first

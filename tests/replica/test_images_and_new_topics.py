@@ -34,6 +34,7 @@ from tests.support.crashes import another_boot
 from tests.support.disk_states import ASIDE, FOLDER, PATH, Case, come_back, take_image
 from tests.support.failing_disks import (
     EVENTS,
+    FULL,
     READ_ONLY,
     Killed,
     bytes_of,
@@ -838,3 +839,20 @@ def test_readers_wait_for_no_one_while_records_are_deleted(monkeypatch: pytest.M
     case.process.delete_records({EVENTS: last})
 
     assert seen == [[b"3"]]
+
+
+def test_a_process_that_stays_copies_who_is_in_sync_to_a_disk_that_was_full() -> None:
+    case = Case(2)
+    case.process.create_topic("other", replication_factor=2)
+    case.disks.fail(case.own, FULL)
+    go_away(case, 0)
+    append(case.process, b"missed", OTHER)  # so that a file says who is in sync
+    be_back(case, 0)
+    append(case.process, b"next", OTHER)
+    case.process.replicate()
+
+    case.disks.mend(case.own)
+    case.wait()
+    assert case.process.replicate() == []
+    name = "partitions/other/0.json"
+    assert case.disks.read(case.own / "mirror-2" / name) == case.disks.read(PATH / name)
