@@ -652,8 +652,15 @@ class Partition:
             log.write_state(log_state, flush=True)
         return Leadership(state, log, log_state)
 
-    def _elect_locked(self, state: PartitionState) -> PartitionState:
-        """Elect another in-sync replica as leader; on disk on return."""
+    def _elect_locked(
+        self, state: PartitionState, *, members_count: int | None = None
+    ) -> PartitionState:
+        """Elect another in-sync replica as leader; on disk on return.
+
+        Args:
+            state: with those to elect from as its ISR.
+            members_count: how many members the ISR has, if those are not all.
+        """
         alive = dict(
             sorted(
                 self.view.alive(state),
@@ -663,7 +670,7 @@ class Partition:
         )
         if not alive:
             raise self.view.no_usable_replica(state)
-        end = self.view.common_end(state, alive)
+        end = self.view.common_end(members_count or len(state.isr), alive)
         for node_id, log_state in alive.items():
             if log_state.log_end_offset < end:
                 break  # It is an older image; one that has all of it cannot be written.
@@ -773,7 +780,8 @@ class Partition:
         """Leave only these of the in-sync replicas in the ISR, one of which leads; on disk on return."""
         state = self.view.state()
         if state.leader not in whole:
-            self._elect_locked(state._replace(isr=tuple(n for n in state.isr if n in whole)))
+            among = state._replace(isr=tuple(n for n in state.isr if n in whole))
+            self._elect_locked(among, members_count=len(state.isr))
         elif set(whole) < set(state.isr):
             leader = self._log_of(state.leader).state()
             self._change_isr_locked(state, [*whole], leader.high_watermark)

@@ -270,7 +270,7 @@ class PartitionView:
             raise self.no_usable_replica(state)
         node_id, log_state = max(found.items(), key=lambda one: written_to(one[1]))
         if node_id != state.leader or len(found) > 1:  # As the leader that it is going to be.
-            end = self.common_end(state, found)
+            end = self.common_end(len(state.isr), found)
             if end > log_state.high_watermark:
                 is_stable = log_state.last_stable_offset == log_state.high_watermark
                 stable = end if is_stable else log_state.last_stable_offset
@@ -465,13 +465,14 @@ class PartitionView:
         ]
         return max(found, key=lambda one: written_to(one[1]), default=None)
 
-    def common_end(self, state: PartitionState, alive: Mapping[int, LogState]) -> int:
+    def common_end(self, members_count: int, alive: Mapping[int, LogState]) -> int:
         """Return the high watermark that a new leader can show, given these ISR members' log states.
 
-        That is up to where all have what the furthest has, as their epochs tell.
+        That is up to where all have what the furthest has, as their epochs tell. With fewer members than
+        min.insync.replicas, `members_count` before the election, it has stood still.
         """
         known = max(log_state.high_watermark for log_state in alive.values())
-        if len(state.isr) < self.min_isr:
+        if members_count < self.min_isr:
             return known
         best_id, best = max(alive.items(), key=lambda one: written_to(one[1]))
         end = min(log_state.log_end_offset for log_state in alive.values())

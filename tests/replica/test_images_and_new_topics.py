@@ -856,3 +856,16 @@ def test_a_process_that_stays_copies_who_is_in_sync_to_a_disk_that_was_full() ->
     assert case.process.replicate() == []
     name = "partitions/other/0.json"
     assert case.disks.read(case.own / "mirror-2" / name) == case.disks.read(PATH / name)
+
+
+def test_a_repair_beside_a_leader_that_is_away_shows_what_was_acknowledged() -> None:
+    case = Case(0)
+    config = TopicConfig(min_insync_replicas=2)
+    case.process.create_topic("other", replication_factor=2, config=config)
+    append(case.process, b"acknowledged", OTHER)
+    leader = partition(case.process, OTHER).view.state().leader
+    go_away(case, leader)
+
+    assert not any(one.damaged for one in with_clock(case.process, case.clock).repair())
+
+    assert held(with_clock(case.process, case.clock), OTHER) == [b"acknowledged"]
