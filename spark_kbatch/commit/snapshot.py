@@ -103,9 +103,7 @@ class Snapshots:
     ) -> dict[TopicPartition, Replica]:
         transaction_state = self._manager.partition(TRANSACTION_STATE).view
         may_elect, failed = True, set[int]()
-        last: tuple[object, object] | None = (
-            None  # what was seen when a partition was behind a commit
-        )
+        last: tuple[object, object] | None = None  # what was seen, where one was behind a commit
         while True:
             seen = [transaction_state.look()]
             looks = {tp: partition.view.look(avoid) for tp, partition in wanted.items()}
