@@ -506,7 +506,8 @@ class Client:
                     tried.clear()
                     self.wait(max(1, min(map(connections.connection_delay_ms, nodes))), retries)
             else:
-                self._poll(retries, *nodes)
+                busy = [one for one in nodes if connections.state(one) is not State.DISCONNECTED]
+                self._poll(retries, *busy)
             retries.ensure_time_left()
 
     def _ensure_a_name_is_known(self, nodes: Sequence[Node]) -> None:
@@ -612,7 +613,7 @@ class Client:
 
     def _poll(self, retries: _Retries, *unsent: Node) -> None:
         """Wait for network events, until a broker can be connected to or sent a request, or time is up."""
-        delays = [delay for delay in map(self.connections.delay_ms, unsent) if delay]
+        delays = map(self.connections.delay_ms, unsent)
         self.connections.poll(max(0, min([*delays, retries.left_ms()])))
 
     def wait(self, pause_ms: int, retries: _Retries | None = None) -> None:

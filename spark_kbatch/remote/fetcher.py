@@ -233,7 +233,7 @@ class PartitionFetcher:
                 raise failed
             if left_ms <= 0:
                 raise RequestTimedOutError(f"{node} could not be sent a request")
-            connections.poll(min(left_ms, connections.delay_ms(node) or left_ms))
+            connections.poll(min(left_ms, connections.delay_ms(node)))
         return self._send(asked, node)
 
     def _ask_ahead(self, asked: ReadRange, node: Node) -> None:

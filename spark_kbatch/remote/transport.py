@@ -270,8 +270,8 @@ class BrokerTransport:
 
     def delay_ms(self, node: Any) -> int:
         """Return the milliseconds until a broker may be connected to or, if it throttles, sent requests."""
-        # All else that it waits for is an event of its connection.
-        return self._connections.delay_ms(node) or NEVER_MS
+        is_held_back = node in self._doubtful and self._connections.can_send(node)
+        return NEVER_MS if is_held_back else self._connections.delay_ms(node)
 
     def poll(self, timeout_ms: int) -> None:
         """Send and receive on all connections, until something has happened or the time is up."""
@@ -408,10 +408,9 @@ class BrokerTransport:
         able = [node for node in nodes if connections.can_send(node)]
         if able:
             return min(able, key=connections.in_flight_count), 0
-        if any(connections.state(node) is not State.DISCONNECTED for node in nodes):
-            # Throttled, writing, or being connected to: the first two are not worth another connection.
-            delays = [delay for delay in map(connections.delay_ms, nodes) if delay]
-            return None, min(delays, default=NEVER_MS)
+        busy = [node for node in nodes if connections.state(node) is not State.DISCONNECTED]
+        if busy:  # Throttled, writing, or being connected to: the first two are not worth another connection.
+            return None, min(map(connections.delay_ms, busy))
         # The one whose pause ends first; the bootstrap servers after those that the cluster named.
         self._refused = next(filter(None, map(connections.refusal, nodes)), None)
         node = min(nodes, key=connections.connection_delay_ms)

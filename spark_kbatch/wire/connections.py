@@ -196,11 +196,18 @@ class Connections:
         return max(0, peer.next_attempt_ms - self._monotonic_ms())
 
     def delay_ms(self, node: Node) -> int:
-        """Return how many ms are left of the back-off before connecting to a node, or of its throttling."""
+        """Return in how many ms `ready` is to be called again for a node that was not ready.
+
+        A back-off or its throttling is over then, 0 if it is over by now. What else it waits for is an event:
+        `poll` returns, so the delay is without end.
+        """
         peer = self._peers.get(node)
-        if peer is None or peer.connection is None:
+        if peer is None or peer.state is State.DISCONNECTED:
             return self.connection_delay_ms(node)
-        return peer.connection.throttled_ms()
+        if peer.connection is None:
+            return _NEVER_MS
+        throttled_ms = peer.connection.throttled_ms()
+        return throttled_ms or (0 if peer.connection.can_send_more() else _NEVER_MS)
 
     def last_attempt_ms(self, node: Node) -> int:
         """Return when the node was last connected to, or last failed; -1 if never."""
@@ -285,7 +292,7 @@ class Connections:
             if left_ms <= 0:
                 why = self.last_error(node) or f"{node} did not answer"
                 raise RequestTimedOutError(f"no connection within {timeout_ms} ms: {why}")
-            self.poll(min(left_ms, self.delay_ms(node) or left_ms))
+            self.poll(min(left_ms, self.delay_ms(node)))
             refusal = self.refusal(node)
             if refusal is not None:
                 raise refusal

@@ -18,7 +18,7 @@ from typing import Any
 
 from spark_kbatch.errors import DisconnectedError, NotLeaderOrFollowerError
 from spark_kbatch.model import AppendResult, TopicPartition
-from spark_kbatch.store.transport import NEVER_MS, Answer, LeaderOf, SendRequest, Transport
+from spark_kbatch.store.transport import Answer, LeaderOf, SendRequest, Transport
 
 OnAnswer = Callable[[Answer], None]
 
@@ -85,7 +85,7 @@ class FakeBrokers:
 
     def delay_ms(self, node: Any) -> int:
         left_s = self._brokers[node].ready_s - time.monotonic()
-        return max(int(left_s * 1000), 1) if left_s > 0 else NEVER_MS
+        return max(int(left_s * 1000), 1) if left_s > 0 else 0
 
     def wake_up(self) -> None:
         self._wakes.set()

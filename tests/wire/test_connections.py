@@ -158,6 +158,28 @@ def test_the_next_address_is_tried_after_one_that_connects_and_does_not_answer(
     assert (first.accepted, second.accepted) == (1, 1)
 
 
+def test_the_pause_before_the_next_attempt_may_end_at_any_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Ticks(Clock):
+        """A clock on which time passes between any two looks at it."""
+
+        def __call__(self) -> int:
+            self.ahead_ms += 1
+            return super().__call__()
+
+    with (
+        LoopbackServer(lambda _: "hang up", offered=None) as first,
+        LoopbackServer() as second,
+    ):
+        node = of_two_addresses(monkeypatch, first, second)
+        for pause_ms in range(1, 60):
+            with made(Ticks(), reconnect_backoff_ms=pause_ms) as connections:
+                answer = connections.request(node, *METADATA, timeout_ms=5_000)
+
+            assert answer.cluster_id == "a-cluster"
+
+
 def test_an_address_that_answered_is_tried_first_after_the_client_closed_the_connection(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
