@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -47,6 +48,9 @@ jit.never_plain()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell starts what runs in the background; the commands that tests interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if SPARK_4_1:
         # Its client drops sockets to the JVM without closing them.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
