@@ -11,7 +11,6 @@ their CRCs; offsets are checked here, as those in the batches are only relative.
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from spark_kbatch.bucket.extents import FINAL_EPOCH
+from spark_kbatch.bucket.objects import pause_by_chance
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptRecordError, KBatchError, ObjectStoreError
 from spark_kbatch.model import LONG_MAX
@@ -135,7 +135,7 @@ def read_window(objects: RangeReader, window: _ReadWindow) -> bytes:
                 raise MissingObjectError(window.name)
             if len(data) == size:
                 return data
-        time.sleep((_PAUSE_MS << attempt) * (1 + random.random()) / 2000)
+        time.sleep(pause_by_chance(_PAUSE_MS << attempt) / 1000)
     raise ObjectStoreError(
         "get", window.name, f"fewer than {size} bytes came, {_ATTEMPTS_MAX} times"
     )

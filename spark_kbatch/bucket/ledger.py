@@ -65,7 +65,7 @@ from spark_kbatch.bucket.entries import (
     encode,
 )
 from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects
+from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects, pause_by_chance
 from spark_kbatch.bucket.place import ensure_cluster
 from spark_kbatch.bucket.sealed import seal, unseal
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
@@ -550,7 +550,7 @@ class Ledger:
     def _pause(self, attempts: int) -> None:
         """Wait after a failed request, longer each time."""
         longest_ms = min(_PAUSE_MS << min(attempts, 20), _PAUSE_MAX_MS)
-        self.timing.sleep_ms(longest_ms * (1 + self.timing.rng.random()) / 2)
+        self.timing.sleep_ms(pause_by_chance(longest_ms, self.timing.rng.random))
 
     # After a commit, which stands whatever happens here.
 
@@ -559,7 +559,11 @@ class Ledger:
             is_built = self._is_checkpoint_due() and self._build()
             self._maybe_put_hint(is_due=is_built)
         except Exception as error:  # noqa: BLE001  such as that of an interpreter which ends
-            logger.warning("entry %d is written, but no checkpoint: %s", self.state.number, error)
+            logger.warning(
+                "entry %d is written, but no checkpoint or hint after it: %s",
+                self.state.number,
+                error,
+            )
 
     def _build(self) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""What this machine knows of ledgers, so that a new process need not read a checkpoint and the entries after it.
+"""A cache of ledgers on this machine, so that a new process need not read a checkpoint and the entries after it.
 
 A job opens its cluster in several processes, one after the other. Each of them leaves the objects that its state was
 made of in a file; `ledger` says how the next one uses them, and `machine_files` how files are kept.
@@ -40,7 +40,7 @@ def store_of(url: str, options: StoreOptions, environment: Mapping[str, str] = o
 
 
 class LedgerCache:
-    """What this machine knows of the ledger at one URL. Thread-safe."""
+    """The cache of the ledger at one URL. Thread-safe."""
 
     def __init__(self, store: str, *, folder: Path | None = None) -> None:
         """Remember the ledger of a place.

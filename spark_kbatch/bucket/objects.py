@@ -8,6 +8,7 @@ rename, no append, no change of an object that compares it first.
 from __future__ import annotations
 
 import bisect
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
@@ -28,6 +29,14 @@ class CreateAnswer(Enum):
     CREATED = "created"
     EXISTS = "exists"  # or may exist: look
     UNKNOWN = "unknown"  # no answer, or a failure: it may be there now, or later, or never
+
+
+def pause_by_chance(longest_ms: float, chance: Callable[[], float] = random.random) -> float:
+    """Return a pause in ms before a failed request is repeated: half of the longest to all of it.
+
+    So those who fail together do not all try again together. `chance` is evenly from [0, 1).
+    """
+    return longest_ms * (1 + chance()) / 2
 
 
 class ObjectInfo(NamedTuple):

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from spark_kbatch.bucket.credentials import FunctionCredentials
-from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo
+from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo, pause_by_chance
 from spark_kbatch.clock import monotonic_ms, sleep_ms
 from spark_kbatch.errors import (
     BucketForkedError,
@@ -345,8 +344,7 @@ def _asked_again(ask: Callable[[], _Answer]) -> _Answer:
         except ObjectStoreError:
             if monotonic_ms() >= deadline_ms:
                 raise
-            # Not all tasks of a job ask again at the same time.
-            sleep_ms((_PAUSE_MS << attempt) * (1 + random.random()) / 2)
+            sleep_ms(pause_by_chance(_PAUSE_MS << attempt))
     return ask()
 
 
