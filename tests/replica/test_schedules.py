@@ -392,20 +392,7 @@ class Mounts(Appends):
     def unmount(self, _: int) -> None:
         node = self.rng.randrange(self.nodes)
         if self.is_settled() and self.disks.has(self.disk(node)):
-            self.log[-1] += f" {node}"
-            self.disks.mount_at(self.disk(node), self.away(node))
-
-    def mount(self, _: int) -> None:
-        self.mount_again(self.rng.randrange(self.nodes))
-
-    def mount_again(self, node: int) -> None:
-        if self.disks.has(self.away(node)):
-            self.log[-1] += f" {node} is back"
-            self.disks.take_away(self.disk(node))  # if it was made anew while it was away
-            self.disks.mount_at(self.away(node), self.disk(node))
-
-    def away(self, node: int) -> Path:
-        return self.folder / f"disk-{node}.away"
+            self.unmount_one(node)
 
     def image(self, _: int) -> None:
         """Keep a copy of a disk as it is, unless it leads and has not shown all: the others do not know what was shown."""

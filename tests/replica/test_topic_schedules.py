@@ -523,9 +523,6 @@ class Topics(Schedule):
     def path(self) -> Path:
         return self.folder / "cluster"
 
-    def away(self, node: int) -> Path:
-        return self.folder / f"disk-{node}.away"
-
     def imaged(self, node: int) -> Path:
         return self.folder / f"disk-{node}.image"
 
@@ -543,17 +540,7 @@ class Topics(Schedule):
     def unmount(self, _: int) -> None:
         node = self.rng.randrange(self.nodes)
         if self.disks.has(self.disk(node)) and self.may_leave(node):
-            self.log[-1] += f" {node}"
-            self.disks.mount_at(self.disk(node), self.away(node))
-
-    def mount(self, _: int) -> None:
-        self.mount_again(self.rng.randrange(self.nodes))
-
-    def mount_again(self, node: int) -> None:
-        if self.disks.has(self.away(node)):
-            self.log[-1] += f" {node} is back"
-            self.disks.take_away(self.disk(node))
-            self.disks.mount_at(self.away(node), self.disk(node))
+            self.unmount_one(node)
 
     def mount_all(self) -> None:
         self.disks.failing.clear()

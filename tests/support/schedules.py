@@ -125,6 +125,22 @@ class Schedule(abc.ABC):
     def disk(self, node: int) -> Path:
         return self.folder / f"disk-{node}"
 
+    def away(self, node: int) -> Path:
+        return self.folder / f"disk-{node}.away"
+
+    def unmount_one(self, node: int) -> None:
+        self.log[-1] += f" {node}"
+        self.disks.mount_at(self.disk(node), self.away(node))
+
+    def mount(self, _: int) -> None:
+        self.mount_again(self.rng.randrange(self.nodes))
+
+    def mount_again(self, node: int) -> None:
+        if self.disks.has(self.away(node)):
+            self.log[-1] += f" {node} is back"
+            self.disks.take_away(self.disk(node))  # if it was made anew while it was away
+            self.disks.mount_at(self.away(node), self.disk(node))
+
     def is_readable(self, node: int) -> bool:
         folder = self.disk(node)
         return self.disks.failing.get(folder) != BROKEN and self.disks.has(folder)
