@@ -250,7 +250,7 @@ def consume(
 
 
 class _AsJson:
-    """What prints keys and values as JSON, of the topics that a command reads."""
+    """The keys and values that are printed as JSON, of the topics that a command reads."""
 
     def __init__(self, registry: Mapping[str, str], formats: Mapping[str, str]) -> None:
         self._registry, self._formats = registry, formats

@@ -190,8 +190,9 @@ class ClusterRepair:
         foreign = {n for n in online if not view.is_of_topic(view.log_of(n))}
         if foreign == {*state.isr}:  # Then their partition.metadata is damaged.
             foreign = set()
+        usable = online - foreign
         for node_id in state.leader_first(state.isr):
-            if node_id in online - foreign:
+            if node_id in usable:
                 repair = LogRepair(view.log_of(node_id), dry_run=True)
                 with contextlib.suppress(OSError, KBatchError):
                     reports[node_id] = repair.run(topic_id, known.get(node_id))
@@ -206,7 +207,7 @@ class ClusterRepair:
         if whole:
             partition.write_kept_locked()
             partition.lead_among_locked(whole)
-            broken = [n for n in state.isr if n not in whole and n in online - foreign]
+            broken = [n for n in state.isr if n in usable and n not in whole]
             for node_id in broken:  # It is recreated.
                 manager.files.remove_dir(view.log_of(node_id).directory)
             leader, log, _ = partition.ready_locked(flush=True)

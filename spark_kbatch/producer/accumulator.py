@@ -602,19 +602,19 @@ class RecordAccumulator:
             for batch in unfinished:
                 queue = self._queue(batch.topic_partition)
                 with queue.lock:
-                    is_queued = batch in queue.batches
-                    if is_queued:
+                    is_drained = batch not in queue.batches
+                    is_the_senders = is_sending and is_drained
+                    if not is_drained:
                         queue.batches.remove(batch)
-                    if is_queued or not is_sending:
+                    if not is_the_senders:
                         batch.builder.abort()
                 # It may have ended: an answer may have come just now.
                 with suppress(RuntimeError):
                     batch.abort(error)
-                if is_queued or not is_sending:
-                    self.complete(batch)
-                else:
-                    with self._lock:
-                        self._incomplete.discard(batch)
+                with self._lock:
+                    self._incomplete.discard(batch)
+                if not is_the_senders:
+                    self.deallocate(batch)
             if not appends:
                 return
             time.sleep(0.001)

@@ -122,9 +122,9 @@ def _ensure_creatable(metadata: Metadata, log_dirs: Sequence[Path]) -> None:
             path.is_dir()
             and (_is_empty_or_unfinished(metadata) or _is_left_of_a_cluster(metadata, log_dirs))
         )
-        if not is_usable and metadata.cluster_file.exists():
-            return  # another process has made it meanwhile
         if not is_usable:
+            if metadata.cluster_file.exists():
+                return  # another process has made it meanwhile
             raise ConfigError(
                 f"no kbatch cluster can be made at {path}: {metadata.cluster_file.what_is_there()}; "
                 "give a new or an empty folder"

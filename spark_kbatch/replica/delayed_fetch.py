@@ -249,7 +249,7 @@ class DelayedFetch(DelayedOperation):
         on_complete: OnFetched,
         room: Room | None = None,
         *,
-        is_unchanged: Callable[[], bool] = lambda: False,
+        is_unchanged: Callable[[], bool],
     ) -> None:
         """Set up the wait of a fetch that found too few bytes at `moment`.
 

@@ -63,8 +63,8 @@ class WatchedLogs:
     def changed(self, topic_partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions that may have changed since the last look at them, or were never looked at.
 
-        The caller does not change the sequence. Of more than LOOKS_MAX a change may be found by a later call only. If a commit was decided or
-        completed, all may have changed.
+        The caller does not change the sequence. Of more than LOOKS_MAX a change may be found by a later call
+        only. If a commit was decided or completed, all may have changed.
         """
         new = dict.fromkeys(self._ask(topic_partitions))
         looked = new | dict.fromkeys(self._turn())

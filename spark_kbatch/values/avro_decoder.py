@@ -190,7 +190,7 @@ class AvroDecoder:
 
 @dataclass(frozen=True, eq=False)
 class _Routes:
-    """How each row is decoded."""
+    """Each row's program, and where its value starts."""
 
     schema_ids: Array  # int32[n], NO_SCHEMA_ID for null, and a row without framing
     starts: Array  # int64[n], of programs

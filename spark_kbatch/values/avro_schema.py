@@ -37,7 +37,7 @@ NESTING_MAX = 100  # Python's own stack ends at a thousand calls, of which each 
 
 
 class _Missing(Enum):
-    """What stands for a default that a field does not have; None is a default of its own."""
+    """A marker for a field without a default; None is a default of its own."""
 
     DEFAULT = "no default"
 
@@ -46,7 +46,7 @@ NO_DEFAULT: Any = _Missing.DEFAULT
 
 
 class LogicalType(NamedTuple):
-    """What a value means beyond its type; precision and scale are a decimal's."""
+    """A meaning of values beyond their type; precision and scale are a decimal's."""
 
     name: str
     precision: int = 0
