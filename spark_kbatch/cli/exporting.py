@@ -106,8 +106,7 @@ def export(
         )
     if text and kind == "json":
         raise click.UsageError("--text is for Parquet: JSON has strings wherever bytes are text")
-    if file.exists() and not overwrite:
-        raise ConfigError(f"{file} exists; --overwrite replaces it")
+    _ensure_may_be_written(file, overwrite=overwrite)
     cluster = open_readable(path, client, foreign_end)
     numbers = partitions or [tp.partition for tp in cluster.partitions(topic)]
     edges = [
@@ -164,9 +163,22 @@ def _saying_how_to_go_on(written: Iterator[int], path: str, topic: str) -> Itera
         ) from None
 
 
+def _ensure_may_be_written(file: Path, *, overwrite: bool) -> None:
+    if file.exists():
+        if not overwrite:
+            raise ConfigError(f"{file} exists; --overwrite replaces it")
+        if not file.is_file():
+            raise ConfigError(
+                f"{file} is no regular file, and is not replaced; `kbatch consume --json` writes to pipes"
+            )
+    elif not file.resolve().parent.is_dir():
+        raise ConfigError(f"the folder of {file} does not exist")
+
+
 @contextlib.contextmanager
 def _made(file: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to, and rename that to `file` once it is complete."""
+    """Yield a temporary path to write to, and rename that to `file`, or what it links to, once it is complete."""
+    file = file.resolve()
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary

@@ -334,12 +334,37 @@ def _parsed_by_arrow(
             read_options=arrow_json.ReadOptions(block_size=_BLOCK),
             parse_options=options,
         )
+        if not _is_one_a_line(block, table.num_rows):
+            return None
         arrays = {
             name: _usable(name, table[source].combine_chunks()) for name, source in names.items()
         }
         return pa.RecordBatch.from_pydict(arrays)
     except pa.ArrowInvalid:
         return None
+
+
+def _is_one_a_line(block: bytes, objects: int) -> bool:
+    """Return True if so many objects lie in lines of their own, beside lines that are blank.
+
+    Arrow also takes an object over several lines, and several in a line.
+    """
+    from pyarrow import compute  # noqa: PLC0415  takes long to import
+
+    data = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(data == _LINE_FEED)
+    is_plain = data[ends - 1] == ord("}")
+    is_plain[0] &= data[0] == ord("{")
+    is_plain[1:] &= data[ends[:-1] + 1] == ord("{")
+    if is_plain.all():
+        return len(ends) == objects
+    lines = _split(block)  # blank ones, white space and returns
+    is_object = compute.match_substring_regex(lines, r"^\s*\{(?s:.*)\}\s*$")
+    is_blank = compute.match_substring_regex(lines, r"^\s*$")
+    return (
+        compute.sum(is_object).as_py() == objects
+        and compute.all(compute.or_(is_object, is_blank)).as_py()
+    )
 
 
 def _usable(name: str, column: pa.Array) -> pa.Array:
@@ -517,7 +542,10 @@ def _read_csv(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
         _Resumed(start, source.stream),
         read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK),  # numbers rows
         parse_options=arrow_csv.ParseOptions(
-            newlines_in_values=True, invalid_row_handler=on_refused
+            newlines_in_values=True,
+            invalid_row_handler=on_refused,
+            # Of a row of one column that is empty nothing else is seen.
+            ignore_empty_lines=len(header) > 1,
         ),
         convert_options=arrow_csv.ConvertOptions(
             include_columns=[*names.values()],

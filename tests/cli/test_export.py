@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,21 @@ def test_a_file_that_is_not_whole_does_not_get_its_name(tmp_path: Path, kind: st
     assert list(folder.iterdir()) == [file]
 
 
+def test_what_a_link_names_is_replaced_and_a_pipe_is_not(cluster: Cluster, tmp_path: Path) -> None:
+    link, file, pipe = (tmp_path / name for name in ("link.csv", "file.csv", "pipe.csv"))
+    file.write_text("before")
+    link.symlink_to(file)
+    os.mkfifo(pipe)
+
+    assert export(cluster.path, "events", link, "--overwrite").exit_code == 0
+    done = export(cluster.path, "events", pipe, "--overwrite")
+
+    assert link.is_symlink()
+    assert file.read_text().startswith('"key","value"')
+    assert "pipe.csv is no regular file, and is not replaced" in str(done.exception)
+    assert pipe.is_fifo()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -167,7 +183,7 @@ def test_a_file_that_is_not_whole_does_not_get_its_name(tmp_path: Path, kind: st
         (["events", "x.csv", "--log-dir", "y"], "give either FILE or --log-dir"),
         (["events", "--log-dir", "y", "--text"], "are for a FILE"),
         (["events", "x.json", "--text"], "--text is for Parquet"),
-        (["events", "nowhere/x.csv"], "nowhere"),
+        (["events", "nowhere/x.csv"], "the folder of nowhere/x.csv does not exist"),
         (["absent", "x.csv"], "topic 'absent' does not exist"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) else "",

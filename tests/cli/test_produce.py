@@ -200,6 +200,8 @@ def test_arrow_and_line_by_line_read_the_same(
     [
         ('{"value": "x"', "it is no JSON object"),
         ("[1]", "it is no JSON object"),
+        ('{"value": "x"}{"value": "y"}', "it is no JSON object"),
+        ('{"value":\n"x"}', "it is no JSON object"),
         ('{"vale": "x"}', "unknown field 'vale'; accepted: key, value"),
         ('{"value": 5}', "'value' is 5; accepted: text, null or"),
         ('{"value": {"base64": "*"}}', "which is not base64"),
@@ -210,7 +212,7 @@ def test_arrow_and_line_by_line_read_the_same(
         ('{"value": "x", "timestamp": "noon"}', "\"noon\"; accepted: milliseconds since 1970"),
         (b'{"value": "\xff"}', "it is not UTF-8 at byte 11"),
     ],
-    ids=["cut", "list", "field", "number", "base64", "surrogate", "header", "name", "partition", "time", "utf-8"],
+    ids=["cut", "list", "two", "two lines", "field", "number", "base64", "surrogate", "header", "name", "partition", "time", "utf-8"],
 )  # fmt: skip
 def test_a_bad_object_is_named_by_its_line(cluster: Cluster, line: str | bytes, said: str) -> None:
     data = line if isinstance(line, bytes) else line.encode()
@@ -289,6 +291,12 @@ def test_a_row_of_csv_is_a_record(cluster: Cluster) -> None:
         [time.format(1), "", None, []],
         [time.format(2), None, "", []],
     ]
+
+
+def test_a_row_of_one_column_may_be_empty(cluster: Cluster) -> None:
+    Path("in.csv").write_text("value\na\n\nb\n")
+    produce(cluster, "events", "in.csv")
+    assert [one["value"] for one in records(cluster)] == ["a", None, "b"]
 
 
 def test_a_column_that_looks_misspelt_is_warned_about_once(
