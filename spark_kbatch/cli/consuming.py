@@ -34,6 +34,7 @@ from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
     OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.opening.values import shown_as_json
@@ -395,6 +396,10 @@ class _Chosen:
             found += [name for name in matching if name not in found]
         return found
 
+    def deleted(self, topics: Iterable[str]) -> set[str]:
+        """Return which of these topics are there no more, and were asked for by a pattern."""
+        return {*topics} - {*self.topics(may_be_none=True)}
+
     def ranges(self, *, may_be_none: bool = False) -> list[OffsetRange]:
         """Return the range of offsets to print in each chosen partition that can be read, as of now.
 
@@ -495,7 +500,17 @@ def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -
                     ids[name] = chosen.source.topic(name).topic_id
                 for tp in chosen.partitions(name):
                     positions.setdefault(tp, 0)
-        for tp, view in chosen.source.views(positions).items():
+        try:
+            views = chosen.source.views(positions)
+        except UnknownTopicOrPartitionError:
+            deleted = chosen.deleted(ids)
+            if not deleted:
+                raise
+            logger.warning("deleted, and followed no more: %s", ", ".join(sorted(deleted)))
+            ids = {name: one for name, one in ids.items() if name not in deleted}
+            positions = {tp: at for tp, at in positions.items() if tp.topic not in deleted}
+            continue
+        for tp, view in views.items():
             start, end = view.offsets.log_start_offset, view.offsets.end_offset(chosen.isolation)
             position = positions[tp]
             if end < position:

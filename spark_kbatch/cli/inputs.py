@@ -361,10 +361,8 @@ def _is_one_a_line(block: bytes, objects: int) -> bool:
     lines = _split(block)  # blank ones, white space and returns
     is_object = compute.match_substring_regex(lines, r"^\s*\{(?s:.*)\}\s*$")
     is_blank = compute.match_substring_regex(lines, r"^\s*$")
-    return (
-        compute.sum(is_object).as_py() == objects
-        and compute.all(compute.or_(is_object, is_blank)).as_py()
-    )
+    is_known = compute.all(compute.or_(is_object, is_blank)).as_py()
+    return bool(is_known and compute.sum(is_object).as_py() == objects)
 
 
 def _usable(name: str, column: pa.Array) -> pa.Array:

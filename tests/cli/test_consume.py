@@ -213,6 +213,35 @@ def test_follow_prints_records_of_new_topics_and_partitions_as_they_come_until_a
         watchdog.cancel()
 
 
+def test_follow_goes_on_where_a_topic_of_a_pattern_is_deleted(
+    followed: tuple[Cluster, str],
+) -> None:
+    cluster, path = followed
+    cluster.create_topic("later")
+    command = [*COMMAND, path, "^", "--follow", "--json"]
+    if not path.startswith("/"):  # A client asks again, for a minute by default.
+        command += ["-X", "default.api.timeout.ms=1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [json.loads(process.stdout.readline())["offset"] for _ in range(2)] == [0, 1]
+
+        cluster.delete_topic("later")
+
+        warnings = iter(process.stderr.readline, b"")
+        assert any(b"deleted, and followed no more: later" in line for line in warnings)
+        builders.append_records(cluster, {("events", 0): builders.encode(rows(1))})
+        assert json.loads(process.stdout.readline())["offset"] == 2
+        cluster.create_topic("later")
+        builders.append_records(cluster, {("later", 0): builders.encode(rows(1))})
+        assert json.loads(process.stdout.readline())["topic"] == "later"
+        process.send_signal(signal.SIGTERM)
+        assert (process.wait(), process.stdout.read(), process.stderr.read()) == (0, b"", b"")
+        watchdog.cancel()
+
+
 def test_it_ends_quietly_once_no_one_reads_what_it_prints(cluster: Cluster) -> None:
     for words in (["--follow"], []):
         out, to = os.pipe()
