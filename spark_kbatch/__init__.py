@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_kbatch.bucket.maintenance import Maintained
-    from spark_kbatch.commit.history import Commit
     from spark_kbatch.errors import (
         ApiError,
         AuthenticationError,
@@ -124,6 +123,7 @@ if TYPE_CHECKING:
     from spark_kbatch.remote.topics import RemoteTopic
     from spark_kbatch.server.intercepts import InterceptedRequest
     from spark_kbatch.server.server import Server
+    from spark_kbatch.store.commits import Commit
     from spark_kbatch.values.avro_decoder import DecodedValues
 
 __version__ = "0.1.0"
@@ -201,7 +201,7 @@ __all__ = [
 _MODULES = {
     "ArrowFuture": "producer.futures",
     "Cluster": "opening.cluster",
-    "Commit": "commit.history",
+    "Commit": "store.commits",
     "DecodedValues": "values.avro_decoder",
     "InterceptedRequest": "server.intercepts",
     "LogOffsets": "model",

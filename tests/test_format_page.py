@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import spark_kbatch
-from spark_kbatch.commit.history import Author, Commit
 from spark_kbatch.log.producers import saved
 from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.state import SLOT_SIZE, LogState
+from spark_kbatch.store.commits import Author, Commit
 from tests.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")

@@ -59,7 +59,7 @@ DOORS = {
         "avro_decoder", "avro_encoder", "avro_schema", "derivation", "flat", "framing", "layout", "plain", "projection", "row_errors",
         "text_decoder",
     },
-    "store": {"job", "source", "store", "transport"},
+    "store": {"commits", "job", "source", "store", "transport"},
     "bucket": {"entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
     "memory": {"store"},
     "log": {

@@ -188,7 +188,7 @@ class GarbageCollector:
         base = max((number for number in roots if number <= horizon), default=NO_ENTRY)
         if base == NO_ENTRY:
             return done
-        first = self._first_entry(base)
+        first = self._ledger.first_entry(base)
         if first > base:
             return done
         references = self._references(roots[base], horizon, state.number)
@@ -312,18 +312,6 @@ class GarbageCollector:
         return old_roots, old_parts
 
     # Tombstones.
-
-    def _first_entry(self, last: int) -> int:
-        """Return the first of the entries up to `last` that is no tombstone; the one after `last` if all are."""
-        low, high = 0, last + 1
-        while low < high:
-            middle = (low + high) // 2
-            (entry,) = self._ledger.entries(middle, middle)
-            if isinstance(entry.content, Tombstone):
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def _bury(self, first: int, last: int) -> None:
         """Put tombstones in place of entries, in their order."""

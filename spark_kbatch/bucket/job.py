@@ -57,6 +57,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
 from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
+from spark_kbatch.store.commits import Author
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
@@ -65,6 +66,7 @@ logger = logging.getLogger(__name__)
 
 # Of the state that a commit goes on from. Were others faster, the entry is not written, and the commit goes on
 # from theirs.
+_JOB = "job"  # as which entries name one
 _COMMIT_AGE_MAX_MS = 1000
 
 
@@ -410,8 +412,14 @@ def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
     return {topic_id: {number: head.next_offset for number, head in enumerate(heads)}}
 
 
+def author_of(by: str) -> Author | None:
+    """Return the author that a job's entry names; None if no job wrote the entry."""
+    who, *ids = by.split(" ", 2)
+    return Author(*ids) if who == _JOB else None
+
+
 def _author(staged: Sequence[BucketStaged]) -> str:
     first = next(iter(staged), None)
     if first is None:
-        return "job"
-    return " ".join(filter(None, ("job", first.application_id, first.query_id)))
+        return _JOB
+    return " ".join(filter(None, (_JOB, first.application_id, first.query_id)))

@@ -269,6 +269,21 @@ class Ledger:
                     raise CorruptLedgerError(name, "it is missing")
                 yield decode(data, name)
 
+    def first_entry(self, last: int) -> int:
+        """Return the first of the entries up to `last` that is no tombstone; the one after `last` if all are.
+
+        Tombstones are put from below. Raises as `entries`.
+        """
+        low, high = 0, last + 1
+        while low < high:
+            middle = (low + high) // 2
+            (entry,) = self.entries(middle, middle)
+            if isinstance(entry.content, Tombstone):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def changes(self, topic_id: str) -> dict[int, list[Change]]:
         """Return what is at each offset of a topic, by partition, as of the state; may follow before.
 

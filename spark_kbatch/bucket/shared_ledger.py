@@ -118,6 +118,16 @@ class SharedLedger:
             head = self._ledger.state.partition(topic_id, partition)
             return dataclasses.replace(head), changes
 
+    def entries(self, first: int, last: int) -> Iterator[Entry]:
+        """Yield entries as they are now; as `Ledger.entries`, and raises ClosedError."""
+        self.ensure_open()
+        return self._ledger.entries(first, last)
+
+    def first_entry(self, last: int) -> int:
+        """Return the first of the entries up to `last` that is no tombstone; as `Ledger.first_entry`."""
+        self.ensure_open()
+        return self._ledger.first_entry(last)
+
     def _version(self, topic_id: str) -> object:
         """Return what is equal as long as a topic's changes are."""
         topic = self._ledger.state.ensure_topic(topic_id)

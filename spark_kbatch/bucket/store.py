@@ -65,6 +65,7 @@ from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
 from spark_kbatch.store.source import FoundTopic
 
 if TYPE_CHECKING:
+    from spark_kbatch.bucket.commits import BucketCommits
     from spark_kbatch.bucket.job import BucketJob
     from spark_kbatch.producer.producer import Producer
 
@@ -79,7 +80,7 @@ class BucketStore(OwnSource):
 
     groups = None
     is_remote = False
-    why_not = "it is in a bucket, which has no consumer groups, disks, server or history yet"
+    why_not = "it is in a bucket, which has no consumer groups, disks or server yet"
 
     def __init__(
         self, url: str, options: StoreOptions = NO_STORE_OPTIONS, *, create: bool = False
@@ -111,6 +112,13 @@ class BucketStore(OwnSource):
     def catalog(self) -> BucketCatalog:
         """The topics, to change."""
         return BucketCatalog(self._ledger, self._topics)
+
+    @property
+    def commits(self) -> BucketCommits:
+        """The commits of Spark jobs, from its ledger."""
+        from spark_kbatch.bucket.commits import BucketCommits  # noqa: PLC0415  few processes list them
+
+        return BucketCommits(self._ledger)
 
     @property
     def ledger(self) -> SharedLedger:

@@ -85,6 +85,7 @@ def _check_lines(found: TriedStore) -> Iterable[str]:
         yield "No cluster is there."
     if found.left:
         yield f"{found.left} stays there."
+    yield "Parts of uploads that fail stay until a rule of the bucket removes them: let one do so after 8 days."
 
 
 @click.command(

@@ -26,6 +26,7 @@ from spark_kbatch.cli.paths import (
     complete_topic,
     ensure_goes_with,
     folder_argument,
+    open_cluster,
     stored_argument,
 )
 from spark_kbatch.cli.progress import progress_bar
@@ -147,23 +148,29 @@ def _kept(waiting: Waiting) -> str:
 
 
 @click.command(epilog=examples("kbatch history my-cluster -n 10", "kbatch history my-cluster 42"))
-@folder_argument
+@stored_argument
 @click.argument("number", metavar="[COMMIT]", type=click.IntRange(0), required=False)
 @click.option("--topic", "-t", metavar="TOPIC", help="List only commits to this topic.")
 @click.option(
     "--max-commits", "-n", type=click.IntRange(1), metavar="N", help="List only the last N commits."
 )
+@client_options
 @json_option
 def history(
-    path: str, number: int | None, topic: str | None, max_commits: int | None, as_json: bool
+    path: str,
+    number: int | None,
+    topic: str | None,
+    max_commits: int | None,
+    client: Mapping[str, str],
+    as_json: bool,
 ) -> None:
     """List commits of Spark jobs, newest first.
 
-    With the number of a COMMIT, print where all partitions of its topics ended after it, as JSON for the
+    PATH may be the URL of a bucket, where a commit has the number of its entry in the ledger. With the number of a COMMIT, print where all partitions of its topics ended after it, as JSON for the
     option endingOffsets.
     """
     refuse_beside("COMMIT", number, "--max-commits")
-    cluster = Cluster(path)
+    cluster = open_cluster(path, client)
     if number is not None:
         print_line(visible(cluster.find_commit(number).ending_offsets(topic)))
         return
@@ -179,7 +186,7 @@ def history(
         for commit in commits:
             print_json(_commit_as_json(commit))
         return
-    table = Table(f"Commits of {cluster.path}")
+    table = Table(f"Commits of {cluster.address}")
     table.add_numbers("commit")
     table.add_words("time", "mode")
     table.add_texts("by", "topics")
@@ -192,9 +199,9 @@ def history(
             _name(commit) or None,
             list(commit.topics),
             commit.records_count,
-            commit.size_in_bytes,
+            commit.size_in_bytes if commit.size_in_bytes >= 0 else None,
         )
-    table.print(if_empty=f"{cluster.path} has no commits yet.")
+    table.print(if_empty=f"{cluster.address} has no commits yet.")
 
 
 def _commit_as_json(commit: Commit) -> dict[str, Any]:

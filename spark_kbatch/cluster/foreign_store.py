@@ -46,7 +46,7 @@ class ForeignStore(OwnSource):
     """
 
     catalog = None
-    groups = None
+    groups = commits = None
     is_remote = False
     why_not = (
         "it is a Kafka broker's log directory, which kbatch only reads; write to a cluster of your own, and "

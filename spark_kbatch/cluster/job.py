@@ -29,7 +29,6 @@ import pyarrow as pa
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.commit.coordinator import NOTHING_VISIBLE, Coordinator, Overwrite
-from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import Extent, OpenFiles, Probe, ReplicatedStaging, Staging
 from spark_kbatch.errors import (
     CommitError,
@@ -43,6 +42,7 @@ from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
 from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
 from spark_kbatch.replica import administration
+from spark_kbatch.store.commits import Author
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer

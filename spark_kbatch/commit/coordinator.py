@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.commit import compaction
-from spark_kbatch.commit.history import UNKNOWN_AUTHOR, Author, Commit, History, pack
+from spark_kbatch.commit.history import History, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.sequences import LastSequences
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
@@ -60,6 +60,7 @@ from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
+from spark_kbatch.store.commits import UNKNOWN_AUTHOR, Author, Commit
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ eighth of that size. Numbers are not reused.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from spark_kbatch.commit.internal_topics import (
     COMMITS,
@@ -36,104 +36,20 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition, ranges_shown
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.administration import create_topic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica, Replicas
+from spark_kbatch.store.commits import OVERWRITE, Author, Commit
 from spark_kbatch.stored_json import StoredObject, parse
 
 _VERSION = 1
-_APPEND, _OVERWRITE = "append", "overwrite"
 _PAGE = 100  # commits read at a time, newest first
 
 _Value = TypeVar("_Value")
-
-
-class Author(NamedTuple):
-    """The application, query and user that commit, as far as known."""
-
-    application_id: str = ""  # of Spark
-    query_id: str = ""  # of a streaming query
-    user: str = ""
-
-
-UNKNOWN_AUTHOR = Author()
-
-
-class Commit(NamedTuple):
-    """One commit of a Spark job, as the history in `__commits` has it."""
-
-    number: int
-    time_ms: int
-    overwrite: bool
-    transactional_id: str
-    sequence: int  #: of the transaction within its id; -1 for none
-    author: Author
-    records_count: int
-    size_in_bytes: int
-    offsets: Mapping[TopicPartition, tuple[int, int]]  #: of its records: first, and after the last
-    ends: Mapping[TopicPartition, int]  #: high watermarks of all partitions of the topics touched
-
-    @property
-    def mode(self) -> str:
-        """The save mode, in Spark's words."""
-        return _OVERWRITE if self.overwrite else _APPEND
-
-    @property
-    def topics(self) -> list[str]:
-        """Names of the topics that it touched, sorted."""
-        return sorted({tp.topic for tp in self.ends})
-
-    def ending_offsets(self, topic: str | None = None) -> str:
-        """Return the topics' end offsets after the commit, as JSON for the option `endingOffsets`.
-
-        Args:
-            topic: only this one; all that the commit touched by default.
-
-        Raises:
-            ConfigError: the commit did not touch that topic.
-        """
-        topics = self.topics if topic is None else [topic]
-        if topics and topics[0] not in self.topics:
-            raise ConfigError(
-                f"commit {self.number} did not touch topic {topic!r}; it touched: "
-                f"{', '.join(self.topics)}"
-            )
-        ends = {tp: end for tp, end in self.ends.items() if tp.topic in topics}
-        return json.dumps(_by_topic(ends))
-
-    def summary(self) -> str:
-        """Return one line about the commit: its job, number of records, bytes and offsets."""
-        number, by = self.sequence, self.author
-        what = (
-            f"micro-batch {number} of query {by.query_id}"
-            if by.query_id
-            else f"job {self.transactional_id}"
-            if number == NO_TRANSACTION_SEQUENCE
-            else f"transaction {number} of {self.transactional_id}"
-        )
-        return (
-            f"commit {self.number}, {what}: {self.records_count} records, {self.size_in_bytes} bytes, "
-            f"{ranges_shown(self.offsets)}"
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all fields of the commit, by their names in JSON."""
-        return {
-            "commit": self.number,
-            "time": self.time_ms,
-            "mode": self.mode,
-            "transactional_id": self.transactional_id,
-            "sequence": self.sequence,
-            **self.author._asdict(),
-            "records": self.records_count,
-            "bytes": self.size_in_bytes,
-            "offsets": _by_topic(self.offsets),
-            "ends": _by_topic(self.ends),
-        }
 
 
 class History:
@@ -214,6 +130,26 @@ class History:
             return None
 
 
+class FolderCommits:
+    """The history as it is listed, at one moment each time; a `store.CommitHistory`."""
+
+    def __init__(self, history: History, replicas: Replicas) -> None:
+        """List a history; `replicas` returns the replica to read."""
+        self._history, self._replicas = history, replicas
+
+    def read(self, topic: str | None = None) -> Iterator[Commit]:
+        """Yield the commits, or only those that touched a topic, newest first."""
+        return self._history.read(self._replicas, topic)
+
+    def first_number(self) -> int:
+        """Return the number of the oldest commit that is kept, or of the next one if there is none."""
+        return self._history.first_number(self._replicas)
+
+    def find(self, number: int) -> Commit:
+        """Return the commit with this number; raises ConfigError if there is none, or it was deleted."""
+        return self._history.find(self._replicas, number)
+
+
 def _commits(log: PartitionLog, state: LogState, first: int, end: int) -> Iterator[Commit]:
     return read_records(log, state._replace(high_watermark=end), first, _unpack)
 
@@ -250,7 +186,7 @@ def _unpack(record: PlainRecord) -> Commit | None:
     return Commit(
         number=number,
         time_ms=value.integer("time"),
-        overwrite=value.text("mode") == _OVERWRITE,
+        overwrite=value.text("mode") == OVERWRITE,
         transactional_id=value.text("transactional_id"),
         sequence=value.integer("sequence", -1),
         author=Author(*(value.text(field) for field in Author._fields)),
@@ -259,14 +195,6 @@ def _unpack(record: PlainRecord) -> Commit | None:
         offsets=_by_partition(value.object("offsets"), StoredObject.pair),
         ends=_by_partition(value.object("ends"), StoredObject.integer),
     )
-
-
-def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for topic_partition in sorted(values):
-        topic, partition = topic_partition
-        found.setdefault(topic, {})[str(partition)] = values[topic_partition]
-    return found
 
 
 def _by_partition(

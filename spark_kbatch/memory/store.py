@@ -130,7 +130,7 @@ class MemoryView(NamedTuple):
 class MemoryStore(OwnSource):
     """The topics at one address in memory; a `store.Store`, and its own source and catalog."""
 
-    groups = None
+    groups = commits = None
     is_remote = False
     cluster_id = ""
     why_not = "it is in the memory of this process, and only for tests"

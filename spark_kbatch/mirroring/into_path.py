@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.job import coordinator_for, new_staging, user_name
 from spark_kbatch.cluster.transports import StagedFiles
-from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import ReplicatedStaging
 from spark_kbatch.errors import (
     CommitError,
@@ -35,6 +34,7 @@ from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, TargetTopic
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.store.commits import Author
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 
 APPLICATION = "kbatch mirror"  # in the history of commits

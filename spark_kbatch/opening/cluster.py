@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 from spark_kbatch.cluster.catalog import existing
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.os_errors import raises_kbatch_errors, translated, translated_each
-from spark_kbatch.commit.history import Commit
 from spark_kbatch.consumer.offset_bounds import OffsetBound
 from spark_kbatch.consumer.topic_reader import TopicChoice, TopicReader
 from spark_kbatch.errors import (
@@ -54,6 +53,7 @@ from spark_kbatch.replica import administration
 from spark_kbatch.replica.administration import LogDirInfo
 from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.view import ReplicaInfo
+from spark_kbatch.store.commits import Commit, CommitHistory
 from spark_kbatch.store.source import Source
 from spark_kbatch.store.store import Catalog, Groups, Store
 
@@ -102,11 +102,11 @@ class Cluster:
       partitions, describe.
     - Records: producer, read, list_offsets, delete_records.
     - Consumer groups: groups, alter_group_offsets, delete_group.
+    - Jobs of Spark to a folder or a bucket: history, find_commit, first_commit.
 
     Of a folder alone, where no broker sees to it:
 
     - Records: collect_garbage, export.
-    - Jobs of Spark: history, find_commit, first_commit.
     - Disks: log_dirs, replicas, metrics, replicate, replace_log_dir, elect_unclean, repair, and verify, also of
       a broker's logs.
     - Kafka clients: serve, running_server.
@@ -244,13 +244,13 @@ class Cluster:
         """Return True if the place has what is named; what it has not raises ConfigError.
 
         Args:
-            part: "catalog" (its topics can be changed), "producer", "groups"; and of a folder alone "commits",
+            part: "catalog" (its topics can be changed), "producer", "groups", "commits"; and of a folder alone
                 "disks", "upkeep" and "server".
         """
         self._ensure_open()
         if arguments.text("part", part) not in _WITHOUT:
             arguments.refuse("part", part, ", ".join(_WITHOUT))
-        if part in ("catalog", "groups"):
+        if part in ("catalog", "groups", "commits"):
             return getattr(self._store, part) is not None
         if part == "producer":
             return self._store.catalog is not None
@@ -277,6 +277,12 @@ class Cluster:
         if self._store.groups is None:
             raise self._refused("groups")
         return self._store.groups
+
+    def _commits(self) -> CommitHistory:
+        self._ensure_open()
+        if self._store.commits is None:
+            raise self._refused("commits")
+        return self._store.commits
 
     def _ensure_open(self) -> None:
         if self.is_closed:
@@ -524,15 +530,11 @@ class Cluster:
         """Yield the commits of Spark jobs, newest first, or only those that touched `topic`."""
         if topic is not None:
             arguments.text("topic", topic)
-        return self._folder("commits").history.read(
-            self._folder("commits").snapshots.replicas, topic
-        )
+        return self._commits().read(topic)
 
     def first_commit(self) -> int:
         """Return the number of the oldest commit that `history` still has."""
-        return self._folder("commits").history.first_number(
-            self._folder("commits").snapshots.replicas
-        )
+        return self._commits().first_number()
 
     def find_commit(self, number: int) -> Commit:
         """Return the commit of a Spark job that has this number in `history`.
@@ -541,9 +543,7 @@ class Cluster:
             ConfigError: there is no such commit, or the history does not have it any more.
         """
         number = arguments.whole_number("number", number, 0)
-        return self._folder("commits").history.find(
-            self._folder("commits").snapshots.replicas, number
-        )
+        return self._commits().find(number)
 
     # Replicas.
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from spark_kbatch.model import ConsumerGroup, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.store.commits import CommitHistory
 from spark_kbatch.store.job import WriteJob
 from spark_kbatch.store.source import Source
 
@@ -124,6 +125,10 @@ class Store(Protocol):
     @property
     def groups(self) -> Groups | None:
         """The place's consumer groups."""
+
+    @property
+    def commits(self) -> CommitHistory | None:
+        """The commits of Spark jobs to the place; None if it keeps no history of them."""
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Any:
         """Return a producer, `producer.Producer`, for any topics of the place.

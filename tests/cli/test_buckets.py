@@ -64,7 +64,7 @@ def test_a_bucket_without_a_cluster_is_told(url: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["serve"], ["gc"], ["history"], ["log-dirs"]],
+    [["serve"], ["gc"], ["log-dirs"]],
     ids=lambda words: words[0],
 )
 def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]) -> None:
@@ -72,6 +72,21 @@ def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]
     result = kbatch(command, url, *rest)
     assert result.exit_code == 2
     assert f"'{url}' is the URL of a bucket; `kbatch {command}` works on a folder" in result.stderr
+
+
+def test_history_lists_what_jobs_committed(url: str) -> None:
+    done("create-topic", url, "events", "--partitions", "2")
+    done("produce", url, "events", "--partition", "1", stdin="a\n")  # by no job
+    commit_micro_batch(url, 7, ["b", "c"])
+
+    (line,) = done("history", url, "--json").splitlines()
+
+    commit = json.loads(line)
+    assert (commit["sequence"], commit["records"]) == (7, 2)
+    assert commit["offsets"] == {"events": {"0": [0, 2]}}
+    ends = done("history", url, str(commit["commit"]))
+    assert json.loads(ends) == {"events": {"0": 2, "1": 1}}
+    assert "a-query 7" in done("history", url)
 
 
 def test_a_mirror_goes_from_bucket_to_bucket(url: str) -> None:

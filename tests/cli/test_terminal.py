@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from spark_kbatch import Cluster
 from spark_kbatch.cli import main
-from spark_kbatch.commit.history import Author
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.store.commits import Author
 from spark_kbatch.terminal import LogFormatter, field, to_json, visible
 from tests.support import builders
 from tests.support.reference import Record, encode_batch

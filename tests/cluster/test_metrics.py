@@ -11,8 +11,8 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import TopicPartition, UnknownTopicOrPartitionError
-from spark_kbatch.commit.history import Author, Commit
 from spark_kbatch.producer.metrics import ProducerMetrics
+from spark_kbatch.store.commits import Author, Commit
 from tests.support import builders
 
 SOON = 20.0

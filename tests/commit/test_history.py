@@ -12,7 +12,6 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.commit import coordinator, history
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.commit.history import Author, Commit
 from spark_kbatch.commit.internal_topics import COMMITS
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import Files
@@ -20,6 +19,7 @@ from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES
 from spark_kbatch.record import scalar
+from spark_kbatch.store.commits import Author, Commit
 from tests.support import builders
 from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, died
 from tests.support.reference import Record, encode_batch

@@ -1,0 +1,151 @@
+"""The commits of Spark jobs and mirrors to a cluster in a bucket, as its ledger has them.
+
+A commit has the number of its entry. Entries say where their records begin, but not where the other partitions
+of the topics end. So they are read from the newest on, beside the state after it: where a commit begins in a
+partition is where the one before ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_kbatch.bucket.entries import (
+    Entry,
+    LedgerCommit,
+    Tombstone,
+    TopicCreation,
+    TopicDeletion,
+    TopicGrowth,
+)
+from spark_kbatch.bucket.extents import IndexRange
+from spark_kbatch.bucket.job import author_of
+from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
+from spark_kbatch.store.commits import UNKNOWN_AUTHOR, Commit
+
+_WINDOW = 64  # entries that are read at a time
+_NO_SIZE = -1  # of what an index lists, which may be gone
+
+
+class BucketCommits:
+    """The commits to one cluster; a `store.CommitHistory`."""
+
+    def __init__(self, ledger: SharedLedger) -> None:
+        """Read from a ledger, which is followed."""
+        self._ledger = ledger
+
+    def read(self, topic: str | None = None) -> Iterator[Commit]:
+        """Yield the commits, or only those that touched a topic, newest first; ends at what was collected.
+
+        A topic that was deleted has its id for a name, and of its partitions those count that were written to
+        since.
+        """
+        with self._ledger.state() as state:
+            last = state.number
+            walk = _Walk(
+                {one.topic_id: one.name for one in state.topics.values()},
+                {
+                    one.topic_id: {n: head.next_offset for n, head in enumerate(one.partitions)}
+                    for one in state.topics.values()
+                },
+            )
+        for end in range(last + 1, 0, -_WINDOW):
+            for entry in reversed([*self._ledger.entries(max(end - _WINDOW, 0), end - 1)]):
+                if isinstance(entry.content, Tombstone):
+                    return
+                commit = walk.back(entry)
+                if commit is not None and (topic is None or topic in commit.topics):
+                    yield commit
+
+    def first_number(self) -> int:
+        """Return the number of the oldest entry that was not collected, or of the next one if there is none."""
+        with self._ledger.state() as state:
+            last = state.number
+        return self._ledger.first_entry(last)
+
+    def find(self, number: int) -> Commit:
+        """Return the commit with this number; all that came later are read.
+
+        Raises:
+            ConfigError: there is none, or its entry was collected.
+        """
+        for commit in self.read():
+            if commit.number == number:
+                return commit
+            if commit.number < number:
+                break
+        first = self.first_number()
+        if number < first:
+            raise ConfigError(
+                f"commit {number} is no longer kept: the ledger has entries from {first} on; limit "
+                "'staging.timeout.ms' says for how long"
+            )
+        raise ConfigError(f"there is no commit {number}: no entry of that number is one")
+
+
+class _Walk:
+    """The ends of all partitions, on the way from the newest entry to the oldest."""
+
+    def __init__(self, names: dict[str, str], ends: dict[str, dict[int, int]]) -> None:
+        self._names, self._ends = names, ends  # by topic id, then partition
+
+    def back(self, entry: Entry) -> Commit | None:
+        """Go to before an entry; return the commit that it is, None if it is none."""
+        content, found = entry.content, None
+        if isinstance(content, TopicDeletion):
+            self._ends[content.topic_id] = {}
+            self._names.pop(content.topic_id, None)  # one of that id may have been created since
+        elif isinstance(content, TopicCreation):
+            self._names[content.topic_id] = content.name
+        elif isinstance(content, TopicGrowth):
+            of_topic = self._ends.get(content.topic_id, {})
+            for number in sorted(of_topic)[-len(content.first_offsets) :]:
+                del of_topic[number]
+        elif isinstance(content, LedgerCommit):
+            for topic_id, stretches in content.stretches.items():
+                self._ends.setdefault(topic_id, {}).update(
+                    {one.partition: one.next_offset for one in stretches}
+                )
+            found = self._commit(entry, content)
+            for topic_id, stretches in content.stretches.items():
+                self._ends[topic_id].update({one.partition: one.base_offset for one in stretches})
+        return found
+
+    def _commit(self, entry: Entry, content: LedgerCommit) -> Commit | None:
+        author = author_of(entry.by)
+        if author is None and content.mirror is None:
+            return None  # of a producer
+        stretches = [
+            (TopicPartition(self._name(topic_id), one.partition), one)
+            for topic_id, of_topic in content.stretches.items()
+            for one in of_topic
+        ]
+        sizes = [
+            _NO_SIZE if isinstance(one.placed, IndexRange) else sum(e.size_in_bytes for e in one.placed)
+            for _, one in stretches
+        ]  # fmt: skip
+        transactional_id, sequence = entry.entry_id, NO_TRANSACTION_SEQUENCE
+        if content.micro_batch is not None:
+            transactional_id, sequence = content.micro_batch
+        elif content.mirror is not None:
+            transactional_id = content.mirror.name
+        return Commit(
+            number=entry.number,
+            time_ms=entry.time_ms,
+            overwrite=bool(content.starts),
+            transactional_id=transactional_id,
+            sequence=sequence,
+            author=author or UNKNOWN_AUTHOR,
+            records_count=sum(one.records_count for _, one in stretches),
+            size_in_bytes=_NO_SIZE if _NO_SIZE in sizes else sum(sizes),
+            offsets={tp: (one.base_offset, one.next_offset) for tp, one in stretches},
+            ends={
+                TopicPartition(self._name(topic_id), partition): end
+                for topic_id in {*content.stretches, *content.starts}
+                for partition, end in self._ends.get(topic_id, {}).items()
+            },
+        )
+
+    def _name(self, topic_id: str) -> str:
+        return self._names.get(topic_id, topic_id)

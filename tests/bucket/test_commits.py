@@ -1,0 +1,122 @@
+"""The history of commits to a bucket: as of the same jobs into a folder, whatever else is written between them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_kbatch
+from spark_kbatch import Cluster, Commit, TopicPartition
+from spark_kbatch.bucket.garbage import GarbageCollector
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.store.store import Store
+from tests.support.bucket_jobs import QUERY, commit_batch, rows
+from tests.support.bucket_objects import CountingObjects, a_bucket, a_url
+
+
+def wrote(
+    place: str,
+    values: Mapping[int, Sequence[str]],
+    *,
+    number: int | None = None,
+    topic: str = "events",
+    overwrite: bool = False,
+) -> None:
+    """Write values by partition as a batch job, or as the micro-batch with a number."""
+    options = parse_write_options({"path": place, "topic": topic, "flush": "false"})
+    is_micro_batch = number is not None
+    job = begin_job(options, overwrite=overwrite, is_micro_batch=is_micro_batch)
+    query_id = QUERY if is_micro_batch else None
+    messages = [
+        job.stage(
+            rows(some, partition=[partition] * len(some)), application_id="app", query_id=query_id
+        )
+        for partition, some in values.items()
+    ]
+    messages = pickle.loads(pickle.dumps(messages))
+    if number is None:
+        job.commit_batch(messages)
+    else:
+        job.commit_micro_batch(messages, number)
+
+
+def jobs_into(cluster: Cluster) -> None:
+    place = cluster.address
+    cluster.create_topic("events", partitions=2)
+    cluster.create_topic("more")
+    wrote(place, {0: ["a", "b"], 1: ["c"]})
+    wrote(place, {1: ["d"]}, number=0)
+    with cluster.producer() as producer:
+        producer.send("events", "e", partition=1).result()
+    wrote(place, {0: ["f"]}, number=1)
+    wrote(place, {0: ["f"]}, number=1)  # again
+    cluster.create_partitions("events", 3)
+    wrote(place, {2: ["g"], 0: ["h", "i"]})
+    wrote(place, {0: ["x"]}, topic="more")
+    wrote(place, {1: ["j"]}, overwrite=True)
+
+
+def told(commit: Commit) -> dict[str, Any]:
+    found = commit.as_json()
+    for of_place in ("commit", "time", "bytes", "user"):
+        del found[of_place]
+    if commit.sequence < 0:
+        del found["transactional_id"]  # of one job, by chance
+    return found
+
+
+def test_it_tells_of_the_same_jobs_what_a_folders_does(tmp_path: Path) -> None:
+    with (
+        spark_kbatch.open(tmp_path / "folder", create=True) as folder,
+        spark_kbatch.open(a_url(), create=True) as bucket,
+    ):
+        for cluster in (folder, bucket):
+            jobs_into(cluster)
+
+        commits = [*bucket.history()]
+
+        assert [*map(told, commits)] == [*map(told, folder.history())]
+        assert len(commits) == 6
+        assert all(commit.size_in_bytes > 0 for commit in commits)
+        assert [one.number for one in bucket.history("more")] == [commits[1].number]
+        assert bucket.find_commit(commits[-1].number) == commits[-1]
+        assert commits[-1].ending_offsets() == '{"events": {"0": 2, "1": 1}}'
+
+
+def test_a_topic_that_was_deleted_has_its_id_for_a_name() -> None:
+    with a_bucket(CountingObjects(), "events") as cluster:
+        topic = cluster.topic("events")
+        commit_batch(cluster.address, [["a", "b"]])
+        cluster.delete_topic("events")
+        cluster.create_topic("events")
+        commit_batch(cluster.address, [["c"]])
+
+        newest, oldest = cluster.history()
+
+    assert newest.ends == {TopicPartition("events", 0): 1}
+    assert oldest.ends == {TopicPartition(topic.topic_id, 0): 2}
+
+
+def test_it_starts_where_entries_were_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_bucket(CountingObjects(), "events") as cluster:
+        for value in "abcd":
+            commit_batch(cluster.address, [[value]])
+        numbers = [one.number for one in cluster.history()]
+        store: Store = cluster._store
+        ledger = store.ledger._ledger  # type: ignore[attr-defined]
+        ledger._build()
+        collector = GarbageCollector(ledger, ledger.timing)
+        collector._bury(0, numbers[2])
+
+        assert [one.number for one in cluster.history()] == numbers[:2]
+        assert cluster.first_commit() == numbers[2] + 1
+        with pytest.raises(ConfigError, match=f"commit {numbers[3]} is no longer kept"):
+            cluster.find_commit(numbers[3])
+        with pytest.raises(ConfigError, match="there is no commit 99"):
+            cluster.find_commit(99)
