@@ -207,6 +207,7 @@ class ProducerBatch:
         self.is_pooled = is_pooled
         self.readers = 0  # requests that may still read its bytes
         self.attempts, self.backoff_ms = 0, 0.0
+        self.is_in_doubt = False  # an attempt that failed may be in the log, or may still get there
         self.run: Run | None = None  # that it was sent in
         self.index_in_run = 0
         self.result = ProduceResult(self.topic_partition)
@@ -234,8 +235,12 @@ class ProducerBatch:
 
     @property
     def can_be_split(self) -> bool:
-        """Whether smaller batches may take its place, which have the attributes of this producer's."""
-        return self.records_count > 1 and self._attributes is None
+        """Whether smaller batches may take its place, which have the attributes of this producer's.
+
+        A log that has the batch would know none of them by its sequence numbers.
+        """
+        is_known_by_others = self.is_in_doubt and self.has_sequence
+        return self.records_count > 1 and self._attributes is None and not is_known_by_others
 
     def add_callback(
         self, first: int, count: int, callback: Callable[[ProduceResult, int, int], None]

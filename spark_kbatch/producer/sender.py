@@ -18,7 +18,8 @@ input and output, in the sender's thread, while the sender waits.
     it was written before                   succeeds; its offset is unknown
     a run is refused, by which no batch     is sent again at once, alone: the others may be sound
       was written
-    too large, of several records           is split, unless it came finished; its children are sent at once
+    too large, of several records           is split, unless it came finished, or an earlier attempt may be in the
+                                            log; its children are sent at once
     retriable, and there is time            is retried after a pause, before younger ones
     a lock that was not free                is retried; `retries` does not count this attempt
     anything else                           fails
@@ -45,6 +46,7 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
     LockTimeoutError,
+    NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     ProducerClosedError,
     RecordTooLargeError,
@@ -483,6 +485,7 @@ class Sender:
         elif self._can_retry(batch, result, now_ms):
             self._say_retried(batch, error, now_ms)
             batch.error = error
+            batch.is_in_doubt |= _may_be_written(error)
             self.metrics.retried(batch.records_count, now_ms)
             is_attempt = not isinstance(
                 error, LockTimeoutError
@@ -565,6 +568,13 @@ def _is_transient(error: Exception | None) -> bool:
 def _is_refusal(error: Exception) -> bool:
     """Return True if an error means that nothing was written, because a batch is invalid."""
     return isinstance(error, KBatchError) and not isinstance(error, RetriableError)
+
+
+def _may_be_written(error: Exception) -> bool:
+    """Return False if an error means that the batch was not written, and will not be."""
+    if isinstance(error, NotEnoughReplicasError):
+        return isinstance(error, NotEnoughReplicasAfterAppendError)
+    return isinstance(error, RetriableError) and not isinstance(error, LockTimeoutError)
 
 
 def _is_too_large(error: Exception) -> bool:

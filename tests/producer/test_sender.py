@@ -30,6 +30,7 @@ from spark_kbatch.errors import (
     LockTimeoutError,
     OutOfOrderSequenceError,
     ProducerForkedError,
+    RecordTooLargeError,
     RequestTimedOutError,
 )
 from spark_kbatch.model import CODECS, TopicPartition
@@ -356,6 +357,28 @@ def test_a_batch_that_cannot_be_split_fails_with_the_reason_and_others_go_on(
         producer.flush(10)
         assert [other.result(0).offset, *offsets(futures)] == [0, 0]
         until(lambda: bytes_in_use(producer._pool) == 0)  # freed after the answer
+
+
+def test_a_batch_that_may_be_in_the_log_is_not_split(cluster: spark_kbatch.Cluster) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, batch_size=2000, linger_ms=10_000) as producer:
+        futures = send(producer, b"a", b"b")
+        flushed = threading.Thread(target=producer.flush, args=[10])
+        flushed.start()
+        first = transport.request(0)
+        first.write()
+        first.fail(KafkaStorageError("its answer is lost"))
+        transport.request(1).split()
+        flushed.join()
+        later = send(producer, b"c")
+        flushed = threading.Thread(target=producer.flush, args=[10])
+        flushed.start()
+        transport.request(2).deliver()
+        flushed.join()
+
+    assert {type(one.exception(0)) for one in futures} == {RecordTooLargeError}
+    assert offsets(later) == [2]
+    assert values(cluster) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
