@@ -7,7 +7,7 @@ partition is where the one before ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from spark_kbatch.bucket.entries import (
     Entry,
@@ -38,8 +38,8 @@ class BucketCommits:
     def read(self, topic: str | None = None) -> Iterator[Commit]:
         """Yield the commits, or only those that touched a topic, newest first; ends at what was collected.
 
-        A topic that was deleted has its id for a name, and of its partitions those count that were written to
-        since.
+        A topic that was deleted may have its id for a name, where it was created long before, and of its
+        partitions those count that were written to since.
         """
         with self._ledger.state() as state:
             last = state.number
@@ -51,7 +51,9 @@ class BucketCommits:
                 },
             )
         for end in range(last + 1, 0, -_WINDOW):
-            for entry in reversed([*self._ledger.entries(max(end - _WINDOW, 0), end - 1)]):
+            entries = [*self._ledger.entries(max(end - _WINDOW, 0), end - 1)]
+            walk.learn_names(entries)
+            for entry in reversed(entries):
                 if isinstance(entry.content, Tombstone):
                     return
                 commit = walk.back(entry)
@@ -90,14 +92,17 @@ class _Walk:
     def __init__(self, names: dict[str, str], ends: dict[str, dict[int, int]]) -> None:
         self._names, self._ends = names, ends  # by topic id, then partition
 
+    def learn_names(self, entries: Iterable[Entry]) -> None:
+        """Take the names of topics from entries that create them, so that most that are gone have names."""
+        for entry in entries:
+            if isinstance(entry.content, TopicCreation):
+                self._names.setdefault(entry.content.topic_id, entry.content.name)
+
     def back(self, entry: Entry) -> Commit | None:
         """Go to before an entry; return the commit that it is, None if it is none."""
         content, found = entry.content, None
         if isinstance(content, TopicDeletion):
-            self._ends[content.topic_id] = {}
-            self._names.pop(content.topic_id, None)  # one of that id may have been created since
-        elif isinstance(content, TopicCreation):
-            self._names[content.topic_id] = content.name
+            self._ends[content.topic_id] = {}  # one of that id may have been created since
         elif isinstance(content, TopicGrowth):
             of_topic = self._ends.get(content.topic_id, {})
             for number in sorted(of_topic)[-len(content.first_offsets) :]:

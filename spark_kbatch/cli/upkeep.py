@@ -166,7 +166,8 @@ def history(
 ) -> None:
     """List commits of Spark jobs, newest first.
 
-    PATH may be the URL of a bucket, where a commit has the number of its entry in the ledger. With the number of a COMMIT, print where all partitions of its topics ended after it, as JSON for the
+    PATH may be the URL of a bucket, where a commit has the number of its entry in the ledger. With the number of a
+    COMMIT, print where all partitions of its topics ended after it, as JSON for the
     option endingOffsets.
     """
     refuse_beside("COMMIT", number, "--max-commits")
