@@ -2,19 +2,25 @@
 
 Unit: MiB of peak resident memory above a process that imports what Spark's worker imports and drops (or
 is given) the same Arrow batches; so numba and its kernels count. Each figure is a process of its own.
+
+KBATCH_MEMORY_ROWS  the larger input
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.targets import Targets
 
 MiB = 1 << 20
 BUFFER_MEMORY = 32 * MiB
-SMALL, LARGE = 500_000, 2_000_000
+SMALL = 500_000
+LARGE = int(os.environ.get("KBATCH_MEMORY_ROWS", "2_000_000"))
 WRITE_LIMIT, READ_LIMIT = BUFFER_MEMORY / MiB + 150, 200
 FLAT_WITHIN = 24
 
@@ -34,7 +40,7 @@ elif what == "write":
     from spark_kbatch.options.write import parse_write_options
     from spark_kbatch.spark.writer import KBatchWriter
     writer = KBatchWriter(begin_job(parse_write_options(
-        {"path": path, "topic": f"t{rows}", "num.partitions": "8", "flush": "false"})))
+        {"path": path, "topic": f"t{rows}", "num.partitions": "8"})))
     writer.commit([writer.write(batches)])
 else:
     from spark_kbatch.options.read import parse_read_options
@@ -50,25 +56,29 @@ except OSError:
 """
 
 
-def peak_mib(what: str, path: Path, rows: int) -> float:
+def peak_mib(what: str, place: str, rows: int) -> float:
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, what, str(path), str(rows)],
+        [sys.executable, "-c", _SCRIPT, what, place, str(rows)],
         check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     unit = 1 if sys.platform == "darwin" else 1024
     return int(done.stdout) * unit / MiB
 
 
-def bench_memory_of_a_task(tmp_path: Path, targets: Targets) -> None:
-    base = peak_mib("nothing", tmp_path, LARGE)
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def bench_memory_of_a_task(tmp_path: Path, place: str, targets: Targets) -> None:
+    address = str(tmp_path) if place == "folder" else f"file+bucket://{tmp_path}"
+    base = peak_mib("nothing", address, LARGE)
     targets.say(f"a process that drops the rows: {base:.0f} MiB")
     above = {
-        (what, rows): peak_mib(what, tmp_path, rows) - base
+        (what, rows): peak_mib(what, address, rows) - base
         for what in ("write", "read")
         for rows in (SMALL, LARGE)
     }
     for what, limit in (("write", WRITE_LIMIT), ("read", READ_LIMIT)):
         for rows in (SMALL, LARGE):
-            targets.at_most(f"{what} {rows:,} rows, above that", above[what, rows], limit, " MiB")
+            named = f"{what} {rows:,} rows, {place}, above that"
+            targets.at_most(named, above[what, rows], limit, " MiB")
         grown = above[what, LARGE] - above[what, SMALL]
-        targets.at_most(f"{what}, growth from {SMALL:,} to {LARGE:,}", grown, FLAT_WITHIN, " MiB")
+        named = f"{what}, {place}, growth from {SMALL:,} to {LARGE:,}"
+        targets.at_most(named, grown, FLAT_WITHIN, " MiB")
