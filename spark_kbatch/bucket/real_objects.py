@@ -267,6 +267,14 @@ class RealObjects:
                 max_concurrency=_UPLOADS_AT_ONCE,
             )
 
+    def holds(self, name: str, size: int) -> bool:
+        """Return True if an object is there, with that size; False if the store does not tell."""
+        with contextlib.suppress(ObjectStoreError, ObjectAccessDeniedError, FileNotFoundError):
+            with self.failures("head", name):
+                found: int = self._obstore.head(self._store, name)["size"]
+            return found == size
+        return False
+
     def _with_credentials(self, ask: Callable[[], _Answer]) -> _Answer:
         """Return the answer to a request, which is repeated with new credentials of a function if it is denied."""
         try:
@@ -313,6 +321,7 @@ class _RealUpload:
         self._objects, self._name = objects, name
         self._held = bytearray()
         self._writer: Any = None  # of an object that is larger than a part
+        self._size = 0  # of what it was given
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._writer is None:
@@ -321,6 +330,7 @@ class _RealUpload:
                 return
             self._writer = self._objects.open_writer(self._name)
             data, self._held = self._held + data, bytearray()
+        self._size += len(data)
         with self._objects.failures("put", self._name):
             self._writer.write(bytes(data))  # it looks at the buffer later
 
@@ -328,8 +338,14 @@ class _RealUpload:
         if self._writer is None:
             self._objects.put(self._name, bytes(self._held))
             return
-        with self._objects.failures("put", self._name):
-            self._writer.close()
+        try:
+            with self._objects.failures("put", self._name):
+                self._writer.close()
+        except ObjectStoreError:
+            # If the answer to the last request is lost, the library sends that again, and stores refuse it.
+            # No one else puts an object of this name.
+            if not self._objects.holds(self._name, self._size):
+                raise
 
     def abandon(self) -> None:
         self._writer, self._held = None, bytearray()

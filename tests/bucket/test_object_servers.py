@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -191,6 +192,31 @@ def test_a_long_object_is_put_in_parts_whatever_happens_to_requests(
 
     proxy.faults = {}
     assert objects.get("data/1") == piece * 17
+
+
+def test_a_long_object_is_there_though_the_answer_to_its_last_request_is_lost(
+    objects: Objects, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[str] = []
+
+    def fault_of(asked: Any) -> str:
+        ends = (
+            asked.method == "POST" and "uploadId=" in asked.path
+        ) or "comp=blocklist" in asked.path
+        if not ends or lost:
+            return ""
+        lost.append(asked.path)
+        return "lost"
+
+    monkeypatch.setattr(proxy, "fault_of", fault_of)
+    piece = bytes(UPLOAD_PART_BYTES + 1)
+    upload = objects.upload("data/1")
+    upload.write(piece)
+
+    upload.finish()
+
+    assert lost
+    assert objects.get("data/1") == piece
 
 
 @pytest.mark.parametrize(
