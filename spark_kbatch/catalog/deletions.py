@@ -176,6 +176,8 @@ class DeletedTopics:
         with self.changing():
             # PATH's own file goes last: it is the one that is looked at.
             for folder in (*self._json_files.mirrors.folders, self._paths.path):
+                # A disk that was put back as an older image would bring the topic back once no record is left.
+                self._forget_in(folder, deleted)
                 copy = folder / path.relative_to(self._paths.path)
                 # The first is left by a process that died while it wrote.
                 found = [one for one in (copy.with_suffix(".tmp"), copy) if self._files.exists(one)]

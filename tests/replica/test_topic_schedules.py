@@ -745,6 +745,10 @@ def test_a_few_schedules_of_topics_lose_nothing() -> None:
     run_schedules(Topics, steps=STEPS, default=QUICK)
 
 
+def test_a_deleted_topic_stays_deleted_where_an_image_is_back_before_all_of_it_is_removed() -> None:
+    Topics(Path(), 1041).run(STEPS)
+
+
 @pytest.mark.slow
 def test_many_schedules_of_topics_lose_nothing() -> None:
     run_schedules(Topics, steps=STEPS, default=MANY)
