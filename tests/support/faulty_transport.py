@@ -41,7 +41,6 @@ class Fate(Enum):
 
 
 FINAL = (Fate.REFUSED, Fate.BROKEN)
-_NOT_WRITTEN = (Fate.FAILED, Fate.FAILED_LATE, Fate.SPLIT, Fate.REFUSED)
 TRANSIENT = tuple(fate for fate in Fate if fate not in (Fate.DELIVERED, *FINAL))
 
 
@@ -120,16 +119,19 @@ class FaultyTransport:
         self._timers: list[threading.Timer] = []
         self._unanswered: list[SentRequest] = []
         self.doomed: set[bytes] = set()  # values of records whose fate was one of FINAL
-        self._written: set[bytes] = set()  # values of records that a log has, or is about to have
+        self._tried: set[bytes] = (
+            set()
+        )  # values of records that a log may have, as far as a producer knows
         self.overwritten: list[SentRequest] = []  # while they could be read
 
     def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
         sent = SentRequest(self._log, request, on_answer)
         fate = next(self._fates, Fate.DELIVERED)
-        if fate is Fate.SPLIT and not self._written.isdisjoint(sent.values):
-            fate = Fate.DELIVERED  # it was not too large before, so it is not now
-        if fate not in _NOT_WRITTEN:
-            self._written.update(sent.values)
+        if fate is Fate.SPLIT and not self._tried.isdisjoint(sent.values):
+            # It was not too large before, so it is not now; and what may have been written is not split.
+            fate = Fate.DELIVERED
+        if fate is not Fate.SPLIT:
+            self._tried.update(sent.values)
         delay = self._random.uniform(0, 2) * request.timeout_ms / 1000
         if fate is Fate.OVERTAKEN:
             with self._lock:
