@@ -13,9 +13,9 @@ from spark_kbatch.bucket.entries import (
     Entry,
     LedgerCommit,
     Tombstone,
-    TopicCreation,
     TopicDeletion,
     TopicGrowth,
+    add_names,
 )
 from spark_kbatch.bucket.extents import IndexRange
 from spark_kbatch.bucket.job import author_of
@@ -50,8 +50,7 @@ class BucketCommits:
                     for one in state.topics.values()
                 },
             )
-        for end in range(last + 1, 0, -_WINDOW):
-            entries = [*self._ledger.entries(max(end - _WINDOW, 0), end - 1)]
+        for entries in self._ledger.windows(last, _WINDOW):
             walk.learn_names(entries)
             for entry in reversed(entries):
                 if isinstance(entry.content, Tombstone):
@@ -94,9 +93,7 @@ class _Walk:
 
     def learn_names(self, entries: Iterable[Entry]) -> None:
         """Take the names of topics from entries that create them, so that most that are gone have names."""
-        for entry in entries:
-            if isinstance(entry.content, TopicCreation):
-                self._names.setdefault(entry.content.topic_id, entry.content.name)
+        add_names(self._names, entries)
 
     def back(self, entry: Entry) -> Commit | None:
         """Go to before an entry; return the commit that it is, None if it is none."""

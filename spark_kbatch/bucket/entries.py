@@ -46,7 +46,7 @@ after one with `skip`, and stops at one without. Keys and versions that it does 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -256,6 +256,13 @@ class TopicDeletion:
         """Return the content that is read."""
         _ensure_known(found, "id")
         return cls(found.text("id", names.TOPIC_ID))
+
+
+def add_names(names: dict[str, str], entries: Iterable[Entry]) -> None:
+    """Add the names of topics that these entries create, by id, where there are none."""
+    for entry in entries:
+        if isinstance(entry.content, TopicCreation):
+            names.setdefault(entry.content.topic_id, entry.content.name)
 
 
 class MicroBatch(NamedTuple):

@@ -23,6 +23,7 @@ from spark_kbatch.bucket.entries import (
     TopicCreation,
     TopicDeletion,
     TopicGrowth,
+    add_names,
 )
 from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -50,11 +51,8 @@ class Happenings:
 
     def newest_first(self) -> Iterator[Happening]:
         """Yield all entries; raises CorruptLedgerError for one that is missing or damaged."""
-        for end in range(self.last + 1, 0, -_WINDOW):
-            entries = [*self._ledger.entries(max(end - _WINDOW, 0), end - 1)]
-            for entry in entries:  # so that most topics that are gone have names
-                if isinstance(entry.content, TopicCreation):
-                    self._names.setdefault(entry.content.topic_id, entry.content.name)
+        for entries in self._ledger.windows(self.last, _WINDOW):
+            add_names(self._names, entries)  # so that most topics that are gone have names
             yield from map(self._happening, reversed(entries))
 
     def at(self, number: int) -> Happening | None:

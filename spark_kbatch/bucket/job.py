@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_JOB = "job"  # as which entries name one
 # Of the state that a commit goes on from. Were others faster, the entry is not written, and the commit goes on
 # from theirs.
-_JOB = "job"  # as which entries name one
 _COMMIT_AGE_MAX_MS = 1000
 
 

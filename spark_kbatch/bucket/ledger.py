@@ -96,7 +96,7 @@ QUIET_MS = 60_000  # without news, after which the cluster's own object is read 
 KNOWN_MAX = CHECKPOINT_OVERDUE  # entries after a checkpoint that a machine keeps
 
 _WINDOW_MAX = 16  # entries asked for at once
-# Entries after the last known one, behind which a checkpoint is looked for: four questions.
+# So many entries after the last known one a checkpoint is looked for: four questions.
 _FAR = 14
 _LOSSES_MAX = 8  # that lengthen the wait after a loss
 _DENIED_MAX = 3
@@ -269,6 +269,14 @@ class Ledger:
                     raise CorruptLedgerError(name, "it is missing")
                 yield decode(data, name)
 
+    def windows(self, last: int, count: int) -> Iterator[list[Entry]]:
+        """Yield the entries up to `last` in lists of `count`, each in their order, the newest list first.
+
+        Raises as `entries`.
+        """
+        for end in range(last + 1, 0, -count):
+            yield [*self.entries(max(end - count, 0), end - 1)]
+
     def first_entry(self, last: int) -> int:
         """Return the first of the entries up to `last` that is no tombstone; the one after `last` if all are.
 
@@ -418,7 +426,7 @@ class Ledger:
 
         Args:
             propose: returns what is to be written, given the state after which it is to be.
-            by: who writes, for people.
+            by: the writer, as people are to see it.
             timeout_ms: how long to try.
             is_followed: whether the state was followed a moment ago, so that to follow it again is not worth
                 a request: the entry is only written if the state was the last one, and what the state refuses

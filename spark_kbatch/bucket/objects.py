@@ -1,7 +1,7 @@
 """The interface of an object store that a cluster in a bucket stands on, and a store in memory.
 
 What is asked of a store: an object that was put is there at once for all, in `get` and in `list`; and of
-several that create the same object one succeeds, and the others are told so. Nothing else is relied on: no
+several that create the same object one succeeds, and the others learn that. Nothing else is relied on: no
 rename, no append, no change of an object that compares it first.
 """
 
@@ -19,7 +19,7 @@ from spark_kbatch.errors import ObjectStoreError
 
 
 class CreateAnswer(Enum):
-    """What a store answers to a create.
+    """The answer of a store to a create.
 
     Only CREATED is certain. EXISTS may be said of one's own object, if an earlier create of the same landed
     whose answer was lost; and by some stores where two creates meet, and neither lands. So the object has to

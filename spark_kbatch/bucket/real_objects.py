@@ -4,8 +4,8 @@ Four things about the library are minded here:
 
 - It has threads of its own, which a fork does not take along: in a child whose parent had used it the first
   call would hang. So such a child gets an error.
-- It retries what fails. A create must be asked once: repeated after a lost answer it is told that the object
-  exists, which is its own. So creates go through a second client, which retries nothing.
+- It retries what fails. A create must be asked once: where it is repeated after a lost answer, the store says that
+  the object exists, which is its own. So creates go through a second client, which retries nothing.
 - It retries requests that fail, but not all whose answer breaks off in the middle. So reads are asked again.
 - A list of a folder on disk is in no order.
 
@@ -269,7 +269,7 @@ class RealObjects:
 
     def holds(self, name: str, size: int) -> bool:
         """Return True if an object is there, with that size; False if the store does not tell."""
-        with contextlib.suppress(ObjectStoreError, ObjectAccessDeniedError, FileNotFoundError):
+        with contextlib.suppress(ObjectStoreError, ObjectAccessDeniedError):
             with self.failures("head", name):
                 found: int = self._obstore.head(self._store, name)["size"]
             return found == size

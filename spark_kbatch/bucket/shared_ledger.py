@@ -26,7 +26,7 @@ _JOB_AGE_MAX_MS = 3_600_000  # of the state that a job may begin at: well below 
 
 
 class _TopicChanges(NamedTuple):
-    """What is at each offset of a topic, and until when that is known to hold."""
+    """The changes that a topic's offsets are read from, and until when that is known to hold."""
 
     number: int  # of the last entry for which it was compared
     version: object  # equal as long as nothing of the topic's extents changes
@@ -118,10 +118,10 @@ class SharedLedger:
             head = self._ledger.state.partition(topic_id, partition)
             return dataclasses.replace(head), changes
 
-    def entries(self, first: int, last: int) -> Iterator[Entry]:
-        """Yield entries as they are now; as `Ledger.entries`, and raises ClosedError."""
+    def windows(self, last: int, count: int) -> Iterator[list[Entry]]:
+        """Yield entries as they are now, the newest first; as `Ledger.windows`, and raises ClosedError."""
         self.ensure_open()
-        return self._ledger.entries(first, last)
+        return self._ledger.windows(last, count)
 
     def first_entry(self, last: int) -> int:
         """Return the first of the entries up to `last` that is no tombstone; as `Ledger.first_entry`."""

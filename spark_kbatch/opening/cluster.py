@@ -206,7 +206,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where it is, as `spark_kbatch.open` takes it: an absolute path, bootstrap servers, a URL."""
+        """The address, as `spark_kbatch.open` takes it: an absolute path, bootstrap servers, a URL."""
         return self._store.address
 
     @property

@@ -137,7 +137,7 @@ def verify_all(folder: FolderStore) -> Iterator[RepairReport]:
     for report in repair_all(folder, dry_run=True):
         yield with_followers(folder.manager, report)
     records: tuple[tuple[TopicPartition, str, Callable[[], object]], ...] = (
-        (COMMITS, "commits", lambda: list(folder.history.read(folder.snapshots.replicas))),
+        (COMMITS, "commits", lambda: list(folder.commits.read())),
         (CONSUMER_OFFSETS, "consumer groups", folder.groups.groups),
     )
     for topic_partition, what, read in records:

@@ -239,8 +239,9 @@ class ProducerBatch:
 
         A log that has the batch would know none of them by its sequence numbers.
         """
-        is_known_by_others = self.is_in_doubt and self.has_sequence
-        return self.records_count > 1 and self._attributes is None and not is_known_by_others
+        if self.is_in_doubt and self.has_sequence:
+            return False
+        return self.records_count > 1 and self._attributes is None
 
     def add_callback(
         self, first: int, count: int, callback: Callable[[ProduceResult, int, int], None]

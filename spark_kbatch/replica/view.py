@@ -338,7 +338,7 @@ class PartitionView:
     def _follows(self, follower: Replica, leader: Replica) -> bool:
         """Return True if a follower has the leader's committed batches, and none that it has deleted.
 
-        What it has is told by their epochs.
+        The epochs of the batches show which it has.
         """
         start, end = follower.state.log_start_offset, leader.state.high_watermark
         if follower.state.log_end_offset < end or start < leader.state.log_start_offset:

@@ -24,7 +24,7 @@ UNKNOWN_AUTHOR = Author()
 
 
 class Commit(NamedTuple):
-    """One commit of a Spark job, as the history in `__commits` has it."""
+    """One commit of a Spark job, as the history of its place has it."""
 
     number: int
     time_ms: int

@@ -96,7 +96,7 @@ class Store(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it is: the absolute path of a folder, bootstrap servers, "memory://NAME"."""
+        """The address: the absolute path of a folder, bootstrap servers, "memory://NAME"."""
 
     @property
     def cluster_id(self) -> str:
@@ -112,7 +112,7 @@ class Store(Protocol):
 
     @property
     def why_not(self) -> str:
-        """What an error says when something is asked for that the place has not."""
+        """The reason that an error gives where the place has not what is asked for."""
 
     @property
     def source(self) -> Source:

@@ -12,9 +12,9 @@
 
 If a connection is lost, its requests in flight fail, and the client cannot know whether the server executed
 them. `ready` reconnects, after a pause that doubles with each failure; each attempt tries all addresses of the
-host's name in turn until one lets it connect, and begins behind the one that failed last. As in Kafka, everything
-else waits while a name is looked up. A connection that the client
-itself closed, because it was idle or its user has ended, is made again without a pause.
+host's name in turn until one lets it connect, and begins after the one that failed last. As in Kafka, everything
+else waits while a name is looked up. A connection that the client itself closed, because it was idle or its user
+has ended, is made again without a pause.
 
 `last_error` says why there is no connection. `refusal` returns it only where trying again does not help, because
 a certificate or a password was refused; that might even lock the user out. Callers raise it at once.
@@ -385,7 +385,7 @@ class Connections:
         return peer.address
 
     def _put_first(self, peer: _Peer) -> None:
-        """Order the addresses of a name: behind the one that was tried last and failed, or from it on.
+        """Order the addresses of a name: after the one that was tried last and failed, or from it on.
 
         One that lets a client connect, and then is silent, would be tried for ever.
         """

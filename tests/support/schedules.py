@@ -138,7 +138,7 @@ class Schedule(abc.ABC):
     def mount_again(self, node: int) -> None:
         if self.disks.has(self.away(node)):
             self.log[-1] += f" {node} is back"
-            self.disks.take_away(self.disk(node))  # if it was made anew while it was away
+            self.disks.take_away(self.disk(node))  # one that was made there while it was away
             self.disks.mount_at(self.away(node), self.disk(node))
 
     def is_readable(self, node: int) -> bool:
