@@ -95,6 +95,11 @@ class LogState(NamedTuple):
         """Whether the last record is a PrepareCommit: the commit is decided, not yet complete."""
         return self.prepare_offset >= 0 and self.prepare_offset + 1 == self.log_end_offset
 
+    @property
+    def is_distinct(self) -> bool:
+        """Whether the state tells the log from another topic's, by a timestamp: new logs are equal."""
+        return self.max_timestamp >= 0
+
 
 def has_more(state: LogState, other: LogState) -> bool:
     """Return True if a log was written further than another one: in a later epoch, or to a higher end."""

@@ -466,7 +466,9 @@ class Partition:
         is_as_left = (
             led is not None and led.state.leader == state.leader and led.log_state == log_state
         )
-        return is_as_left or self.view.is_of_topic(self._log_of(state.leader))
+        return (is_as_left and log_state.is_distinct) or self.view.is_of_topic(
+            self._log_of(state.leader)
+        )
 
     def _lacks(self, state: PartitionState, leader: LogState, other: LogState) -> bool:
         """Return True if a leader lacks what a member has, and what it lacks may have been shown.
@@ -653,24 +655,19 @@ class Partition:
         return Leadership(state, log, log_state)
 
     def _elect_locked(
-        self, state: PartitionState, *, members_count: int | None = None
+        self, state: PartitionState, among: Container[int] | None = None
     ) -> PartitionState:
-        """Elect another in-sync replica as leader; on disk on return.
-
-        Args:
-            state: with those to elect from as its ISR.
-            members_count: how many members the ISR has, if those are not all.
-        """
+        """Elect another in-sync replica as leader, one of `among`; on disk on return."""
         alive = dict(
             sorted(
-                self.view.alive(state),
+                (one for one in self.view.alive(state) if among is None or one[0] in among),
                 key=lambda one: written_to(one[1]),
                 reverse=True,
             )
         )
         if not alive:
             raise self.view.no_usable_replica(state)
-        end = self.view.common_end(members_count or len(state.isr), alive)
+        end = self.view.common_end(len(state.isr), alive)
         for node_id, log_state in alive.items():
             if log_state.log_end_offset < end:
                 break  # It is an older image; one that has all of it cannot be written.
@@ -780,10 +777,17 @@ class Partition:
         """Leave only these of the in-sync replicas in the ISR, one of which leads; on disk on return."""
         state = self.view.state()
         if state.leader not in whole:
-            among = state._replace(isr=tuple(n for n in state.isr if n in whole))
-            self._elect_locked(among, members_count=len(state.isr))
+            self._elect_locked(state, whole)
         elif set(whole) < set(state.isr):
             leader = self._log_of(state.leader).state()
+            refused = self._refused_beside_more(
+                state,
+                state.leader,
+                leader,
+                lambda other: has_more(other, leader) and len(whole) == 1,
+            )
+            if refused is not None:
+                raise refused
             self._change_isr_locked(state, [*whole], leader.high_watermark)
 
     def lead_alone_locked(self, node_id: int) -> None:

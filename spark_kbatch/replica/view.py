@@ -231,8 +231,8 @@ class PartitionView:
             return state, again, others  # It has got further meanwhile.
 
     def is_known(self, node_id: int, log_state: LogState) -> bool:
-        """Return False if a log is another topic's; it is looked at when its state is not the last one."""
-        if self._known.get(node_id) != log_state:
+        """Return False if a log is another topic's; it is looked at when its state is not the last one, or says too little."""
+        if self._known.get(node_id) != log_state or not log_state.is_distinct:
             if not self.is_of_topic(self.log_of(node_id)):
                 return False
             self._known[node_id] = log_state

@@ -153,6 +153,22 @@ def test_a_followers_image_of_a_deleted_topic_leaves_the_isr(with_log_start: boo
 
 
 @pytest.mark.parametrize("node", [0, 1])
+def test_an_empty_log_of_a_deleted_topic_is_not_taken_for_the_new_ones(node: int) -> None:
+    """As they were made, logs of a topic and its successor are equal but for the topic's id."""
+    case = Case(node)
+    make_again(case)
+    take_image(case)
+    make_again(case)
+    assert held(case.process) == []
+
+    come_back(case)
+    append(case.process, b"a")
+    assert partition(case.process).view.state().isr == (0, 1, 2)
+    go_away(case, *{0, 1, 2} - {node})
+    assert held(with_clock(case.process, case.clock)) == [b"a"]
+
+
+@pytest.mark.parametrize("node", [0, 1])
 @pytest.mark.parametrize("sent", [[], [b"a", b"b"]])
 def test_a_repair_takes_no_records_of_an_image_of_a_deleted_topic(
     sent: list[bytes], node: int
@@ -183,6 +199,30 @@ def test_a_repair_waits_for_the_others_beside_an_image_of_a_deleted_topic() -> N
     be_back(case, 1, 2)
     assert append(case.process, b"b") == 1
     assert held(with_clock(case.process, case.clock)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("leader", [0, 2])
+def test_a_repair_lets_no_image_lead_beside_a_full_disk_that_has_more(leader: int) -> None:
+    case = Case(2)
+    take_image(case)
+    if leader == 2:
+        partition(case.process).lead_alone_locked(2)
+        case.process.replicate()
+        take_image(case)
+    case.append(b"third")
+    come_back(case)
+    case.disks.take_away(case.disk(1))
+    case.disks.fail(case.disk(0), FULL)
+    process = with_clock(case.process, case.clock)
+
+    (report,) = process.repair([EVENTS])
+    assert "whose log dir cannot be written" in " ".join(report.damaged)
+
+    case.disks.mend(case.disk(0))
+    case.wait()
+    case.read()
+    case.append(b"fourth")
+    case.read()
 
 
 def test_an_unclean_election_takes_no_log_of_a_deleted_topic() -> None:
