@@ -280,7 +280,7 @@ class ClusterRepair:
         try:
             replica = self._manager.replica(TRANSACTION_STATE)
             for transaction in transactions(replica, replica.state.log_start_offset):
-                for tp, by_node in transaction.value.states.items():
+                for tp, by_node in transaction.value.states_in(self._manager.is_current).items():
                     newest.setdefault(tp, {}).update(by_node)
         except KBatchError as error:
             logger.warning("cannot read all of __transaction_state: %s", error)

@@ -308,7 +308,7 @@ class Coordinator:
             if not replica.state.has_pending_commit:
                 return False
             try:
-                states = _pending(replica).value.states
+                states = _pending(replica).value.states_in(self._manager.is_current)
                 return any(topic_partition in states for topic_partition in topic_partitions)
             except (FileNotFoundError, KafkaStorageError):
                 # The commit was completed and the topic rewritten in the meantime.
@@ -708,16 +708,23 @@ class Coordinator:
             now_ms = self._now_ms()
             appender = LogAppender(log, state, now_ms=now_ms)
             prepare = TransactionValue(
-                PREPARE_COMMIT, job.sequence, states, now_ms, job.source_progress
-            )
+                PREPARE_COMMIT, job.sequence, states, now_ms, job.source_progress,
+                self._topic_ids({tp.topic for tp in states}),
+            )  # fmt: skip
             appender.append(self._state_record(job.transactional_id, prepare))
             decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
-            complete = prepare._replace(status=COMPLETE_COMMIT, states={})
+            complete = prepare._replace(status=COMPLETE_COMMIT, states={}, topic_ids={})
             appender.append(self._state_record(job.transactional_id, complete))
             completed = appender.finish(flush=self._flush)
         if self._flush:
             decided = decided._replace(recovery_point=decided.log_end_offset)
         return Prepared(decided, completed)
+
+    def _topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Return topics' ids, for a record that an image of a disk may bring back; none with one log dir."""
+        if len(self._manager.dirs.all) == 1:
+            return {}
+        return {name: self._manager.metadata.topics.topic(name).topic_id for name in names}
 
     def _state_record(self, transactional_id: str, value: TransactionValue) -> bytearray:
         key = pack_key(transactional_id)
@@ -770,7 +777,7 @@ class Coordinator:
         if not leader.state.has_pending_commit:
             return
         pending = _pending(leader)
-        states = pending.value.states
+        states = pending.value.states_in(self._manager.is_current)
         if is_there is not None:
             dropped = [tp for tp, by_node in states.items() if not is_there(tp, by_node)]
             states = {tp: by_node for tp, by_node in states.items() if tp not in dropped}
@@ -800,7 +807,7 @@ class Coordinator:
         with partition.leading_locked() as log:
             appender = LogAppender(log, leader.state, now_ms=now_ms)
             complete = pending.value._replace(
-                status=COMPLETE_COMMIT, states={}, last_update_ms=now_ms
+                status=COMPLETE_COMMIT, states={}, last_update_ms=now_ms, topic_ids={}
             )
             appender.append(self._state_record(pending.transactional_id, complete))
             completed = appender.finish(flush=self._flush)

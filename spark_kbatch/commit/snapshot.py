@@ -159,7 +159,8 @@ class Snapshots:
         found: dict[TopicPartition, dict[int, LogState]] = {}
         for transaction in transactions(after, first_offset):
             if transaction.value.status == PREPARE_COMMIT:
-                for topic_partition, states in transaction.value.states.items():
+                states_in = transaction.value.states_in(self._manager.is_current)
+                for topic_partition, states in states_in.items():
                     if topic_partition in of:
                         found[topic_partition] = dict(states)
         return found

@@ -9,6 +9,7 @@
     tag 1001   compact array of: topic (compact string), partition i32, node i32, the slot of
                kbatch.state that the replica is to have
     tag 1002   of a mirror: how far it has read its source (`mirroring.progress`); absent otherwise
+    tag 1003   with several log dirs: compact array of: topic (compact string), its id (compact string)
 
 Compact lengths are unsigned varints, one higher than what they count. A reader skips tags that it
 does not know, so Kafka's own tools can read these records.
@@ -19,7 +20,7 @@ Source: Kafka transaction-coordinator/.../TransactionLogKey.json, TransactionLog
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
@@ -33,7 +34,7 @@ PREPARE_COMMIT = 2
 COMPLETE_COMMIT = 4
 
 
-_SEQUENCE_TAG, _STATES_TAG, _SOURCE_PROGRESS_TAG = 1000, 1001, 1002
+_SEQUENCE_TAG, _STATES_TAG, _SOURCE_PROGRESS_TAG, _TOPIC_IDS_TAG = 1000, 1001, 1002, 1003
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hqhib")
 _TIMES = struct.Struct(">qq")
@@ -49,6 +50,23 @@ class TransactionValue(NamedTuple):
     states: Mapping[TopicPartition, Mapping[int, LogState]]  # by node
     last_update_ms: int
     source_progress: bytes = b""  # of a mirror; all records of its id have it
+    topic_ids: Mapping[
+        str, str
+    ] = {}  # by topic; none of a commit to one log dir, or of an earlier release
+
+    def states_in(
+        self, is_current: Callable[[str, str], bool]
+    ) -> dict[TopicPartition, Mapping[int, LogState]]:
+        """Return the new log states in topics that are still the ones that were committed to.
+
+        An image of a disk may have a commit as decided that was completed before its topic was deleted. A topic
+        that was made since under its name has nothing to do with that.
+
+        Args:
+            is_current: returns False if no topic of a name has this id.
+        """
+        are_meant = {name: is_current(name, topic_id) for name, topic_id in self.topic_ids.items()}
+        return {tp: by_node for tp, by_node in self.states.items() if are_meant.get(tp.topic, True)}
 
     @property
     def is_mirrors(self) -> bool:
@@ -93,6 +111,9 @@ def pack_value(value: TransactionValue) -> bytes:
     tags = {_SEQUENCE_TAG: _I64.pack(value.sequence), _STATES_TAG: bytes(states)}
     if value.source_progress:
         tags[_SOURCE_PROGRESS_TAG] = value.source_progress
+    if value.topic_ids:
+        ids = (_compact(name) + _compact(id_) for name, id_ in sorted(value.topic_ids.items()))
+        tags[_TOPIC_IDS_TAG] = unsigned_varint(len(value.topic_ids) + 1) + b"".join(ids)
     out += unsigned_varint(len(tags))
     for tag, content in tags.items():
         out += unsigned_varint(tag) + unsigned_varint(len(content)) + content
@@ -124,7 +145,7 @@ def _unpack_value(data: bytes) -> TransactionValue:
     tags, at = read_unsigned_varint(data, at + _TIMES.size)
     sequence: int = NO_TRANSACTION_SEQUENCE
     states: dict[TopicPartition, dict[int, LogState]] = {}
-    source_progress = b""
+    source_progress, topic_ids = b"", dict[str, str]()
     for _ in range(tags):
         tag, at = read_unsigned_varint(data, at)
         size, at = read_unsigned_varint(data, at)
@@ -135,7 +156,9 @@ def _unpack_value(data: bytes) -> TransactionValue:
             states = _unpack_states(content)
         elif tag == _SOURCE_PROGRESS_TAG:
             source_progress = content
-    return TransactionValue(status, sequence, states, last_update_ms, source_progress)
+        elif tag == _TOPIC_IDS_TAG:
+            topic_ids = _unpack_topic_ids(content)
+    return TransactionValue(status, sequence, states, last_update_ms, source_progress, topic_ids)
 
 
 def _unpack_states(data: bytes) -> dict[TopicPartition, dict[int, LogState]]:
@@ -151,6 +174,15 @@ def _unpack_states(data: bytes) -> dict[TopicPartition, dict[int, LogState]]:
             raise CorruptRecordError(f"state of {topic}-{partition} in a transaction record")
         states.setdefault(TopicPartition(topic, partition), {})[node_id] = state
     return states
+
+
+def _unpack_topic_ids(data: bytes) -> dict[str, str]:
+    topic_ids = {}
+    count, at = read_unsigned_varint(data, 0)
+    for _ in range(count - 1):
+        name, at = _read_compact(data, at)
+        topic_ids[name], at = _read_compact(data, at)
+    return topic_ids
 
 
 def _compact(text: str) -> bytes:

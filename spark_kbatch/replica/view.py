@@ -314,7 +314,9 @@ class PartitionView:
             why = self._dirs.why_offline(node_id)
             if why is None and log_state is None:
                 why = "its log cannot be read"
-            is_in_sync = node_id in state.isr and why is None
+            is_in_sync = (
+                node_id in state.isr and why is None and self.is_of_topic(self.log_of(node_id))
+            )
             if is_in_sync and not is_leader and leader is not None and log_state is not None:
                 followed = Replica(state.leader, self.log_of(state.leader), leader)
                 is_in_sync = self._follows(
@@ -342,8 +344,6 @@ class PartitionView:
         """
         start, end = follower.state.log_start_offset, leader.state.high_watermark
         if follower.state.log_end_offset < end or start < leader.state.log_start_offset:
-            return False
-        if not self.is_of_topic(follower.log):
             return False
         return self._agree_until(follower.node_id, leader.node_id, start, end) == end
 

@@ -50,6 +50,7 @@ _values = st.builds(
     ),
     _i64,
     st.binary(max_size=30),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=22), max_size=3),
 )
 
 
@@ -150,10 +151,14 @@ def test_kafka_reads_the_same(value: TransactionValue) -> None:
         "TransactionLastUpdateTimestampMs": value.last_update_ms,
         "TransactionStartTimestampMs": value.last_update_ms,
     }
-    assert list(tags) == [1000, 1001, *([1002] if value.source_progress else [])]
+    optional = {1002: value.source_progress, 1003: value.topic_ids}
+    assert list(tags) == [1000, 1001, *(tag for tag, content in optional.items() if content)]
     assert tags.get(1002, b"") == value.source_progress
 
     assert tags[1000] == struct.pack(">q", value.sequence)
+    reader = Kafka(tags.get(1003, b"\1"))
+    names = range(reader.unsigned_varint() - 1)
+    assert {reader.compact_string(): reader.compact_string() for _ in names} == value.topic_ids
     reader, states = Kafka(tags[1001]), {}
     for _ in range(reader.unsigned_varint() - 1):
         topic, partition, node_id = reader.compact_string(), reader.number("i"), reader.number("i")

@@ -225,6 +225,57 @@ def test_a_repair_lets_no_image_lead_beside_a_full_disk_that_has_more(leader: in
     case.read()
 
 
+def test_a_commit_that_an_image_has_as_decided_is_not_finished_in_the_topic_that_was_made_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was completed before its topic was deleted; the only disk that is left was put back without that."""
+    case = Case(1)
+
+    def die(*_: object, **__: object) -> NoReturn:
+        raise Killed
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Coordinator, "_flip", die)
+        with pytest.raises(Killed):
+            case.commit()
+    take_image(case)
+    case.open()
+    case.process.delete_topic("events")
+    come_back(case)
+    case.process.create_topic("events", replication_factor=3)
+    assert append(case.process, b"a") == 0
+
+    go_away(case, 0, 2)
+    process = with_clock(case.process, case.clock)
+    assert held(process) == [b"a"]
+    assert append(process, b"b") == 1
+    be_back(case, 0, 2)
+    process.replicate()
+    assert held(process) == [b"a", b"b"]
+    assert not [what for one in process.verify() for what in (*one.found, *one.damaged)]
+
+
+def test_beside_an_image_of_a_deleted_topic_a_partition_is_given_up_with_its_last_disk() -> None:
+    case = with_image_of_an_old_topic(2)
+    append(case.process, b"a")
+    come_back(case)
+    for node in (0, 1):
+        case.disks.take_away(case.disk(node))
+    case.wait()
+    process = with_clock(case.process, case.clock)
+
+    for node in (0, 1):
+        dry = process.replace_log_dir(node, unclean=True, dry_run=True)
+        assert (EVENTS, None) in [(one.topic_partition, one.first_offset) for one in dry]
+        found = process.replace_log_dir(node, unclean=True)
+    assert [(one.topic_partition, one.first_offset) for one in found] == [(EVENTS, None)]
+
+    process.replicate()
+    assert held(process) == []
+    assert append(process, b"c") == 0
+    assert partition(process).view.state().isr == (0, 1, 2)
+
+
 def test_an_unclean_election_takes_no_log_of_a_deleted_topic() -> None:
     case = with_image_of_an_old_topic(2)
     for value in (b"a", b"b"):

@@ -466,7 +466,7 @@ class Topics(Schedule):
         for node in nodes:
             self.lose_disk(node)
         self.clock.now_ms += 2 * RETRY_MS
-        lost = {one for one in self.live() if {*self.in_sync(one)} <= {*nodes}}
+        lost = {one for one in self.live() if not self.of(one).nodes[b"made"]}
         self.replacing = self.rng.sample(nodes, len(nodes)), lost
         self.replace_unclean(number)
 

@@ -156,7 +156,8 @@ class MemoryDisks(FailingFolders, DiskFiles):
 
     def mount_at(self, folder: Path, target: Path) -> None:
         for entries in self._names():
-            entries[target.name] = entries.pop(folder.name)
+            if folder.name in entries:  # Of a folder that was just made nothing may be flushed.
+                entries[target.name] = entries.pop(folder.name)
 
     def clone(self, folder: Path, target: Path) -> None:
         node = self.disk.root.entries[folder.name].settled_copy(self.disk)
