@@ -159,8 +159,8 @@ class Snapshots:
         found: dict[TopicPartition, dict[int, LogState]] = {}
         for transaction in transactions(after, first_offset):
             if transaction.value.status == PREPARE_COMMIT:
-                states_in = transaction.value.states_in(self._manager.is_current)
-                for topic_partition, states in states_in.items():
+                decided = transaction.value.states_in(self._manager.is_current)
+                for topic_partition, states in decided.items():
                     if topic_partition in of:
                         found[topic_partition] = dict(states)
         return found

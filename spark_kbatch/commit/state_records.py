@@ -50,9 +50,8 @@ class TransactionValue(NamedTuple):
     states: Mapping[TopicPartition, Mapping[int, LogState]]  # by node
     last_update_ms: int
     source_progress: bytes = b""  # of a mirror; all records of its id have it
-    topic_ids: Mapping[
-        str, str
-    ] = {}  # by topic; none of a commit to one log dir, or of an earlier release
+    # By topic; none of a commit to one log dir, or of an earlier release.
+    topic_ids: Mapping[str, str] = {}
 
     def states_in(
         self, is_current: Callable[[str, str], bool]

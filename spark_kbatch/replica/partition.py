@@ -840,7 +840,7 @@ class Partition:
         log.forget_batches()
 
     def may_have_records(self) -> bool:
-        """Return False if all replicas' log dirs are online, and none has a log of the topic, or but half of an empty one."""
+        """Return False if all replicas' log dirs are online, and none has a log of the topic, or more than half of an empty one."""
         return any(
             not self._dirs.is_online(node)
             or (_is_made(self._log_of(node)) and self.view.is_of_topic(self._log_of(node)))

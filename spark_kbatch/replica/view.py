@@ -231,7 +231,7 @@ class PartitionView:
             return state, again, others  # It has got further meanwhile.
 
     def is_known(self, node_id: int, log_state: LogState) -> bool:
-        """Return False if a log is another topic's; it is looked at when its state is not the last one, or says too little."""
+        """Return False if a log is another topic's; looked at unless its state is the last one, and tells."""
         if self._known.get(node_id) != log_state or not log_state.is_distinct:
             if not self.is_of_topic(self.log_of(node_id)):
                 return False
@@ -314,9 +314,9 @@ class PartitionView:
             why = self._dirs.why_offline(node_id)
             if why is None and log_state is None:
                 why = "its log cannot be read"
-            is_in_sync = (
-                node_id in state.isr and why is None and self.is_of_topic(self.log_of(node_id))
-            )
+            is_in_sync = node_id in state.isr and why is None
+            if is_in_sync and self.only_log is None:
+                is_in_sync = self.is_of_topic(self.log_of(node_id))
             if is_in_sync and not is_leader and leader is not None and log_state is not None:
                 followed = Replica(state.leader, self.log_of(state.leader), leader)
                 is_in_sync = self._follows(
