@@ -206,7 +206,7 @@ class ClusterRepair:
             whole = []  # They are older images: whole, and not all that there is.
         if whole:
             partition.write_kept_locked()
-            partition.lead_among_locked(whole)
+            partition.elections.lead_among_locked(whole)
             broken = [n for n in state.isr if n in usable and n not in whole]
             for node_id in broken:  # It is recreated.
                 manager.files.remove_dir(view.log_of(node_id).directory)
@@ -238,7 +238,7 @@ class ClusterRepair:
             )
         if not is_lost(view.log_of(most)):
             partition.write_kept_locked()
-        partition.lead_alone_locked(most)
+        partition.elections.lead_alone_locked(most)
         return view.log_of(most), [
             f"none of its replicas is whole: node {most}, which has most, leads, and the others are made "
             "equal to it"

@@ -14,7 +14,7 @@ There is no server. The process that holds the partition's lock does all the wor
 
 A process that dies at any point leaves a state from which the next one continues: it starts with `lead`.
 
-The rules:
+The rules, beside those of `elections`:
 - The high watermark is the smallest log end offset in the ISR. It stands still while the ISR has fewer
   than min.insync.replicas members, and it advances only after the ISR on disk is the one that it was
   computed from. So every member of the ISR on disk has everything below the leader's high watermark.
@@ -22,22 +22,6 @@ The rules:
   that takes over shows the smallest log end offset of all members that are alive. Those have what was
   shown before, and as they are made equal none of it disappears. While the ISR is too small the high
   watermark stands still; when that starts, its value is written to all members.
-- A leader is elected from the ISR alone: the one that was written furthest, by epoch and end, of those
-  that can be used; of equals the first, in order of preference. It gets a new leader epoch, which starts
-  where its log ends, and the other members are truncated to that end.
-- A member that was written further than its leader shows that the leader lost records, as from an older
-  image of its disk. It is elected, not truncated.
-- A leader whose state is of another boot takes a new epoch before it appends: a replica that is away may
-  have what was not flushed here, and is truncated by that epoch. So may an image of a disk: of an epoch and
-  an offset there is one batch, wherever it lies. Machines that append in turn look the same, and take one
-  at each turn; deletions drop it with its batches (see `log.retention`).
-- A member that leaves brings a new epoch, too, which the leader takes before its next append: what the one
-  that left has alone is truncated by it. It may be a batch that the leader never recorded.
-- A leader that lost what was shown, as what was not flushed, leads on only if no member is away.
-- A member has a copy of the partition's file beside its log, or leaves. Of all copies the newest counts
-  (see `partition_states`), and the holder of the lock writes it where it is missing.
-- The last member never leaves the ISR: without it no one leads until it is back, or until an operator asks
-  for an unclean election.
 - A replica outside of the ISR is truncated to where its leader epochs differ from the leader's, and catches
   up in pieces, so that appends need not wait long; it joins once it has everything. One that ends below the
   leader's log start starts over, at the batch that holds that, with the leader's epochs. One that is lost
@@ -85,16 +69,13 @@ from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.log.state import (
     LogState,
-    boot_id,
-    has_more,
-    read_state,
     valid_slots,
-    written_to,
 )
 from spark_kbatch.log.validator import Accepted
 from spark_kbatch.model import AppendOrigin, AppendResult, Deletion, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_PRODUCER_ID
+from spark_kbatch.replica.elections import Elections, Leadership, write_decided
 from spark_kbatch.replica.followers import (
     LeaderError,
     ReplicaFetcher,
@@ -119,14 +100,6 @@ class Appended(NamedTuple):
     required_offset: int = -1  # after its last record
     leader_epoch: int = -1  # under which it was appended
     topic_id: str = ""  # of the topic that it was appended to
-
-
-class Leadership(NamedTuple):
-    """A partition's leader with its log and log state, as the last holder of the partition's lock left it."""
-
-    state: PartitionState
-    log: PartitionLog  # the leader's
-    log_state: LogState
 
 
 class Partition:
@@ -165,7 +138,8 @@ class Partition:
         self.view = PartitionView(topic_partition, topic, states, dirs, log_of)
         self.replicas, self.min_isr = self.view.replicas, self.view.min_isr
         self.only_log = self.view.only_log
-        self._states, self._dirs, self._log_of = states, dirs, log_of
+        self.elections = Elections(topic_partition, topic.topic_id, self.view, states, dirs, now_ms)
+        self._dirs, self._log_of = dirs, log_of
         self._now_ms, self._uses_threads = now_ms, uses_threads
         self._stale_mirrors = stale_mirrors
         self._led: Leadership | None = None  # guarded by the partition's lock
@@ -231,7 +205,9 @@ class Partition:
             if led.state.leader in placed:
                 if tuple(placed) != led.state.isr:
                     hw = led.log_state.high_watermark
-                    led = led._replace(state=self._change_isr_locked(led.state, [*placed], hw))
+                    led = led._replace(
+                        state=self.elections.change_isr_locked(led.state, [*placed], hw)
+                    )
                     self._led = led
                 return placed
             led = self._lead_and_replicate_locked(flush=True)
@@ -292,7 +268,7 @@ class Partition:
         if self.only_log is not None:
             ((node_id, state),) = states.items()
             try:
-                _write_if_newer(self.view.usable_only_log(), state, flush=flush)
+                write_decided(self.view.usable_only_log(), state, flush=flush)
                 return
             except (OSError, KBatchError) as error:
                 if len(self._dirs.all) == 1:
@@ -303,38 +279,18 @@ class Partition:
         in_order = known.leader_first(states)
         is_last = len(known.isr) == 1
         flipped = [
-            n for n in in_order if self._flipped_locked(n, states[n], is_last=is_last, flush=flush)
+            n
+            for n in in_order
+            if self.elections.flipped_locked(n, states[n], is_last=is_last, flush=flush)
         ]
         isr = [node for node in known.isr if node in flipped]
         if not isr:
             unwritten = {node: state for node, state in states.items() if node in known.isr}
-            self._write_state(known._replace(unwritten=unwritten))
+            self.elections.write_state(known._replace(unwritten=unwritten))
         elif known.leader not in isr:
-            self._elect_locked(known._replace(isr=(known.leader, *isr)))
+            self.elections.elect_locked(known._replace(isr=(known.leader, *isr)))
         elif tuple(isr) != known.isr:
-            self._change_isr_locked(known, isr, states[known.leader].high_watermark)
-
-    def _flipped_locked(self, node_id: int, state: LogState, *, is_last: bool, flush: bool) -> bool:
-        """Write a decided commit's state; return False if that fails, or the log lacks its batches.
-
-        With `is_last` no other replica has them: it is written all the same, for `repair` to find where
-        the log ends.
-        """
-        if not self._dirs.is_online(node_id):
-            return False
-        try:
-            log = self._log_of(node_id)
-            is_newer = log.state().sequence < state.sequence
-            if is_newer and not is_last and not log.holds(state):
-                raise KafkaStorageError(
-                    f"{log.directory} lacks batches of a commit up to offset {state.log_end_offset}, which "
-                    "it had: its disk is an older image"
-                )
-            _write_if_newer(log, state, flush=flush)
-        except (OSError, KBatchError) as error:
-            self.view.failed(node_id, error)
-            return False
-        return True
+            self.elections.change_isr_locked(known, isr, states[known.leader].high_watermark)
 
     @contextlib.contextmanager
     def leading_locked(self) -> Iterator[PartitionLog]:
@@ -393,127 +349,17 @@ class Partition:
 
     def _lead_and_replicate_locked(self, *, flush: bool) -> Leadership:
         for _ in self.replicas:
-            self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
+            self._led = led = self._replicate_locked(
+                self.elections.lead_locked(self._led), flush=flush
+            )
             if led.log_state.leader_epoch == led.state.leader_epoch:
                 return led
             try:  # A follower has left.
-                self._led = self._become_leader_locked(led.state, led.log_state)
+                self._led = self.elections.become_leader_locked(led.state, led.log_state)
                 return self._led
             except (OSError, KBatchError) as error:
                 self.view.failed(led.state.leader, error)
         raise self.view.no_usable_replica(self.view.state())
-
-    def _lead_locked(self) -> Leadership:
-        """Return the partition's leader, after an election if the known one cannot be used.
-
-        Raises:
-            KafkaStorageError: no in-sync replica can be used; says why.
-        """
-        self._states.spread(self.topic_partition, self.topic.topic_id)
-        state, refused = self._without_unwritten_locked(self.view.state()), None
-        for _ in self.replicas:
-            log_state = self.view.log_state(state.leader)
-            if log_state is not None and state.leader not in state.unwritten:
-                try:
-                    log = self._log_of(state.leader)
-                    # Before one that cannot be written leaves.
-                    refused = self._refused_beside_more(
-                        state,
-                        state.leader,
-                        log_state,
-                        functools.partial(self._lacks, state, log_state),
-                    )
-                    if refused is not None:
-                        break
-                    if not log.segments.is_as_recorded(log_state):
-                        recorded = read_state(log.files, log.directory)
-                        others = any(self.view.alive(state))
-                        if not others and log_state.log_end_offset < recorded.high_watermark:
-                            refused = self._refused_to_lead(state, log_state, recorded)
-                            if refused is not None:
-                                break
-                        if log_state.boot_id != boot_id():
-                            # A replica that is away may have what was not flushed here. What comes in its
-                            # place has another epoch, by which that replica is truncated.
-                            after = state._replace(leader_epoch=state.leader_epoch + 1)
-                            hw = log_state.high_watermark
-                            state = self._change_isr_locked(after, state.isr, hw)
-                        log_state = log.discard_unrecorded(log_state)
-                        if log_state.log_end_offset < recorded.log_end_offset and others:
-                            # What was not flushed is gone here, and others may have it.
-                            state = self._elect_locked(state)
-                            continue
-                    if log_state.leader_epoch < state.leader_epoch and any(
-                        has_more(other, log_state) for _, other in self.view.alive(state)
-                    ):
-                        state = self._elect_locked(state)
-                        continue
-                    if not self._is_of_topic_locked(state, log_state):
-                        state = self._elect_locked(state)
-                        continue
-                    return self._become_leader_locked(state, log_state)
-                except (OSError, KBatchError) as error:
-                    self.view.failed(state.leader, error)
-            state = self._elect_locked(state)
-        raise refused or self.view.no_usable_replica(state)
-
-    def _is_of_topic_locked(self, state: PartitionState, log_state: LogState) -> bool:
-        """Return False if the leader's log is another topic's; looked at unless it is as this process left it.
-
-        Sequence numbers tell nothing: an image of a deleted topic of the same name may have higher ones.
-        """
-        led = self._led
-        is_as_left = (
-            led is not None and led.state.leader == state.leader and led.log_state == log_state
-        )
-        return (is_as_left and log_state.is_distinct) or self.view.is_of_topic(
-            self._log_of(state.leader)
-        )
-
-    def _lacks(self, state: PartitionState, leader: LogState, other: LogState) -> bool:
-        """Return True if a leader lacks what a member has, and what it lacks may have been shown.
-
-        A third member that can be written and lacks it as well shows that it was not.
-        """
-        return has_more(other, leader) and not any(self.view.alive(state))
-
-    def _refused_beside_more(
-        self,
-        state: PartitionState,
-        node_id: int,
-        log_state: LogState,
-        lacks: Callable[[LogState], bool],
-    ) -> KafkaStorageError | None:
-        """Return why a replica may not lead beside a member that can be read and not written.
-
-        Such a member would leave, and lose what it alone has. `lacks` tells whether that is so.
-        """
-        for other_id in state.isr:
-            if other_id == node_id or self._dirs.is_online(other_id):
-                continue
-            other = self.view.log_state(other_id, to_write=False)
-            if other is not None and lacks(other) and self.view.is_of_topic(self._log_of(other_id)):
-                return KafkaStorageError(
-                    f"{self.topic_partition} ends at offset {other.log_end_offset} on node {other_id}, whose "
-                    f"log dir cannot be written ({self._dirs.why_offline(other_id)}), and at "
-                    f"{log_state.log_end_offset} on node {node_id}, which lost records: mend the former, or "
-                    "give what it alone has up with `kbatch log-dirs PATH --elect-unclean "
-                    f"{self.topic_partition.topic}`"
-                )
-        return None
-
-    def _without_unwritten_locked(self, state: PartitionState) -> PartitionState:
-        """Write log states of decided commits that replicas missed while their disks were offline."""
-        is_last = len(state.isr) == 1
-        unwritten = {
-            node_id: decided
-            for node_id in state.leader_first(state.unwritten)  # as in `flip_locked`
-            for decided in [state.unwritten[node_id]]
-            if not self._flipped_locked(node_id, decided, is_last=is_last, flush=True)
-        }
-        if unwritten.keys() != state.unwritten.keys():
-            state, _ = self._write_state(state._replace(unwritten=unwritten))
-        return state
 
     def _replicate_locked(
         self,
@@ -557,8 +403,10 @@ class Partition:
         self.view.failed(state.leader, error)
         if failures + 1 == len(self.replicas):
             raise error from None  # Each of them has led, and failed.
-        self._elect_locked(state)
-        return self._replicate_locked(self._lead_locked(), flush=flush, failures=failures + 1)
+        self.elections.elect_locked(state)
+        return self._replicate_locked(
+            self.elections.lead_locked(self._led), flush=flush, failures=failures + 1
+        )
 
     def append_locked(
         self,
@@ -619,118 +467,6 @@ class Partition:
 
     # Elections.
 
-    def _refused_to_lead(
-        self, state: PartitionState, survived: LogState, recorded: LogState
-    ) -> KafkaStorageError | None:
-        """Return why a leader that lost what was shown may not lead; None if no in-sync replica is away.
-
-        Then it leads, and the loss is logged.
-        """
-        what = f"{self.topic_partition} was shown up to offset {recorded.high_watermark}"
-        away = [node for node in state.isr if self.view.log_state(node) is None]
-        if not away:
-            logger.error(
-                "%s, and ends at %d now: what was not flushed is lost",
-                what,
-                survived.log_end_offset,
-            )
-            return None
-        return KafkaStorageError(
-            f"{what}, and what can be read ends at {survived.log_end_offset}: mount the disk of node "
-            f"{', '.join(map(str, away))}, or give the rest up with `kbatch log-dirs PATH "
-            f"--elect-unclean {self.topic_partition.topic}`"
-        )
-
-    def _become_leader_locked(self, state: PartitionState, log_state: LogState) -> Leadership:
-        """Record the new leader epoch in the leader's log, unless it is there already."""
-        log = self._log_of(state.leader)
-        if log_state.leader_epoch < state.leader_epoch:
-            log_state = log.discard_unrecorded(log_state)
-            epochs = LeaderEpochCache.read(log.files, log.directory)
-            epochs.assign(state.leader_epoch, log_state.log_end_offset)
-            log_state = log_state._replace(
-                sequence=log_state.sequence + 1, leader_epoch=state.leader_epoch
-            )
-            log.write_state(log_state, flush=True)
-        return Leadership(state, log, log_state)
-
-    def _elect_locked(
-        self, state: PartitionState, among: Container[int] | None = None
-    ) -> PartitionState:
-        """Elect another in-sync replica as leader, one of `among`; on disk on return."""
-        alive = dict(
-            sorted(
-                (one for one in self.view.alive(state) if among is None or one[0] in among),
-                key=lambda one: written_to(one[1]),
-                reverse=True,
-            )
-        )
-        if not alive:
-            raise self.view.no_usable_replica(state)
-        end = self.view.common_end(len(state.isr), alive)
-        for node_id, log_state in alive.items():
-            if log_state.log_end_offset < end:
-                break  # It is an older image; one that has all of it cannot be written.
-            refused = self._refused_beside_more(
-                state,
-                node_id,
-                log_state,
-                lambda other: all(
-                    other.high_watermark > one.log_end_offset for one in alive.values()
-                ),
-            )
-            if refused is not None:
-                raise refused
-            log = self._log_of(node_id)
-            try:
-                log.move_high_watermark(log_state, end, flush=True, now_ms=self._now_ms())
-            except (OSError, KBatchError) as error:
-                self.view.failed(node_id, error)
-                continue
-            isr = [other for other in alive if self._dirs.is_online(other)]
-            after = state._replace(leader=node_id, leader_epoch=state.leader_epoch + 1)
-            return self._change_isr_locked(after, isr, max(end, log_state.high_watermark))
-        raise self.view.no_usable_replica(state)
-
-    def _change_isr_locked(
-        self, state: PartitionState, isr: Sequence[int], high_watermark: int
-    ) -> PartitionState:
-        """Store a partition's new ISR on disk, together with its leader."""
-        if len(isr) < self.min_isr:
-            # The high watermark stands still from now on, and no longer follows from the log ends.
-            isr = [
-                node
-                for node in isr
-                if node == state.leader or self._tell_locked(node, high_watermark)
-            ]
-        stored = self.view.state()
-        epoch = state.leader_epoch
-        if epoch == stored.leader_epoch and not {*stored.isr} <= {*isr}:
-            epoch += (
-                1  # One that leaves may have what no one else has: it is truncated by its epoch.
-            )
-        after = state._replace(
-            isr=tuple(node for node in self.replicas if node in isr),
-            leader_epoch=epoch,
-            unwritten={node: decided for node, decided in state.unwritten.items() if node in isr},
-        )
-        after, without_copy = self._write_state(after)
-        left = [node for node in after.isr if node == after.leader or node not in without_copy]
-        if len(left) < len(after.isr):
-            return self._change_isr_locked(after, left, high_watermark)
-        self.view.recovered(after.isr)
-        logger.warning(
-            "%s: leader %d in epoch %d, in sync: %s",
-            self.topic_partition, after.leader, after.leader_epoch, ", ".join(map(str, after.isr)),
-        )  # fmt: skip
-        return after
-
-    def _write_state(self, state: PartitionState) -> tuple[PartitionState, Collection[int]]:
-        """Store a partition's state under the next number; return it, and the nodes whose disks have no copy."""
-        after = state._replace(partition_epoch=state.partition_epoch + 1)
-        missed = self._states.write(self.topic_partition, after, self.topic.topic_id)
-        return after, {one.node_id for one in self._dirs.all if mirror_of(one.path) in missed}
-
     def _only_in_sync_locked(self, led: Leadership, isr: Sequence[int]) -> Leadership:
         """Store the ISR if it is another one.
 
@@ -742,7 +478,7 @@ class Partition:
             lacking = {one.node_id for one in self._dirs.all if mirror_of(one.path) in stale}
             isr = [node for node in isr if node in led.state.isr or node not in lacking]
         if tuple(isr) != led.state.isr:
-            state = self._change_isr_locked(led.state, isr, led.log_state.high_watermark)
+            state = self.elections.change_isr_locked(led.state, isr, led.log_state.high_watermark)
             self._led = led = led._replace(state=state)
         return led
 
@@ -763,7 +499,7 @@ class Partition:
         """
         if self.only_log is not None and not self.view.kept():
             return
-        state = self._without_unwritten_locked(self.view.state())
+        state = self.elections.without_unwritten_locked(self.view.state())
         kept = state.unwritten
         if set(state.isr) <= set(kept):
             raise KafkaStorageError(
@@ -772,29 +508,6 @@ class Partition:
                 "back; `kbatch log-dirs` says what is wrong with it. Without it delete the topic, or give "
                 "the records up with `kbatch log-dirs --replace NODE --unclean`"
             )
-
-    def lead_among_locked(self, whole: Collection[int]) -> None:
-        """Leave only these of the in-sync replicas in the ISR, one of which leads; on disk on return."""
-        state = self.view.state()
-        if state.leader not in whole:
-            self._elect_locked(state, whole)
-        elif set(whole) < set(state.isr):
-            leader = self._log_of(state.leader).state()
-            refused = self._refused_beside_more(
-                state,
-                state.leader,
-                leader,
-                lambda other: has_more(other, leader) and len(whole) == 1,
-            )
-            if refused is not None:
-                raise refused
-            self._change_isr_locked(state, [*whole], leader.high_watermark)
-
-    def lead_alone_locked(self, node_id: int) -> None:
-        """Let this replica lead in a new epoch, with no other in sync; on disk on return."""
-        state = self.view.state()
-        after = state._replace(leader=node_id, leader_epoch=state.leader_epoch + 1)
-        self._change_isr_locked(after, [node_id], 0)
 
     def elect_unclean_locked(self) -> int | None:
         """Let the replica lead that was written furthest, in sync or not, if no in-sync one can be used.
@@ -818,7 +531,7 @@ class Partition:
             "given up", self.topic_partition, node_id, log_state.log_end_offset,
             ", ".join(map(str, state.isr)),
         )  # fmt: skip
-        self.lead_alone_locked(node_id)
+        self.elections.lead_alone_locked(node_id)
         self.ready_locked(flush=True)  # so that all it has is shown
         return node_id
 
@@ -832,9 +545,9 @@ class Partition:
             return
         logger.warning("%s: records on a disk that was replaced are given up", self.topic_partition)
         if self.view.state().unwritten:
-            self._write_state(self.view.state()._replace(unwritten={}))
+            self.elections.write_state(self.view.state()._replace(unwritten={}))
         if self.only_log is None:
-            self.lead_alone_locked(node_id)
+            self.elections.lead_alone_locked(node_id)
         log = self._log_of(node_id)
         log.create(self.topic.topic_id)
         log.forget_batches()
@@ -859,18 +572,10 @@ class Partition:
                 told = [
                     node
                     for node in state.isr
-                    if node == state.leader or self._tell_locked(node, log_state.high_watermark)
+                    if node == state.leader
+                    or self.elections.tell_locked(node, log_state.high_watermark)
                 ]
                 self._only_in_sync_locked(led, told)
-
-    def _tell_locked(self, node_id: int, high_watermark: int) -> bool:
-        log = self._log_of(node_id)
-        try:
-            log.move_high_watermark(log.state(), high_watermark, flush=True, now_ms=self._now_ms())
-        except (OSError, KBatchError) as error:
-            self.view.failed(node_id, error)
-            return False
-        return True
 
     # Followers.
 
@@ -1102,13 +807,3 @@ def _flushed(ahead: Ahead) -> LogState:
 def _with_state_flushed(log: PartitionLog, state: LogState) -> LogState:
     log.flush_state()
     return state
-
-
-def _write_if_newer(log: PartitionLog, state: LogState, *, flush: bool) -> None:
-    """Write a decided commit's state; with `flush` it is on disk on return, whoever wrote it."""
-    if log.state().sequence < state.sequence:
-        log.write_state(state, flush=flush)
-    elif flush:
-        # Its writer may have died before it was flushed. The commit is complete after this, in this log
-        # too: after a power loss no one would write it again.
-        log.flush_state()

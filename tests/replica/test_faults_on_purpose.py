@@ -22,6 +22,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica import followers, view
 from spark_kbatch.replica.administration import _KnownCommits
+from spark_kbatch.replica.elections import Elections
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import NOTHING_NEWER, PartitionView
@@ -57,7 +58,7 @@ def _read_an_older_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _lead_beside_more_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Partition, "_refused_beside_more", lambda *_: None)
+    monkeypatch.setattr(Elections, "_refused_beside_more", lambda *_: None)
 
 
 def _delete_on_the_leader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,19 +116,19 @@ def _refresh_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _shrink_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(self: Partition, state: PartitionState) -> tuple[PartitionState, Collection[int]]:
-        stored = self.view.state()
+    def write(self: Elections, state: PartitionState) -> tuple[PartitionState, Collection[int]]:
+        stored = self._view.state()
         if state.leader == stored.leader and {*state.isr} < {*stored.isr}:
             state = state._replace(leader_epoch=stored.leader_epoch)
         return real(self, state)
 
-    real = Partition._write_state
-    monkeypatch.setattr(Partition, "_write_state", write)
+    real = Elections.write_state
+    monkeypatch.setattr(Elections, "write_state", write)
 
 
 def _lead_below_the_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a leader that lost what was shown go on while a member is away."""
-    monkeypatch.setattr(Partition, "_refused_to_lead", lambda *_: None)
+    monkeypatch.setattr(Elections, "_refused_to_lead", lambda *_: None)
 
 
 def _repair_before_looking(monkeypatch: pytest.MonkeyPatch) -> None:

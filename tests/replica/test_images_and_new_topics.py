@@ -206,7 +206,7 @@ def test_a_repair_lets_no_image_lead_beside_a_full_disk_that_has_more(leader: in
     case = Case(2)
     take_image(case)
     if leader == 2:
-        partition(case.process).lead_alone_locked(2)
+        partition(case.process).elections.lead_alone_locked(2)
         case.process.replicate()
         take_image(case)
     case.append(b"third")

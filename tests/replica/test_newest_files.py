@@ -479,7 +479,7 @@ def test_nothing_is_made_in_place_of_a_path_that_went_away_during_an_append(home
         partition = store_of(cluster).manager.partition(EVENTS)
         with store_of(cluster).manager.locks.partitions([EVENTS]), away(home / "cluster"):
             with pytest.raises(FileNotFoundError):
-                partition.lead_alone_locked(1)
+                partition.elections.lead_alone_locked(1)
             assert not (home / "cluster").exists()
         send(cluster, "3")
         assert read(cluster) == ["1", "2", "3"]

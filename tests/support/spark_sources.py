@@ -10,6 +10,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -28,6 +29,13 @@ class DropWriter(DataSourceArrowWriter):
         for _ in iterator:
             pass
         return WriterCommitMessage()
+
+
+class DropStreamWriter(DropWriter, DataSourceStreamArrowWriter):
+    """The same for a micro-batch."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        del messages, batchId
 
 
 SCHEMAS = {
@@ -100,3 +108,7 @@ class BareSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DropWriter:
         del schema, overwrite
         return DropWriter()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DropStreamWriter:  # noqa: N802
+        del schema, overwrite
+        return DropStreamWriter()
