@@ -42,6 +42,9 @@ _STALLED_AFTER_S = 30.0  # of a request nothing more comes, or of an answer noth
 _SLOWEST_RATE = 65_536  # bytes/s of a whole request or answer, besides that time
 _MEMORY_WITHIN_S = 60.0  # the longest that a request waits for memory
 _HELD_FOR_S = 2.0  # when a connection may count as slow
+_GONE_MAX = (
+    100  # connections of a peer that are only kept for what their clients sent before they closed
+)
 
 
 class Memory(NamedTuple):
@@ -156,7 +159,10 @@ class ClientConnection:
         self._passed_bytes = 0  # since the last look at its rate
         self._looked_s = self._last_active_s
         self._state, self._is_ending = _State.RECEIVING, False
-        self._is_begun = False  # whether the request that is handled has had its turn
+        self._turn: Callable[[], None] | None = None  # of a request that waits for it
+        self._is_gone = (
+            False  # whether the client has closed, and what it sent is still to be handled
+        )
         self._receive = Receive(request_max_bytes)
         self._send: Send | None = None
         self._reads = True  # whether the socket is registered for reading
@@ -217,14 +223,12 @@ class ClientConnection:
         self._began_s = None
         if len(frame) < _REQUEST_MIN_BYTES:
             raise ProtocolError("request", "size", 0, f"{_REQUEST_MIN_BYTES} or more", len(frame))
-        self._state, self._is_begun = _State.HANDLING, False
-        self._peers.admit(self.peer, functools.partial(self._handle, frame))
+        self._state = _State.HANDLING
+        self._turn = functools.partial(self._handle, frame)
+        self._peers.admit(self.peer, self._turn)
 
     def _handle(self, frame: memoryview) -> None:
-        if self._state is not _State.HANDLING:
-            self._memory.requests.release(self)
-            return  # The connection was closed before its turn came.
-        self._is_begun = True
+        self._turn = None
         try:
             self._on_request(self, frame)
         except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
@@ -247,19 +251,27 @@ class ClientConnection:
     def _notice_the_end(self) -> None:
         """Close the connection if the client is gone; else stop reading until its request is answered.
 
-        What a client has sent before it closes counts, as nothing answers a request with acks 0.
+        What a client has sent before it closes counts, as nothing answers a request with acks 0. But of one
+        peer not many such clients are waited for: it may close faster than its requests have their turns.
         """
+        is_handled = self._turn is None
         try:
             has_closed = not self._socket.recv(1, socket.MSG_PEEK)
-            is_over = has_closed and self._is_begun and not self._receive.has_more
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            is_over = True
-        if is_over:
+            self.close(is_handled=is_handled)
+            return
+        if has_closed and is_handled and not self._receive.has_more:
             self.close(is_handled=True)
-        else:
-            self._read(False)
+            return
+        if has_closed and not self._is_gone:
+            if self.peer.gone >= _GONE_MAX:
+                self.close(is_handled=is_handled)
+                return
+            self._is_gone = True
+            self.peer.gone += 1
+        self._read(False)
 
     # Answering.
 
@@ -395,9 +407,13 @@ class ClientConnection:
         if self._send is not None:
             self._memory.answers.count(-self._send.remaining)
         self._send, self._receive = None, Receive()
+        if self._turn is not None:
+            self._peers.withdraw(self.peer, self._turn)
+            self._turn = None
         if not is_handled:
             self._memory.requests.release(self)
         self.peer.connections -= 1
+        self.peer.gone -= self._is_gone
         self._on_closed(self)
 
     def forget(self) -> None:

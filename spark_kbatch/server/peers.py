@@ -36,6 +36,7 @@ class Peer:
     def __init__(self, peers: Peers, host: str) -> None:
         self.host, self._peers = host, peers
         self.connections = 0
+        self.gone = 0  # connections whose clients have closed, and whose requests still wait
         self.waiting: deque[Callable[[], None]] = deque()  # requests; used by the loop alone
         self.is_scheduled = False  # whether a timer starts the next one; used by the loop alone
         self.last_s = 0.0  # when it sent its last request
@@ -109,6 +110,11 @@ class Peers:
         else:
             peer.charge(_LOOP_S)
             start()
+
+    def withdraw(self, peer: Peer, start: Callable[[], None]) -> None:
+        """Forget a request of the peer, if it waits."""
+        with contextlib.suppress(ValueError):
+            peer.waiting.remove(start)
 
     def start_next(self, peer: Peer) -> None:
         """Start the next request of a peer, if one waits and it is time."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_kbatch.server.connection import ClientConnection, Memory
+from spark_kbatch.server.connection import _GONE_MAX, ClientConnection, Memory
 from spark_kbatch.server.memory import AnswerMemory, RequestMemory
-from spark_kbatch.server.peers import Peers, unmapped
+from spark_kbatch.server.peers import Peer, Peers, unmapped
 
 MiB = 1 << 20
 
@@ -85,6 +86,65 @@ def test_all_requests_count_that_a_client_has_sent_before_it_closes(served: Serv
 
     served.run_until(lambda: served.closed == 1)
     assert handled == [b"R0", b"R1", b"R2"]
+
+
+@pytest.fixture
+def busy(served: Served, monkeypatch: pytest.MonkeyPatch) -> Peer:
+    """The peer of all clients, which has used up its share: its requests wait."""
+    peer = served.peers.of("127.0.0.1")
+    served.peers.are_several = True
+    monkeypatch.setattr(peer, "wait_s", lambda: 3600.0)
+    return peer
+
+
+def take_turns(served: Served, peer: Peer) -> None:
+    """Let requests that wait have their turns."""
+    served.peers.are_several = False
+    peer.is_scheduled = False
+    while peer.waiting:
+        served.peers.start_next(peer)
+        peer.is_scheduled = False
+
+
+def test_of_a_peer_that_has_to_wait_not_all_clients_that_are_gone_are_waited_for(
+    served: Served, busy: Peer
+) -> None:
+    handled = list[bytes]()
+
+    def handle(connection: ClientConnection, frame: memoryview) -> None:
+        handled.append(bytes(frame[:4]))
+        connection.answer(None)
+
+    for number in range(_GONE_MAX + 20):
+        client, _ = served.connect(handle)
+        client.sendall(framed(b"%04d" % number + bytes(100)))
+        client.close()
+        served.run_until(lambda: len(busy.waiting) + served.closed > number)  # noqa: B023  run at once
+    served.run_until(lambda: served.closed == 20)
+    assert (busy.connections, busy.gone, len(busy.waiting)) == (_GONE_MAX,) * 3
+    assert handled == []
+
+    take_turns(served, busy)
+    served.run_until(lambda: served.closed == _GONE_MAX + 20)
+    assert handled == [b"%04d" % number for number in range(_GONE_MAX)]
+    assert (busy.connections, busy.gone) == (0, 0)
+
+
+def test_a_request_of_a_client_that_is_lost_does_not_wait_for_its_turn(
+    served: Served, busy: Peer
+) -> None:
+    handled = list[bytes]()
+    client, _ = served.connect(lambda _, frame: handled.append(bytes(frame)))
+    client.sendall(framed(bytes(20_000)))
+    served.run_until(lambda: len(busy.waiting) == 1)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+    served.run_until(lambda: served.closed == 1)
+    assert not busy.waiting
+    assert served.memory.requests.used_bytes == 0
+    take_turns(served, busy)
+    assert handled == []
 
 
 def test_the_memory_of_a_request_counts_until_it_is_answered(served: Served) -> None:

@@ -35,6 +35,7 @@ SEED = int(os.environ.get("KBATCH_HOSTILE_SEED", "1"))
 QUIET_S = 10.0
 P99_MAX_S = 0.5  # of others beside the peer, on a machine that is busy with both
 RSS_MAX = 512 << 20
+DESCRIPTORS_MAX = 400  # the peer's connections, and as many that are gone, others', and files
 PAUSE_S = 0.02
 TOPIC = "victim"
 
@@ -129,7 +130,7 @@ class Attacked:
     """What a run beside the hostile peer has shown."""
 
     def __init__(self, tmp_path: Path, seed: int, seconds: float, quiet_s: float) -> None:
-        self.peak_rss = 0
+        self.peak_rss = self.peak_descriptors = 0
         with builders.a_cluster(tmp_path, topics={TOPIC: 2, OWN: OWN_PARTITIONS}) as cluster:
             builders.write(cluster, {(TOPIC, 1): [builders.batch(n=1, value_bytes=900_000)] * 8})
             path = cluster.path
@@ -165,6 +166,7 @@ class Attacked:
     def _watch(self, over: threading.Event) -> None:
         while not over.wait(0.2):
             self.peak_rss = max(self.peak_rss, self._process.memory_info().rss)
+            self.peak_descriptors = max(self.peak_descriptors, self._process.num_fds())
 
     def __str__(self) -> str:
         lines = [
@@ -172,7 +174,8 @@ class Attacked:
             f"{max(self.times_s[kind]) * 1000:.0f} ms, {len(self.times_s[kind])} requests"
             for kind, p99 in self.attacked_s.items()
         ]
-        return "\n".join([*lines, f"RSS {self.peak_rss >> 20} MiB", self.told, *self.failures])
+        held = f"RSS {self.peak_rss >> 20} MiB, {self.peak_descriptors} descriptors"
+        return "\n".join([*lines, held, self.told, *self.failures])
 
 
 def test_one_hostile_peer_stops_no_one_and_takes_bounded_memory(tmp_path: Path) -> None:
@@ -183,6 +186,7 @@ def test_one_hostile_peer_stops_no_one_and_takes_bounded_memory(tmp_path: Path) 
     assert "Traceback" not in found.log
     assert all(max(times) < 5 for times in found.times_s.values()), str(found)
     assert found.peak_rss < RSS_MAX, str(found)
+    assert found.peak_descriptors < DESCRIPTORS_MAX, str(found)
 
 
 @pytest.mark.slow
@@ -192,4 +196,5 @@ def test_one_hostile_peer_holds_others_up_for_half_a_second_at_most(tmp_path: Pa
 
     assert not found.failures, str(found)
     assert found.peak_rss < RSS_MAX, str(found)
+    assert found.peak_descriptors < DESCRIPTORS_MAX, str(found)
     assert max(found.attacked_s.values()) < P99_MAX_S, str(found)
