@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,14 +19,14 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def remote(spark: SparkSession) -> Iterator[RemoteSession]:
     """Connect to a server in the JVM of the session that tests share."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     context = spark._jsc.sc()
-    context.conf().set("spark.connect.grpc.binding.port", str(port))
+    context.conf().set("spark.connect.grpc.binding.address", "127.0.0.1")
+    context.conf().set("spark.connect.grpc.binding.port", "0")  # any that is free
     service = spark._jvm.org.apache.spark.sql.connect.service.SparkConnectService
     service.start(context)
-    session = RemoteSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    class_name = "org.apache.spark.sql.connect.service.SparkConnectService$"
+    companion = spark._jvm.java.lang.Class.forName(class_name).getField("MODULE$").get(None)
+    session = RemoteSession.builder.remote(f"sc://127.0.0.1:{companion.localPort()}").create()
     yield session
     session.client.close()
     service.stop(spark._jvm.scala.Option.empty(), spark._jvm.scala.Option.empty())
