@@ -74,7 +74,7 @@ StartOffsetsByTopic = Mapping[str, Mapping[int, int]]  # by topic id, then parti
 
 
 class Content(Protocol):
-    """What an entry says."""
+    """The content of an entry, by its kind."""
 
     @property
     def kind(self) -> str:
@@ -273,7 +273,7 @@ class MicroBatch(NamedTuple):
 
 
 class MirrorStep(NamedTuple):
-    """How far a mirror had read its source before a commit, and how far it has after it, in its own format."""
+    """A mirror's progress in its source before a commit and after it, in the mirror's own format."""
 
     name: str
     before: str  # empty at first
@@ -432,7 +432,7 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Fence:
-    """A fence that is moved: who holds an earlier epoch commits no more."""
+    """A fence that is moved: a holder of an earlier epoch commits no more."""
 
     name: str
     epoch: int
@@ -493,7 +493,7 @@ class NewFormat:
 
 @dataclass(frozen=True)
 class Tombstone:
-    """What is left of an entry that a checkpoint has in it; its name is not free again."""
+    """The rest of an entry whose content is in a checkpoint; its name is not free again."""
 
     kind: ClassVar[str] = "tombstone"
     may_be_skipped: ClassVar[bool] = False

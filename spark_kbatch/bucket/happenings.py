@@ -1,4 +1,4 @@
-"""What has happened in a cluster in a bucket: the entries of its ledger, newest first, in words."""
+"""The story of a cluster in a bucket: the entries of its ledger, newest first, in words."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ _COMMIT_AGE_MAX_MS = 1000
 
 
 class BucketStaged(NamedTuple):
-    """What one task staged, for a commit that may have another `BucketJob` object."""
+    """The extents that one task staged, for a commit that may have another `BucketJob` object."""
 
     job: WriterJob
     extents: StagedExtents

@@ -1,4 +1,4 @@
-"""Who leads a partition, and who is in sync: the state in its file, and the elections that change it.
+"""A partition's leader and in-sync replicas: the state in its file, and the elections that change it.
 
 The caller of a method whose name ends in `_locked` holds the partition's lock. `partition` has what leaders
 and followers do.
@@ -286,9 +286,8 @@ class Elections:
         stored = self._view.state()
         epoch = state.leader_epoch
         if epoch == stored.leader_epoch and not {*stored.isr} <= {*isr}:
-            epoch += (
-                1  # One that leaves may have what no one else has: it is truncated by its epoch.
-            )
+            # One that leaves may have what no one else has: it is truncated by its epoch.
+            epoch += 1
         after = state._replace(
             isr=tuple(node for node in self._view.replicas if node in isr),
             leader_epoch=epoch,

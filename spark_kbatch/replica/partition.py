@@ -553,11 +553,9 @@ class Partition:
         log.forget_batches()
 
     def may_have_records(self) -> bool:
-        """Return False if all replicas' log dirs are online, and none has a log of the topic, or more than half of an empty one."""
-        return any(
-            not self._dirs.is_online(node)
-            or (_is_made(self._log_of(node)) and self.view.is_of_topic(self._log_of(node)))
-            for node in self.replicas
+        """Return False if all log dirs are online, and none has a log of the topic, or but half of an empty one."""
+        return not all(self._dirs.is_online(node) for node in self.replicas) or any(
+            _is_made(log) and self.view.is_of_topic(log) for log in map(self._log_of, self.replicas)
         )
 
     def settle_high_watermark_locked(self, min_isr: int) -> None:

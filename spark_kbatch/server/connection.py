@@ -42,9 +42,8 @@ _STALLED_AFTER_S = 30.0  # of a request nothing more comes, or of an answer noth
 _SLOWEST_RATE = 65_536  # bytes/s of a whole request or answer, besides that time
 _MEMORY_WITHIN_S = 60.0  # the longest that a request waits for memory
 _HELD_FOR_S = 2.0  # when a connection may count as slow
-_GONE_MAX = (
-    100  # connections of a peer that are only kept for what their clients sent before they closed
-)
+# Connections of a peer that are only kept for what their clients sent before they closed.
+_GONE_MAX = 100
 
 
 class Memory(NamedTuple):
@@ -160,9 +159,8 @@ class ClientConnection:
         self._looked_s = self._last_active_s
         self._state, self._is_ending = _State.RECEIVING, False
         self._turn: Callable[[], None] | None = None  # of a request that waits for it
-        self._is_gone = (
-            False  # whether the client has closed, and what it sent is still to be handled
-        )
+        # Whether the client has closed, and what it sent is still to be handled.
+        self._is_gone = False
         self._receive = Receive(request_max_bytes)
         self._send: Send | None = None
         self._reads = True  # whether the socket is registered for reading

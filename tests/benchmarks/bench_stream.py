@@ -18,9 +18,8 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pyarrow as pa
@@ -60,11 +59,8 @@ def fill(folder: Path, micro_batches: int) -> None:
             producer.send_arrow("from", rows)
 
 
-class Progress(NamedTuple):
-    """How long the parts of a micro-batch took, in milliseconds, by Spark's names."""
-
-    number: int
-    durations: dict[str, int]
+# How long the parts of a micro-batch took, in milliseconds, by Spark's names.
+Durations = Mapping[str, int]
 
 
 def source(spark: SparkSession, folder: Path) -> DataFrame:
@@ -74,8 +70,12 @@ def source(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def run(
-    frame: DataFrame, sink: str, target: Path, checkpoint: Path, look: Callable[[int], None]
-) -> list[Progress]:
+    frame: DataFrame,
+    sink: str,
+    target: Path,
+    checkpoint: Path,
+    look: Callable[[int], object] = lambda _: None,
+) -> list[Durations]:
     """Run a stream to its end and return its micro-batches with rows; `look` sees each number once or never."""
     frame.sparkSession.conf.set("spark.sql.streaming.numRecentProgressUpdates", MICRO_BATCHES + 10)
     writer = frame.writeStream.format(sink).option("checkpointLocation", str(checkpoint))
@@ -88,11 +88,7 @@ def run(
         if now != seen:
             seen = now
             look(now)
-    return [
-        Progress(one.batchId, dict(one.durationMs))
-        for one in query.recentProgress
-        if one.numInputRows
-    ]
+    return [one.durationMs for one in query.recentProgress if one.numInputRows]
 
 
 def _last_number(query: StreamingQuery) -> int:
@@ -100,8 +96,8 @@ def _last_number(query: StreamingQuery) -> int:
     return -1 if last is None else int(last.batchId)
 
 
-def median(found: Sequence[Progress], part: str = "triggerExecution") -> float:
-    return statistics.median(one.durations.get(part, 0) for one in found)
+def median(found: Sequence[Durations], part: str = "triggerExecution") -> float:
+    return statistics.median(one.get(part, 0) for one in found)
 
 
 def bench_parts(spark: SparkSession, folder: Path, tmp_path: Path, targets: Targets) -> None:
@@ -110,11 +106,11 @@ def bench_parts(spark: SparkSession, folder: Path, tmp_path: Path, targets: Targ
     took: dict[str, list[float]] = {"kbatch": [], "bare": [], "noop": []}
     parts: dict[str, list[float]] = {}
     for number, (sink, times) in itertools.product(range(ROUNDS), took.items()):
-        found = run(source(spark, folder), sink, folder, tmp_path / f"{sink} {number}", _ignore)
+        found = run(source(spark, folder), sink, folder, tmp_path / f"{sink} {number}")
         found = found[5:]  # of the first ones Python starts
         times.append(median(found))
         if sink == "kbatch":
-            for part in found[0].durations:
+            for part in found[0]:
                 parts.setdefault(part, []).append(median(found, part))
     alone = job_alone(folder)
     table = Table(title="A micro-batch of 100 rows, ms", title_justify="left")
@@ -160,10 +156,6 @@ def job_alone(folder: Path) -> dict[str, list[float]]:
     return found
 
 
-def _ignore(_: int) -> None:
-    pass
-
-
 def bench_growth_of_a_stream(
     spark: SparkSession, folder: Path, tmp_path: Path, targets: Targets
 ) -> None:
@@ -179,11 +171,7 @@ def bench_growth_of_a_stream(
 
     found = run(source(spark, folder), "kbatch", folder, checkpoint, look)
     assert len(found) == MICRO_BATCHES
-    parts = [
-        part
-        for part in found[-1].durations
-        if max(one.durations[part] for one in found[-BLOCK:]) > 2
-    ]
+    parts = [part for part in found[-1] if max(one[part] for one in found[-BLOCK:]) > 2]
     table = Table(title=f"A stream of {MICRO_BATCHES} micro-batches, ms", title_justify="left")
     headings = [*parts, "Python MiB", "JVM MiB", "files", "of the checkpoint"]
     for heading in ("micro-batches", *headings):

@@ -119,9 +119,8 @@ class FaultyTransport:
         self._timers: list[threading.Timer] = []
         self._unanswered: list[SentRequest] = []
         self.doomed: set[bytes] = set()  # values of records whose fate was one of FINAL
-        self._tried: set[bytes] = (
-            set()
-        )  # values of records that a log may have, as far as a producer knows
+        # Values of records that a log may have, as far as a producer knows.
+        self._tried: set[bytes] = set()
         self.overwritten: list[SentRequest] = []  # while they could be read
 
     def send(self, request: SendRequest, on_answer: OnAnswer) -> None:
