@@ -1,60 +1,54 @@
-"""Images of disks that come back after topics were deleted or made again, and writers beside a commit that died."""
+"""Images of disks that come back after topics, or records, were deleted or made again."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import random
-from collections.abc import Callable, Container
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
 
-from spark_kbatch import Cluster
-from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.commit import compaction, sequences, snapshot
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
-    NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.view import Look, PartitionView, Replica
+from spark_kbatch.replica.view import Replica
 from tests.support import builders
 from tests.support.crashes import another_boot
-from tests.support.disk_states import ASIDE, FOLDER, PATH, Case, come_back, take_image
+from tests.support.disk_states import (
+    ASIDE,
+    PATH,
+    Case,
+    come_back,
+    disks_come_back,
+    disks_go_away,
+    take_image,
+)
 from tests.support.failing_disks import (
     EVENTS,
     FULL,
     READ_ONLY,
     Killed,
+    append,
     bytes_of,
+    held,
     partition,
     replicas,
     with_clock,
 )
 from tests.support.reference import Record, encode_batch
 from tests.support.store import reader_of, store_of
-from tests.support.stored_groups import store
 
-BIG, OTHER = TopicPartition("big", 0), TopicPartition("other", 0)
-
-
-def append(cluster: Cluster, value: bytes, to: TopicPartition = EVENTS) -> int:
-    data = encode_batch([Record(0, 1, None, value)])
-    found = builders.append_records(cluster, {tuple(to): data}, flush=True)[to]
-    if found.error is not None:
-        raise found.error
-    return found.base_offset
+OTHER = TopicPartition("other", 0)
 
 
 def append_to_leader_alone(case: Case, value: bytes) -> int:
@@ -66,10 +60,6 @@ def append_to_leader_alone(case: Case, value: bytes) -> int:
             case.process, {tuple(EVENTS): data}, flush=True, required_acks=1
         )
     return found[EVENTS].base_offset
-
-
-def held(cluster: Cluster, of: TopicPartition = EVENTS) -> list[bytes | None]:
-    return [record.value for record in builders.contents(cluster)[of]]
 
 
 def make_again(case: Case) -> None:
@@ -87,30 +77,6 @@ def with_image_of_an_old_topic(node: int) -> Case:
     take_image(case)
     make_again(case)
     return case
-
-
-def go_away(case: Case, *nodes: int) -> None:
-    for node in nodes:
-        case.disks.mount_at(case.disk(node), FOLDER / f"away{node}")
-    case.wait()
-
-
-def be_back(case: Case, *nodes: int) -> None:
-    for node in nodes:
-        case.disks.mount_at(FOLDER / f"away{node}", case.disk(node))
-    case.wait()
-
-
-def delete_all(case: Case) -> None:
-    case.process.delete_records({EVENTS: len(case.values)})
-    case.start = len(case.values)
-
-
-def expire_all(case: Case) -> None:
-    case.process.alter_topic("events", {"retention.bytes": 0})
-    case.process.collect_garbage()
-    case.process.alter_topic("events", {"retention.bytes": -1})
-    case.start = len(case.values)
 
 
 # Images with a topic that was deleted, under a topic of its name.
@@ -148,7 +114,7 @@ def test_a_followers_image_of_a_deleted_topic_leaves_the_isr(with_log_start: boo
     found = with_clock(case.process, case.clock)
     assert held(found) == [*sent, b"e"]
     assert partition(found).view.state().isr == (0, 1, 2)
-    go_away(case, 0, 2)
+    disks_go_away(case, 0, 2)
     assert held(with_clock(case.process, case.clock)) == [*sent, b"e"]
 
 
@@ -164,7 +130,7 @@ def test_an_empty_log_of_a_deleted_topic_is_not_taken_for_the_new_ones(node: int
     come_back(case)
     append(case.process, b"a")
     assert partition(case.process).view.state().isr == (0, 1, 2)
-    go_away(case, *{0, 1, 2} - {node})
+    disks_go_away(case, *{0, 1, 2} - {node})
     assert held(with_clock(case.process, case.clock)) == [b"a"]
 
 
@@ -191,12 +157,12 @@ def test_a_repair_waits_for_the_others_beside_an_image_of_a_deleted_topic() -> N
     case = with_image_of_an_old_topic(0)
     append(case.process, b"a")
     come_back(case)
-    go_away(case, 1, 2)
+    disks_go_away(case, 1, 2)
 
     reports = [*with_clock(case.process, case.clock).repair([EVENTS])]
     assert "no in-sync replica" in " ".join(what for one in reports for what in one.damaged)
 
-    be_back(case, 1, 2)
+    disks_come_back(case, 1, 2)
     assert append(case.process, b"b") == 1
     assert held(with_clock(case.process, case.clock)) == [b"a", b"b"]
 
@@ -245,11 +211,11 @@ def test_a_commit_that_an_image_has_as_decided_is_not_finished_in_the_topic_that
     case.process.create_topic("events", replication_factor=3)
     assert append(case.process, b"a") == 0
 
-    go_away(case, 0, 2)
+    disks_go_away(case, 0, 2)
     process = with_clock(case.process, case.clock)
     assert held(process) == [b"a"]
     assert append(process, b"b") == 1
-    be_back(case, 0, 2)
+    disks_come_back(case, 0, 2)
     process.replicate()
     assert held(process) == [b"a", b"b"]
     assert not [what for one in process.verify() for what in (*one.found, *one.damaged)]
@@ -282,12 +248,12 @@ def test_an_unclean_election_takes_no_log_of_a_deleted_topic() -> None:
         append(case.process, value)
     case.disks.take_away(case.disk(2))
     case.disks.mount_at(ASIDE, case.disk(2))
-    go_away(case, 0, 1)
+    disks_go_away(case, 0, 1)
 
     with pytest.raises(KafkaStorageError, match="no in-sync replica"):
         with_clock(case.process, case.clock).elect_unclean("events")
 
-    be_back(case, 0, 1)
+    disks_come_back(case, 0, 1)
     assert held(with_clock(case.process, case.clock)) == [b"a", b"b"]
 
 
@@ -344,13 +310,13 @@ def test_a_topic_is_not_made_under_the_id_of_one_whose_deletion_waits_for_a_disk
     case = Case(2)
     cluster = case.process
     moved = store_of(cluster).make_moved_topic("moved", "", [0], {})
-    go_away(case, 2)
+    disks_go_away(case, 2)
     cluster.delete_topic("moved")
 
     with pytest.raises(KafkaStorageError, match="mount the log dirs that are away"):
         store_of(cluster).make_moved_topic("moved", moved.topic_id, [0], {})
 
-    be_back(case, 2)
+    disks_come_back(case, 2)
     again = store_of(cluster).make_moved_topic("moved", moved.topic_id, [0], {})
     assert again.topic_id == moved.topic_id
     cluster.create_topic("another")
@@ -655,7 +621,7 @@ def test_a_look_names_an_image_with_deleted_records_and_replicate_deletes_them(
 
     assert starts(case) == [3 - len(left)] * 3
     assert not [what for one in case.process.verify() for what in one.damaged + one.found]
-    go_away(case, *({0, 1, 2} - {node}))
+    disks_go_away(case, *({0, 1, 2} - {node}))
     assert held(with_clock(case.process, case.clock)) == left
 
 
@@ -672,7 +638,7 @@ def test_an_append_beside_an_image_brings_no_deleted_record_back(
 
 def test_a_deletion_counts_that_a_member_has_which_cannot_be_written_any_more() -> None:
     case = Case(0)
-    go_away(case, 2)
+    disks_go_away(case, 2)
     case.append(b"third")
     take_image(case)
     left = delete_with_records(case)
@@ -697,266 +663,3 @@ def test_a_leaders_image_that_had_not_shown_all_deletes_what_was_shown_and_delet
     assert starts(case) == [3, 3, 3]
     assert append(case.process, b"next") == 3
     assert held(with_clock(case.process, case.clock)) == [b"next"]
-
-
-# Beside a commit whose process has died.
-
-
-def die(*_: object, **__: object) -> NoReturn:
-    raise Killed
-
-
-def decide_and_die(cluster: Cluster, clock: object, *topics: str) -> None:
-    """Commit a batch to each topic, and die once that is decided."""
-    batch = encode_batch([Record(0, 1, None, b"job")])
-    staged = builders.staged(cluster, {(topic, 0): [batch] for topic in topics}, flush=True)
-    coordinator = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1 << 20, flush=True)
-    coordinator._flip = die
-    with pytest.raises(Killed):
-        coordinator.commit(staged, transactional_id=builders.JOB)
-
-
-def test_a_commit_that_dies_beside_a_repair_is_finished(tmp_path: Path) -> None:
-    path = tmp_path / "cluster"
-    with Cluster(path, create=True) as cluster:
-        for topic in ("events", "other"):
-            cluster.create_topic(topic)
-        reports = iter(cluster.repair())
-        next(reports)
-        decide_and_die(cluster, lambda: 1, "events", "other")
-        assert [one.damaged for one in reports if one.damaged] == []
-    with Cluster(path) as cluster:
-        for tp in (EVENTS, OTHER):
-            assert held(cluster, tp) == [b"job"]
-            assert append(cluster, b"next", tp) == 1
-
-
-@pytest.mark.parametrize("dry_run", [False, True])
-def test_a_commit_that_dies_before_an_unclean_election_is_finished(dry_run: bool) -> None:
-    case = Case(0)
-    for topic in ("big", "other"):
-        case.process.create_topic(topic, replication_factor=3)
-    go_away(case, 1, 2)
-    decide_and_die(case.process, case.clock, "big", "other")
-
-    assert with_clock(case.process, case.clock).elect_unclean("big", dry_run=dry_run) == []
-
-    be_back(case, 1, 2)
-    for tp in (BIG, OTHER):
-        found = with_clock(case.process, case.clock)
-        assert held(found, tp) == [b"job"]
-        assert append(found, b"next", tp) == 1
-
-
-@pytest.mark.parametrize("given_up", [EVENTS, OTHER])
-def test_a_commit_is_read_elsewhere_after_an_election_gave_up_its_part_of_a_topic(
-    given_up: TopicPartition, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Case(2)
-    case.process.create_topic("other", replication_factor=3)
-    go_away(case, 2)
-    append(case.process, b"missed", EVENTS)
-    append(case.process, b"missed", OTHER)
-    decide_and_die(case.process, case.clock, "events", "other")
-    be_back(case, 2)
-    go_away(case, 0, 1)
-    electing = with_clock(case.process, case.clock)
-    (lost,) = electing.elect_unclean(given_up.topic)
-    assert lost.topic_partition == given_up
-
-    be_back(case, 0, 1)
-    looks, look = itertools.count(), PartitionView.look
-
-    def counted(view: PartitionView, avoid: Container[int] = ()) -> Look:
-        assert next(looks) < 1000, "the reader does not come to an end"
-        return look(view, avoid)
-
-    monkeypatch.setattr(PartitionView, "look", counted)
-    before = {EVENTS: [b"first", b"second"], OTHER: []}
-    whole = {tp: [*values, b"missed", b"job"] for tp, values in before.items()}
-    expected = whole | {given_up: before[given_up]}
-    reading = with_clock(case.process, case.clock)
-    assert {tp: held(reading, tp) for tp in expected} == expected
-    for tp, values in expected.items():
-        assert append(reading, b"next", tp) == len(values)
-    assert reading.replicate() == []
-    reading = with_clock(reading, case.clock)
-    assert {tp: held(reading, tp) for tp in expected} == {
-        tp: [*values, b"next"] for tp, values in expected.items()
-    }
-
-
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
-def test_groups_survive_a_server_that_is_killed_while_it_rewrites_them(every: int) -> None:
-    for step in range(0, 200, every):
-        case = Case(0)
-        store(case.process, "a-group", {("events", 0): 1})
-        offsets = OffsetsStore(store_of(case.process))
-        offsets.load()
-        offsets._is_made = True
-        case.disks.kill_at = step
-        try:
-            offsets._rewrite()
-            break
-        except Killed:
-            case.disks.kill_at = None
-            again = OffsetsStore(store_of(with_clock(case.process, case.clock)))
-            assert again.load().offsets, step
-    assert step > 20
-
-
-# Machines that append in turn: a machine cannot tell the other one from its own restart.
-
-
-def append_in_turn(case: Case, turns: int) -> None:
-    for number in range(turns):
-        with another_boot() if number % 2 else contextlib.nullcontext():
-            case.append(b"turn %d" % number)
-
-
-def leader_epochs(case: Case) -> list[list[tuple[int, int]]]:
-    logs = [partition(case.process).view.log_of(node) for node in range(3)]
-    return [read_leader_epochs(log.files, log.directory) for log in logs]
-
-
-@pytest.mark.parametrize("delete", [delete_all, expire_all, Case.overwrite])
-def test_the_epochs_of_turns_go_with_their_records(delete: Callable[[Case], object]) -> None:
-    case = Case(0)
-    append_in_turn(case, 7)
-    before = leader_epochs(case)
-    assert before[0] == before[1] == before[2]
-    assert len(before[0]) == 7
-
-    delete(case)
-    case.append(b"afterwards")
-    after = leader_epochs(case)
-    assert after == [before[0][-1:]] * 3
-    case.read()
-    append_in_turn(case, 3)
-    case.ensure_whole()
-
-
-def test_whether_an_append_survived_is_not_told_by_an_epoch_that_went_with_its_records() -> None:
-    case = Case(0)
-    append_in_turn(case, 7)
-    view = partition(case.process).view
-    assert view.reaches(3, leader_epoch=1) == (True, None)
-
-    delete_all(case)
-    is_decided, error = view.reaches(3, leader_epoch=1)
-    assert is_decided
-    assert isinstance(error, NotLeaderOrFollowerError)
-
-
-def test_an_image_with_what_power_loss_took_is_not_taken_for_what_came_in_its_place() -> None:
-    """All replicas are equal after the loss; only the leader epoch tells that the image is not."""
-    case = Case(1)
-    case.append(b"lost", flush=False)
-    take_image(case)
-    case.disks.disk = case.disks.disk.after_power_loss_of("disk-0", "disk-1", "disk-2")
-    assert case.values.pop() == b"lost"
-    with another_boot():
-        case.open()
-        case.append(b"instead")
-        come_back(case)
-        case.append(b"next")
-        assert b"lost" not in bytes_of(case.process, 1)
-        case.ensure_whole()
-
-
-def test_a_disk_is_replaced_after_a_process_that_died_within_that() -> None:
-    case = Case(2)
-    for step in range(400):
-        case.disks.take_away(case.own)
-        case.wait()
-        case.process.replicate()  # so that it has left everywhere
-        case.disks.kill_at = step
-        try:
-            case.replace()
-            break
-        except Killed:
-            case.disks.kill_at = None
-        case.wait()
-        case.process = with_clock(case.process, case.clock)
-        if not store_of(case.process).manager.dirs.is_online(case.node):
-            case.replace()
-        case.wait()
-    case.disks.kill_at = None
-    case.wait()
-    assert 10 < step < 399
-    case.ensure_whole()
-
-
-# Records that some replicas have deleted, and others not.
-
-
-def test_what_an_unclean_leader_got_stays_though_others_had_deleted_beyond_it() -> None:
-    case = Case(2)
-    process = case.process
-    process.alter_topic("events", {"min.insync.replicas": 1})
-    go_away(case, 2)
-    deleted = [append(process, b"deleted %d" % number) for number in range(8)]
-    process.delete_records({EVENTS: deleted[-1]})
-    go_away(case, 0, 1)
-    be_back(case, 2)
-    process = case.process = with_clock(process, case.clock)
-    process.elect_unclean("events")
-    new = [b"new %d" % number for number in range(4)]
-    for value in new:
-        append(process, value)
-
-    be_back(case, 0, 1)
-    process.replicate()
-    assert held(with_clock(process, case.clock))[-4:] == new
-    append(process, b"later")
-    assert held(with_clock(process, case.clock))[-5:] == [*new, b"later"]
-    assert len({bytes_of(process, node) for node in range(3)}) == 1
-
-
-def test_readers_wait_for_no_one_while_records_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(0)
-    last = [append(case.process, b"%d" % number) for number in range(4)][-1]
-    delete, seen = Partition._delete_on_followers_locked, list[list[bytes | None]]()
-
-    def read_then(*given: Any, **named: Any) -> Any:
-        """Read once the followers have deleted, and the leader has not."""
-        found = delete(*given, **named)
-        with monkeypatch.context() as patches:
-            patches.setattr(ReplicaManager, "replicate", lambda *_, **__: pytest.fail("it waits"))
-            seen.append(held(with_clock(case.process, case.clock)))
-        return found
-
-    monkeypatch.setattr(Partition, "_delete_on_followers_locked", read_then)
-    case.process.delete_records({EVENTS: last})
-
-    assert seen == [[b"3"]]
-
-
-def test_a_process_that_stays_copies_who_is_in_sync_to_a_disk_that_was_full() -> None:
-    case = Case(2)
-    case.process.create_topic("other", replication_factor=2)
-    case.disks.fail(case.own, FULL)
-    go_away(case, 0)
-    append(case.process, b"missed", OTHER)  # so that a file says who is in sync
-    be_back(case, 0)
-    append(case.process, b"next", OTHER)
-    case.process.replicate()
-
-    case.disks.mend(case.own)
-    case.wait()
-    assert case.process.replicate() == []
-    name = "partitions/other/0.json"
-    assert case.disks.read(case.own / "mirror-2" / name) == case.disks.read(PATH / name)
-
-
-def test_a_repair_beside_a_leader_that_is_away_shows_what_was_acknowledged() -> None:
-    case = Case(0)
-    config = TopicConfig(min_insync_replicas=2)
-    case.process.create_topic("other", replication_factor=2, config=config)
-    append(case.process, b"acknowledged", OTHER)
-    leader = partition(case.process, OTHER).view.state().leader
-    go_away(case, leader)
-
-    assert not any(one.damaged for one in with_clock(case.process, case.clock).repair())
-
-    assert held(with_clock(case.process, case.clock), OTHER) == [b"acknowledged"]

@@ -328,6 +328,18 @@ def replace_it(case: Case) -> None:
     case.wait()
 
 
+def disks_go_away(case: Case, *nodes: int) -> None:
+    for node in nodes:
+        case.disks.mount_at(case.disk(node), FOLDER / f"away{node}")
+    case.wait()
+
+
+def disks_come_back(case: Case, *nodes: int) -> None:
+    for node in nodes:
+        case.disks.mount_at(FOLDER / f"away{node}", case.disk(node))
+    case.wait()
+
+
 # States of PATH.
 
 

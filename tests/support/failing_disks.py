@@ -22,6 +22,7 @@ from spark_kbatch.replica.view import ReplicaInfo
 from tests.support import builders
 from tests.support.disk import Disk, DiskFiles, Node
 from tests.support.faults import Faults, Unflushed
+from tests.support.reference import Record, encode_batch
 from tests.support.store import store_of
 
 EVENTS = TopicPartition("events", 0)
@@ -238,3 +239,16 @@ def bytes_of(cluster: Cluster, node_id: int, topic_partition: TopicPartition = E
     files = store_of(cluster).files
     names = sorted(name for name in files.list(directory) if name.endswith(".log"))
     return b"".join(files.read(directory / name) for name in names)
+
+
+def append(cluster: Cluster, value: bytes, to: TopicPartition = EVENTS) -> int:
+    """Append one record, flushed; return its offset, or raise its error."""
+    data = encode_batch([Record(0, 1, None, value)])
+    found = builders.append_records(cluster, {tuple(to): data}, flush=True)[to]
+    if found.error is not None:
+        raise found.error
+    return found.base_offset
+
+
+def held(cluster: Cluster, of: TopicPartition = EVENTS) -> list[bytes | None]:
+    return [record.value for record in builders.contents(cluster)[of]]
