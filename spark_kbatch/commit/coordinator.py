@@ -703,14 +703,14 @@ class Coordinator:
         self, job: _Job, states: Mapping[TopicPartition, Mapping[int, LogState]]
     ) -> Prepared:
         """Write PrepareCommit and CompleteCommit past the end of __transaction_state, still unseen."""
+        now_ms = self._now_ms()
+        prepare = TransactionValue(
+            PREPARE_COMMIT, job.sequence, states, now_ms, job.source_progress,
+            self._topic_ids({tp.topic for tp in states}),
+        )  # fmt: skip
         with self._transaction_state.leading_locked() as log:
             state = log.discard_unrecorded(log.state())
-            now_ms = self._now_ms()
             appender = LogAppender(log, state, now_ms=now_ms)
-            prepare = TransactionValue(
-                PREPARE_COMMIT, job.sequence, states, now_ms, job.source_progress,
-                self._topic_ids({tp.topic for tp in states}),
-            )  # fmt: skip
             appender.append(self._state_record(job.transactional_id, prepare))
             decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
             complete = prepare._replace(status=COMPLETE_COMMIT, states={}, topic_ids={})

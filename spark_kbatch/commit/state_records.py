@@ -62,7 +62,7 @@ class TransactionValue(NamedTuple):
         that was made since under its name has nothing to do with that.
 
         Args:
-            is_current: returns False if no topic of a name has this id.
+            is_current: returns False if the topic of a name with this id was deleted.
         """
         are_meant = {name: is_current(name, topic_id) for name, topic_id in self.topic_ids.items()}
         return {tp: by_node for tp, by_node in self.states.items() if are_meant.get(tp.topic, True)}

@@ -140,23 +140,36 @@ class Elections:
             self._log_of(state.leader)
         )
 
-    def _lacks(self, state: PartitionState, leader: LogState, other: LogState) -> bool:
+    def _lacks(self, state: PartitionState, leader: LogState, _: int, other: LogState) -> bool:
         """Return True if a leader lacks what a member has, and what it lacks may have been shown.
 
         A third member that can be written and lacks it as well shows that it was not.
         """
         return has_more(other, leader) and not any(self._view.alive(state))
 
+    def _lack(
+        self, state: PartitionState, alive: Collection[LogState], node_id: int, other: LogState
+    ) -> bool:
+        """Return True if all who may be elected lack what a member has, and what they lack may have been shown.
+
+        A leader knows by its high watermark what was shown. A follower knows it as of its last copy; so what it
+        has counts, unless two lack it.
+        """
+        if node_id != state.leader and len(alive) == 1:
+            return all(has_more(other, one) for one in alive)
+        return all(other.high_watermark > one.log_end_offset for one in alive)
+
     def _refused_beside_more(
         self,
         state: PartitionState,
         node_id: int,
         log_state: LogState,
-        lacks: Callable[[LogState], bool],
+        lacks: Callable[[int, LogState], bool],
     ) -> KafkaStorageError | None:
         """Return why a replica may not lead beside a member that can be read and not written.
 
-        Such a member would leave, and lose what it alone has. `lacks` tells whether that is so.
+        Such a member would leave, and lose what it alone has. `lacks` tells by its node and log state
+        whether that is so.
         """
         for other_id in state.isr:
             if other_id == node_id or self._dirs.is_online(other_id):
@@ -164,7 +177,7 @@ class Elections:
             other = self._view.log_state(other_id, to_write=False)
             if (
                 other is not None
-                and lacks(other)
+                and lacks(other_id, other)
                 and self._view.is_of_topic(self._log_of(other_id))
             ):
                 return KafkaStorageError(
@@ -232,9 +245,7 @@ class Elections:
                 state,
                 node_id,
                 log_state,
-                lambda other: all(
-                    other.high_watermark > one.log_end_offset for one in alive.values()
-                ),
+                functools.partial(self._lack, state, alive.values()),
             )
             if refused is not None:
                 raise refused
@@ -260,7 +271,7 @@ class Elections:
                 state,
                 state.leader,
                 leader,
-                lambda other: has_more(other, leader) and len(whole) == 1,
+                lambda _, other: has_more(other, leader) and len(whole) == 1,
             )
             if refused is not None:
                 raise refused

@@ -867,12 +867,15 @@ class ReplicaManager:
             self.delayed_fetches.try_complete_else_watch(delayed, known)
 
     def is_current(self, name: str, topic_id: str) -> bool:
-        """Return False if no topic of this name has this id; True if its file cannot be read."""
+        """Return False if the topic with this id was deleted; True also if its file is lost or cannot be read."""
+        topics = self.metadata.topics
         try:
-            topic = self.metadata.topics.find(name)
+            topic = topics.find(name)
         except (OSError, KBatchError):
             return True
-        return topic is not None and topic.topic_id == topic_id
+        if topic is None:
+            return not topics.was_deleted(name)
+        return topic.topic_id == topic_id
 
     def _topic_id_of(self, name: str) -> str:
         """Return the id of the topic with a name; empty if it cannot be found, which its fetch reports."""

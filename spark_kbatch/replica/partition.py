@@ -553,9 +553,13 @@ class Partition:
         log.forget_batches()
 
     def may_have_records(self) -> bool:
-        """Return False if all log dirs are online, and none has a log of the topic, or but half of an empty one."""
+        """Return False if all log dirs are online, and none has a log of the topic, or but half of an empty one.
+
+        The log of an only replica counts whichever topic it says it is of: appends do not ask either.
+        """
         return not all(self._dirs.is_online(node) for node in self.replicas) or any(
-            _is_made(log) and self.view.is_of_topic(log) for log in map(self._log_of, self.replicas)
+            _is_made(log) and (self.only_log is not None or self.view.is_of_topic(log))
+            for log in map(self._log_of, self.replicas)
         )
 
     def settle_high_watermark_locked(self, min_isr: int) -> None:

@@ -42,7 +42,7 @@ _STALLED_AFTER_S = 30.0  # of a request nothing more comes, or of an answer noth
 _SLOWEST_RATE = 65_536  # bytes/s of a whole request or answer, besides that time
 _MEMORY_WITHIN_S = 60.0  # the longest that a request waits for memory
 _HELD_FOR_S = 2.0  # when a connection may count as slow
-# Connections of a peer that are only kept for what their clients sent before they closed.
+# Connections of a peer that are only kept for requests that wait, of clients that have closed.
 _GONE_MAX = 100
 
 
@@ -159,7 +159,7 @@ class ClientConnection:
         self._looked_s = self._last_active_s
         self._state, self._is_ending = _State.RECEIVING, False
         self._turn: Callable[[], None] | None = None  # of a request that waits for it
-        # Whether the client has closed, and what it sent is still to be handled.
+        # Whether the client has closed, and its request waits for its turn.
         self._is_gone = False
         self._receive = Receive(request_max_bytes)
         self._send: Send | None = None
@@ -227,10 +227,14 @@ class ClientConnection:
 
     def _handle(self, frame: memoryview) -> None:
         self._turn = None
+        is_gone, self._is_gone = self._is_gone, False
+        self.peer.gone -= is_gone
         try:
             self._on_request(self, frame)
         except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
             self.end(error)
+        if is_gone and not self._receive.has_more and self._state is _State.HANDLING:
+            self.close(is_handled=True)
 
     def _begin(self, size_in_bytes: int) -> None:
         """Note that a part of a request or an answer has been passed on, of this size in all."""
@@ -263,9 +267,9 @@ class ClientConnection:
         if has_closed and is_handled and not self._receive.has_more:
             self.close(is_handled=True)
             return
-        if has_closed and not self._is_gone:
+        if has_closed and not is_handled and not self._is_gone:
             if self.peer.gone >= _GONE_MAX:
-                self.close(is_handled=is_handled)
+                self.close()
                 return
             self._is_gone = True
             self.peer.gone += 1

@@ -281,6 +281,24 @@ def test_what_only_a_disk_has_that_cannot_be_written_is_read_and_not_given_up(er
     _ensure_whole(case)
 
 
+@pytest.mark.parametrize("error", [FULL, READ_ONLY])
+def test_what_only_a_follower_has_that_cannot_be_written_is_not_given_up_for_an_image(
+    error: int,
+) -> None:
+    """A follower's high watermark is that of its last copy: it tells too little of what was shown."""
+    case = Case(2)
+    take_image(case)
+    case.append(b"third")
+    come_back(case)
+    case.disks.fail(case.disk(1), error)
+    case.open()
+    with case.away(LEADER), pytest.raises(KafkaStorageError, match="cannot be written"):
+        case.append(b"refused")
+    case.append(b"fourth")
+    case.read()
+    _ensure_whole(case)
+
+
 def test_a_reader_that_saw_an_image_alone_sees_the_rest_once_others_are_back() -> None:
     case = Case(LEADER)
     take_image(case)

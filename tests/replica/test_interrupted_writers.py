@@ -13,7 +13,7 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.errors import NotLeaderOrFollowerError
+from spark_kbatch.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -77,6 +77,23 @@ def test_a_commit_that_dies_beside_a_repair_is_finished(tmp_path: Path) -> None:
         for tp in (EVENTS, OTHER):
             assert held(cluster, tp) == [b"job"]
             assert append(cluster, b"next", tp) == 1
+
+
+def test_a_commit_that_died_waits_for_a_topic_whose_file_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "cluster"
+    with Cluster(path, create=True) as cluster:
+        for topic in ("events", "other"):
+            cluster.create_topic(topic, replication_factor=3)
+        decide_and_die(cluster, lambda: 1, "events", "other")
+    file = path / "topics" / "events.json"
+    file.unlink()
+    with Cluster(path) as cluster:
+        with pytest.raises(UnknownTopicOrPartitionError, match="repair"):
+            append(cluster, b"next", OTHER)
+        assert not [one for report in cluster.repair() for one in report.damaged]
+        for tp in (EVENTS, OTHER):
+            assert append(cluster, b"next", tp) == 1
+            assert held(cluster, tp) == [b"job", b"next"]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

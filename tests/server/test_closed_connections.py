@@ -130,6 +130,46 @@ def test_of_a_peer_that_has_to_wait_not_all_clients_that_are_gone_are_waited_for
     assert (busy.connections, busy.gone) == (0, 0)
 
 
+def test_of_a_client_that_is_gone_nothing_is_kept_once_its_request_has_its_turn(
+    served: Served, busy: Peer
+) -> None:
+    handled = list[ClientConnection]()
+    client, _ = served.connect(lambda connection, _: handled.append(connection))
+    client.sendall(framed(bytes(100)))
+    client.close()
+    served.run_until(lambda: busy.gone == 1)
+
+    take_turns(served, busy)
+    assert len(handled) == 1
+    assert (busy.connections, busy.gone, served.closed) == (0, 0, 1)
+    handled[0].answer(None)
+    served.run_until(lambda: served.memory.requests.used_bytes == 0)
+
+
+def test_of_a_peer_that_need_not_wait_all_requests_count_of_clients_that_are_gone(
+    served: Served,
+) -> None:
+    handled = list[bytes]()
+    waiting = list[ClientConnection]()
+
+    def handle(connection: ClientConnection, frame: memoryview) -> None:
+        handled.append(bytes(frame[:4]))
+        waiting.append(connection)
+
+    count = _GONE_MAX + 20
+    for number in range(count):
+        client, _ = served.connect(handle)
+        client.sendall(framed(b"a%03d" % number + bytes(9)) + framed(b"b%03d" % number + bytes(9)))
+        client.close()
+    served.run_until(lambda: len(handled) == count)
+    while served.closed < count:
+        before, waiting = waiting, []
+        for connection in before:
+            connection.answer(None)
+        served.run_until(lambda: served.closed == count or bool(waiting))
+    assert sorted(handled) == sorted(b"%s%03d" % (w, n) for w in (b"a", b"b") for n in range(count))
+
+
 def test_a_request_of_a_client_that_is_lost_does_not_wait_for_its_turn(
     served: Served, busy: Peer
 ) -> None:
