@@ -26,7 +26,7 @@ begin with a varint, so the code that reads one is compiled once.
     PASS_NUMBER, PASS_DATA           nothing
     BOOLEAN, FLOAT, DOUBLE           stores the value
     WIDEN                            stores the float as a double
-    FIXED        size                stores the span
+    FIXED        size, text          stores the span; of all that is left where the size is below 0; with text it is UTF-8
     BIG_FIXED    table, size         stores the bytes as BIG_NUMBER does
     PASS         size                nothing
     STRUCT                           stores that the struct is not null
@@ -317,10 +317,15 @@ def decode_rows(
                 position = position + _1
             elif code == FIXED or code == BIG_FIXED or code == PASS:
                 size = np.uint64(second if code == BIG_FIXED else first)
+                if code == FIXED and first < 0:
+                    size = end - position
                 if size > end - position:
                     error = TRUNCATED
                     break
                 if code == FIXED:
+                    if second > 0 and not _is_utf8(data, position, end):
+                        error = BAD_TEXT
+                        break
                     values[to] = np.int64((position << _32) | size)
                     valid[to] = 1
                 elif code == BIG_FIXED:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_kbatch import clock
 from spark_kbatch.consumer.rows import TypedColumn
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.opening.writers_schemas import WritersSchemas
@@ -23,6 +24,7 @@ from spark_kbatch.values.flat import strings_of
 from spark_kbatch.values.framing import NO_SCHEMA_ID, schema_ids_of
 from spark_kbatch.values.plain import plain
 
+_MINUTE_MS = 60_000
 _ANY = PrimitiveSchema("null")  # stands in for the schema of values that cannot be read
 
 
@@ -47,6 +49,7 @@ class AvroColumn:
             SchemaError: a type of the reader's schema has no form in columns.
         """
         self._decoder, self._writers = AvroDecoder(reader), writers
+        self._ask_again_ms = clock.monotonic_ms() + _MINUTE_MS
         if isinstance(writers, OnlyWriter):
             self._decoder.add_writer(writers.id, writers.schema)
 
@@ -59,6 +62,10 @@ class AvroColumn:
         """
         if isinstance(self._writers, OnlyWriter):
             return self._decoder.decode(array, schema_id=self._writers.id)
+        now_ms = clock.monotonic_ms()
+        if now_ms >= self._ask_again_ms:  # for a schema that was registered since
+            self._ask_again_ms = now_ms + _MINUTE_MS
+            self._decoder.forget_unreadable()
         for schema_id in self._decoder.missing(array):
             found = self._writers.of(schema_id)
             if isinstance(found, str):

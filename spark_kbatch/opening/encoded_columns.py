@@ -5,13 +5,20 @@ A row that does not fit its schema is an error before its batch is written. Null
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_kbatch.errors import ConfigError, InvalidValueError, SchemaError
+from spark_kbatch.errors import (
+    ConfigError,
+    InvalidValueError,
+    SchemaError,
+    SchemaNotFoundError,
+    SchemaRegistryUnavailableError,
+)
 from spark_kbatch.opening.values import NO_ID, schema_of
 from spark_kbatch.options.registry import RegistryOptions
 from spark_kbatch.options.values import (
@@ -199,12 +206,18 @@ def schema_to_write(
         )
     there = registry_of(registry)
     if not auto_register:
-        return there.look_up(column.subject, schema.schema)
+        found = there.look_up(column.subject, schema.schema)
+        ensure_usable(column.schema_key, found)
+        return found
     if kind is not None:
         AvroEncoder(parsed(schema), kind)
     else:
         parsed(schema)
-    return there.register(column.subject, schema.schema)
+    found = there.register(column.subject, schema.schema)
+    # The answer has none of the rules that the registry gave it.
+    with contextlib.suppress(SchemaNotFoundError, SchemaRegistryUnavailableError):
+        ensure_usable(column.schema_key, there.by_id(found.id, column.subject))
+    return found
 
 
 def _schema_of_columns(column: ColumnOptions, kind: pa.DataType) -> RegisteredSchema:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_kbatch.errors import SchemaError
 from spark_kbatch.kernels import avro as kernels
 from spark_kbatch.values import layout as columns
-from spark_kbatch.values.avro_schema import Schema
+from spark_kbatch.values.avro_schema import Schema, is_plain_bytes
 from spark_kbatch.values.flat import (
     Array,
     ByteStrings,
@@ -36,6 +36,7 @@ DEPTH_MAX = 500  # of records and lists that are passed over and contain themsel
 _LENGTH_BITS = np.int64(2**32 - 1)
 _NO_LIMIT = 2**62
 _LEFT_ALONE = -1
+_UNREADABLE_MAX = 1000  # schemas: bytes of another origin look as if they had any number of ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +73,8 @@ class AvroDecoder:
         """
         self._layout: ColumnLayout = layout(reader)
         self._programs = Programs(reader, self._layout)
+        # By the writer's schema id; of values without framing, and with it.
+        self._bare_starts: dict[int, int] = {}
         self._starts: dict[int, int] = {}
         self._unreadable: dict[int, str] = {}
 
@@ -83,7 +86,10 @@ class AvroDecoder:
     def add_writer(self, schema_id: int, writer: Schema) -> None:
         """Make the values of a writer's schema readable. What of it cannot be resolved fails the rows that have it."""
         try:
-            self._starts[schema_id] = self._programs.add(writer)
+            bare = framed = self._programs.add(writer)
+            if is_plain_bytes(writer):
+                framed = self._programs.add(writer, is_framed=True)
+            self._bare_starts[schema_id], self._starts[schema_id] = bare, framed
         except SchemaError as error:
             self.add_unreadable(schema_id, str(error))
         else:
@@ -92,17 +98,26 @@ class AvroDecoder:
     def add_unreadable(self, schema_id: int, reason: str) -> None:
         """Have rows of a schema fail with a reason: it is not known, or not Avro."""
         if schema_id not in self._starts:
+            if len(self._unreadable) >= _UNREADABLE_MAX:
+                del self._unreadable[next(iter(self._unreadable))]
             self._unreadable[schema_id] = reason
+
+    def forget_unreadable(self) -> None:
+        """Have the schemas that rows failed for be `missing` again."""
+        self._unreadable.clear()
 
     def missing(self, array: pa.Array | pa.ChunkedArray) -> list[int]:
         """Return the schema ids of framed values that no writer was added for, in ascending order."""
-        known, found = {*self._starts, *self._unreadable}, set[int]()
+        found = {NO_SCHEMA_ID}
         for piece in pieces(array):
             ids = schema_ids_of(strings_of(piece))
             if len(ids) and (ids == ids[0]).all():  # as nearly always
                 ids = ids[:1]
             found.update(np.unique(ids).tolist())
-        return sorted(found - known - {NO_SCHEMA_ID})
+        found.remove(NO_SCHEMA_ID)
+        return sorted(
+            one for one in found if one not in self._starts and one not in self._unreadable
+        )
 
     def decode(
         self, array: pa.Array | pa.ChunkedArray, *, schema_id: int | None = None
@@ -158,7 +173,7 @@ class AvroDecoder:
         """Return where the program of each row starts, and what is wrong with rows that have none."""
         if schema_id is not None:
             ids = np.where(rows.valid != 0, schema_id, NO_SCHEMA_ID).astype(np.int32)
-            starts = np.where(rows.valid != 0, self._starts[schema_id], _LEFT_ALONE)
+            starts = np.where(rows.valid != 0, self._bare_starts[schema_id], _LEFT_ALONE)
             return _Routes(ids, starts.astype(np.int64), rows.bounds[:-1], [])
         ids = schema_ids_of(rows)
         starts = self._starts_of(ids)

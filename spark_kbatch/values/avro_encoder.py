@@ -46,6 +46,7 @@ from spark_kbatch.values.avro_schema import (
     Schema,
     UnionSchema,
     described,
+    is_plain_bytes,
 )
 from spark_kbatch.values.defaults import encoded, fits
 from spark_kbatch.values.flat import Array, assembled, bounds_of, frozen, valid_bytes
@@ -88,6 +89,10 @@ class AvroEncoder:
         self._root = self._program.value(writer, kind, "", 0)
         self._program.emit(kernels.END, "")
         self._operations = np.array(self._program.operations, np.int64)
+        self._framed_operations = self._operations.copy()
+        if is_plain_bytes(writer):
+            is_data = self._operations[:, 0] == kernels.DATA
+            self._framed_operations[is_data, 0] = kernels.FIXED
         self._table = np.array(self._program.table, np.int64)
         self._constants = np.frombuffer(bytes(self._program.constants), np.uint8)
 
@@ -145,10 +150,11 @@ class AvroEncoder:
         out = np.empty(len(data) + 4 * len(values) + count * (len(header) + 8) + 64, np.uint8)
         bounds, errors = np.zeros(count + 1, np.int64), np.zeros((2, count), np.int64)
         stack = np.zeros((program.depth + 1, kernels.STACK_COLUMNS), np.int64)
+        operations = self._framed_operations if header else self._operations
         row = 0
         while True:
             row = kernels.encode_rows(
-                frozen(self._operations), frozen(self._table), bases, values, states, data,
+                frozen(operations), frozen(self._table), bases, values, states, data,
                 frozen(self._constants), frozen(np.frombuffer(header, np.uint8)), frozen(is_row), row, out,
                 bounds, stack, errors,
             )  # fmt: skip

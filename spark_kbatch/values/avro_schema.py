@@ -32,7 +32,7 @@ from spark_kbatch.errors import SchemaError
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile(r"[^\W\d]\w*")  # letters of any language, as in Java
 NESTING_MAX = 100  # Python's own stack ends at a thousand calls, of which each type takes a few
 
 
@@ -120,6 +120,7 @@ class RecordSchema:
     name: str
     aliases: tuple[str, ...] = ()
     fields: tuple[RecordField, ...] = field(default=(), repr=False)  # may contain the record itself
+    whole: tuple[RecordField, ...] = field(default=(), repr=False)  # of which `fields` are a part
 
 
 Schema = (
@@ -137,6 +138,15 @@ NamedSchema = FixedSchema | EnumSchema | RecordSchema
 def short_name(full_name: str) -> str:
     """Return a name without its namespace."""
     return full_name.rpartition(".")[2]
+
+
+def is_plain_bytes(schema: Schema) -> bool:
+    """Return True for bytes that are no decimal."""
+    return (
+        isinstance(schema, PrimitiveSchema)
+        and schema.type == "bytes"
+        and (schema.logical is None or schema.logical.name != "decimal")
+    )
 
 
 def described(schema: Schema) -> str:
@@ -325,8 +335,8 @@ def _names(tree: Any, namespace: str, path: str) -> tuple[str, str]:
     if given is not None and not isinstance(given, str):
         raise SchemaError(path, f"a namespace is a text, not {_shown(given)}")
     full_name = _full_name(name, namespace if given is None else given)
-    if not all(map(_NAME.fullmatch, full_name.split("."))):
-        raise SchemaError(path, f"{full_name!r} is not a name: it has letters, digits, _ and dots")
+    if not _NAME.fullmatch(short_name(full_name)):  # a namespace may be any text, as in Java
+        raise SchemaError(path, f"{name!r} is not a name: it has letters, digits, _ and dots")
     if full_name in PRIMITIVES:
         raise SchemaError(path, f"{full_name!r} is the name of a primitive type")
     return full_name, full_name.rpartition(".")[0]

@@ -3,9 +3,10 @@
     bytes   field
     1       0, the magic byte
     4       schema id, int32, big-endian
-            the value
+            the value; of a schema that is bytes and no decimal all that is left, without its length
 
-Source: Confluent's documentation "Formats, Serializers, and Deserializers", "Wire format".
+Source: Confluent's documentation "Formats, Serializers, and Deserializers", "Wire format"; schema-registry
+avro-serializer/.../AbstractKafkaAvroSerializer.java.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The part of a reader's schema that is wanted: some fields of its records, in the order that is asked for.
 
 What remains is the schema's own: types, aliases, defaults and the names of records. A field that is left
-out is passed over in each record, and may be of a type that no column can have, as in a recursive record.
+out is passed over in each record, and may be of a type that no column can have, as in a recursive record. Its name
+and aliases count all the same: what a field is read from does not depend on which others are wanted.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _projected(schema: Schema, wanted: Wanted, path: str, *, renames: bool) -> S
                 )
                 for name, found, below in _found(schema, wanted, path)
             )
-            return RecordSchema(schema.name, schema.aliases, fields)
+            whole = schema.whole or schema.fields
+            return RecordSchema(schema.name, schema.aliases, fields, whole)
         case UnionSchema() if all(_MEMBER.fullmatch(name) for name in wanted):
             return schema  # its members are all there
     raise SchemaError(path, f"{described(schema)} has no field {next(iter(wanted))!r}")

@@ -45,6 +45,7 @@ from spark_kbatch.values.avro_schema import (
     Schema,
     UnionSchema,
     described,
+    is_plain_bytes,
     short_name,
 )
 from spark_kbatch.values.defaults import fits, unscaled
@@ -93,14 +94,20 @@ class Programs:
         self._passed: dict[RecordSchema, int] = {}  # where that starts
         self._is_in_item = False  # what is emitted
         self._start = 0  # of the program that is emitted
+        self._rest: Schema | None = None  # whose bytes have no length
 
-    def add(self, writer: Schema) -> int:
+    def add(self, writer: Schema, *, is_framed: bool = False) -> int:
         """Add the program of a writer's schema; return where it starts.
+
+        Args:
+            writer: the schema.
+            is_framed: whether values have Confluent's framing: bytes that are a whole value have no length then.
 
         Raises:
             SchemaError: it would be too long.
         """
         self._start = start = len(self._operations)
+        self._rest = writer if is_framed and is_plain_bytes(writer) else None
         try:
             self._add(writer)
         except SchemaError:
@@ -344,6 +351,7 @@ class Programs:
         path: str,
     ) -> None:
         size = writer.size if isinstance(writer, FixedSchema) else None
+        is_rest = writer is self._rest
         is_text = any(columns.is_primitive(one, "string") for one in (writer, reader))
         if is_text and _is_decimal(writer) != _is_decimal(reader):
             self._fail(path, f"the writer's {described(writer)} cannot be read as {described(reader)}")  # fmt: skip
@@ -361,6 +369,11 @@ class Programs:
                     f"the writer's {described(writer)} has another scale than the reader's {described(reader)}",
                 )
                 return
+            if is_rest:
+                self._fail(
+                    path, f"the writer's {described(writer)} cannot be read as {described(reader)}"
+                )
+                return
             limits = self._limits(reader.logical.precision)
             if size is None:
                 self._emit(kernels.BIG_NUMBER, path, column, limits)
@@ -368,6 +381,8 @@ class Programs:
                 self._emit(kernels.BIG_FIXED, path, column, limits, size)
         elif size is not None:
             self._emit(kernels.FIXED, path, column, size)
+        elif is_rest:
+            self._emit(kernels.FIXED, path, column, -1, int(column.kind == columns.TEXT))
         else:
             is_text = column.kind == columns.TEXT
             self._emit(kernels.TEXT if is_text else kernels.DATA, path, column)
@@ -516,12 +531,13 @@ def matched_fields(writer: RecordSchema, reader: RecordSchema) -> list[RecordFie
     Each of the writer's fields is read once: a name of the reader's comes before an alias.
     """
     by_name = {one.name: one for one in writer.fields}
-    pairs = [by_name.pop(field.name, None) for field in reader.fields]
-    for index, field in enumerate(reader.fields):
+    fields = reader.whole or reader.fields
+    pairs = {field.name: by_name.pop(field.name, None) for field in fields}
+    for field in fields:
         for alias in field.aliases:
-            if pairs[index] is None:
-                pairs[index] = by_name.pop(alias, None)
-    return pairs
+            if pairs[field.name] is None:
+                pairs[field.name] = by_name.pop(alias, None)
+    return [pairs[field.name] for field in reader.fields]
 
 
 def _branch_for(writer: Schema, reader: UnionSchema) -> int | None:

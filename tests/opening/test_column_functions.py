@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from spark_kbatch import clock
 from spark_kbatch.errors import (
     ConfigError,
     InvalidValueError,
@@ -98,6 +99,29 @@ def test_a_schema_that_is_registered_later_is_found_by_the_task(registry: Path) 
     (found,) = made.decoded(iter([pa.array([data], pa.binary())]))
 
     assert found.to_pylist() == [{"value": {"id": 5, "city": None, "note": "none"}, "schema_id": 3}]
+
+
+def test_a_schema_that_no_one_had_is_asked_for_again_a_minute_later(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = 0
+    monkeypatch.setattr(clock, "monotonic_ms", lambda: minutes * 60_000)
+    options = {"subject": SUBJECT, "mode": "PERMISSIVE"}
+    made = decoded_column(registry, options, include_schema_id=False)
+    third = a_record(*FIRST["fields"], name="Order", doc="third")
+    value = framed(3, avro.encode(parsed(third), {"id": 5, "city": (0, None)}))
+
+    def batches() -> Iterator[pa.Array]:
+        nonlocal minutes
+        yield pa.array([value])
+        assert register(registry, third) == 3
+        minutes = 1
+        yield pa.array([value])
+
+    before, after = made.decoded(batches())
+
+    assert before.field("value").to_pylist() == [None]
+    assert after.field("value").to_pylist() == [{"id": 5, "city": None, "note": "none"}]
 
 
 def test_what_cannot_be_decoded_is_told_beside_the_value(registry: Path) -> None:

@@ -420,6 +420,25 @@ def test_a_schema_that_the_columns_do_not_fit_is_not_registered(fake: FakeRegist
         spark_kbatch.encode_values(table, **given)
 
 
+@pytest.mark.parametrize("auto_register", [False, True])
+def test_nothing_is_written_under_a_schema_whose_rules_encrypt(
+    tmp_path: Path, auto_register: bool
+) -> None:
+    """However it was chosen: the registry finds the one with rules by its text."""
+    schema = a_record(("name", "string"), name="Person")
+    rules = {"domainRules": [{"name": "pii", "type": "ENCRYPT"}]}
+    (tmp_path / "ids").mkdir()
+    (tmp_path / "ids/7.json").write_text(json.dumps({"schema": schema, "ruleSet": rules}))
+    (tmp_path / "subjects.json").write_text(json.dumps({"people": {"1": 7}}))
+
+    with pytest.raises(ConfigError, match=r"schema id 7: a rule .* encrypt"):
+        spark_kbatch.encode_values(
+            pa.table({"name": ["a"]}),
+            registry=tmp_path, value_subject="people", value_schema=schema,
+            auto_register=auto_register,
+        )  # fmt: skip
+
+
 def test_the_error_of_a_row_counts_the_rows_of_all_batches() -> None:
     schema = RegisteredSchema(7, Schema(json.dumps(a_record(("name", "string")))))
     written = WrittenColumns((WrittenColumn(ColumnOptions("value", "avro"), schema),))

@@ -163,7 +163,8 @@ def test_of_a_peer_that_need_not_wait_all_requests_count_of_clients_that_are_gon
         client.close()
     served.run_until(lambda: len(handled) == count)
     while served.closed < count:
-        before, waiting = waiting, []
+        before = waiting.copy()
+        waiting.clear()
         for connection in before:
             connection.answer(None)
         served.run_until(lambda: served.closed == count or bool(waiting))

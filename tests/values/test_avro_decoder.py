@@ -197,6 +197,24 @@ def test_rows_of_many_schemas_in_turn_keep_their_order() -> None:
     assert found.schema_ids.tolist() == [7, 3, 2**31 - 1] * 10
 
 
+def test_of_schemas_that_no_one_has_only_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro_decoder, "_UNREADABLE_MAX", 3)
+    decoder = AvroDecoder(parsed("int"))
+    decoder.add_writer(1, parsed("int"))
+    array = pa.array([framed(schema_id, b"\x02") for schema_id in (9, 1, 8, 7, 6, 5)])
+    for schema_id in decoder.missing(array):
+        decoder.add_unreadable(schema_id, f"nobody has {schema_id}")
+
+    found = decoder.decode(array)
+    assert found.values.to_pylist() == [None, 1, None, None, None, None]
+    assert [one.reason for one in found.errors] == [
+        "nobody has 9", "nobody has 8", "nobody has 7", *["the schema is not known"] * 2,
+    ]  # fmt: skip
+    assert decoder.missing(array) == [5, 6]
+    decoder.forget_unreadable()
+    assert decoder.missing(array) == [5, 6, 7, 8, 9]
+
+
 def test_a_writer_can_be_added_between_calls() -> None:
     decoder = AvroDecoder(parsed("long"))
     decoder.add_writer(1, parsed("int"))

@@ -104,6 +104,36 @@ def test_bytes_are_those_of_fastavro() -> None:
     assert values[:2] == [stream.getvalue(), None]
 
 
+def test_bytes_that_are_a_whole_value_have_no_length_in_confluents_framing() -> None:
+    """As its serializers write and read them; in a union, or as a decimal, they have one."""
+    rows, schema = pa.array([b"\x04ab", b"", None]), parsed("bytes")
+
+    framed = encode(rows, schema, schema_id=7).values
+    assert framed.to_pylist() == [b"\0\0\0\0\x07\x04ab", b"\0\0\0\0\x07", None]
+    assert decode(framed, schema, {7: schema}).values.to_pylist() == rows.to_pylist()
+    into_union = decode(framed, parsed(["null", "bytes"]), {7: schema})
+    assert into_union.values.to_pylist() == rows.to_pylist()
+    bare = encode(rows, schema).values
+    assert bare.to_pylist() == [b"\x06\x04ab", b"\0", None]
+    assert decode(bare, schema, framing="none").values.to_pylist() == rows.to_pylist()
+
+    union = parsed(["null", "bytes"])
+    data = pa.array([b"\0\0\0\0\x07\x02\x04ab"])
+    assert decode(data, schema, {7: union}).values.to_pylist() == [b"ab"]
+    price = parsed(logical("bytes", "decimal", precision=9, scale=2))
+    prices = pa.array([Decimal("1.50")], pa.decimal128(9, 2))
+    assert encode(prices, price, schema_id=7).values.to_pylist() == [b"\0\0\0\0\x07\x04\0\x96"]
+
+
+def test_bytes_that_are_a_whole_value_are_read_as_text_if_they_are_utf8() -> None:
+    data = pa.array([b"\0\0\0\0\x07\x04\xc3\xa9", b"\0\0\0\0\x07\xff"])
+
+    found = decode(data, parsed("string"), {7: parsed("bytes")})
+
+    assert found.values.to_pylist() == ["\x04é", None]
+    assert [(one.row, one.reason) for one in found.errors] == [(1, "a string is not UTF-8")]
+
+
 def test_an_id_is_framed_in_front_of_each_value_and_not_of_null() -> None:
     found = encode(pa.array([1, None, 2]), parsed("long"), schema_id=258)
 

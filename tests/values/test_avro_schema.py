@@ -155,6 +155,8 @@ def test_a_logical_type_is_kept_only_where_it_fits(
         ({"type": "record", "fields": []}, "", "needs a name"),
         ({"type": "record", "name": "int", "fields": []}, "", "primitive type"),
         ({"type": "record", "name": "1a", "fields": []}, "", "is not a name"),
+        ({"type": "record", "name": "a-b", "fields": []}, "", "is not a name"),
+        ({"type": "record", "name": "a.", "fields": []}, "", "is not a name"),
         ({"fields": []}, "", "a schema is a name"),
     ],
     ids=lambda given: json.dumps(given) if isinstance(given, dict) else given,
@@ -165,6 +167,18 @@ def test_an_error_names_the_path_and_what_is_there(schema: Any, path: str, words
 
     assert error.value.path == path
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("namespace", ["db-1.public.orders", "com.acme.Outer$", "1.2", ""])
+def test_a_namespace_may_be_any_text_and_a_name_has_letters_of_any_language(namespace: str) -> None:
+    schema = a_record(("größe", "int"), ("next", ["null", "Maß"]), name="Maß", namespace=namespace)
+
+    record = parsed(schema)
+
+    assert isinstance(record, RecordSchema)
+    assert record.name == (f"{namespace}.Maß" if namespace else "Maß")
+    assert isinstance(record.fields[1].type, UnionSchema)
+    assert record.fields[1].type.branches[1] is record
 
 
 def test_a_schema_survives_pickling_with_its_circles_and_missing_defaults() -> None:

@@ -115,6 +115,26 @@ def test_fields_that_are_left_out_are_passed_over_even_where_they_contain_themse
     assert found.values.to_pylist() == [{"customer": {"name": "Ann"}, "number": 5}] * 2
 
 
+def test_what_a_field_is_read_from_does_not_depend_on_which_others_are_wanted() -> None:
+    writer = parsed(a_record(("b", "string"), ("z", "string")))
+    reader = parsed(
+        a_record(
+            {"name": "a", "type": "string", "aliases": ["b"], "default": "none"},
+            {"name": "b", "type": "string"},
+            {"name": "c", "type": "string", "aliases": ["z"], "default": "none"},
+            {"name": "d", "type": "string", "aliases": ["z"], "default": "none"},
+        )
+    )
+    data = pa.array([avro.framed(9, b"\x02x\x02y")])
+    whole = {"a": "none", "b": "x", "c": "y", "d": "none"}
+
+    for names in (["a", "b", "c", "d"], ["a"], ["b"], ["c"], ["d"], ["d", "a"]):
+        part = project(project(reader, wanted_fields(names)), wanted_fields(names[:1]))
+        for schema, wanted in ((project(reader, wanted_fields(names)), names), (part, names[:1])):
+            found = decode(data, schema, {9: writer})
+            assert found.values.to_pylist() == [{name: whole[name] for name in wanted}]
+
+
 def test_what_is_passed_over_is_checked_as_far_as_it_must_be() -> None:
     writer = parsed(_ORDER)
     only_number = projected("number")

@@ -217,8 +217,9 @@ def _parse_json(line: str) -> Event | None:
 
 
 def tell(**event: object) -> None:
-    """Print one event of this process."""
-    print(json.dumps(event), flush=True)
+    """Print one event of this process, in one piece: what a client logs goes to the same pipe."""
+    sys.stdout.write(f"{json.dumps(event)}\n")
+    sys.stdout.flush()
 
 
 class Rebalances:
