@@ -4,9 +4,9 @@
 
 The first task creates it, and the others find it. Days let old ones be found without a list of all.
 
-Around midnight one task may look under the old day and another under the new one. So in the first hour of a day
-a task that finds no answer first creates an empty one under the day before: whoever comes too late for that day
-finds it, and goes on to the next. A task may also start days after the first one: before it resolves anything
+Around midnight one task may look under the old day and another under the new one, and one may stall in between.
+So a task that finds no answer first creates an empty one under the day before: whoever comes too late for that
+day finds it, and goes on to the next. A task may also start days after the first one: before it resolves anything
 itself, it looks under all days that are kept.
 """
 
@@ -22,7 +22,6 @@ from spark_kbatch.bucket.sealed import checked_rows, seal, unseal
 from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError
 from spark_kbatch.model import TopicPartition
 
-_HOUR_MS = 3_600_000
 _DAYS_KEPT = 9  # for a task that starts late; collectors keep them as long
 _ATTEMPTS_MAX = 6
 _PAUSE_MS = 50
@@ -54,10 +53,9 @@ def agree(
     resolved = resolve()
     rows = [[*tp, *offsets] for tp, offsets in sorted(resolved.items())]
     try:
-        if now_ms % DAY_MS < _HOUR_MS:
-            found = _create(objects, found_at[0], [])
-            if found:
-                return found
+        found = _create(objects, found_at[0], [])
+        if found:
+            return found
         # A clock that is behind finds the day closed, and goes on to the next.
         return (
             _create(objects, found_at[1], rows) or _create(objects, found_at[2], rows) or resolved

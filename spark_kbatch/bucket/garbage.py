@@ -25,8 +25,8 @@ put a moment ago.
 The state at the horizon is folded from the checkpoint at or below it. If that cannot be done, since another
 collector is at work or because no checkpoint is as old, nothing is deleted this time.
 
-Tombstones are put last, from below. So where they begin to be missing tells whether a collection for the horizon
-has ended.
+Tombstones are put last, from below. So where they begin to be missing tells that a collection by a checkpoint has
+ended. If entries after the checkpoint were passed by the horizon, each process collects once more for that.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ class GarbageCollector:
         self._ledger, self._timing = ledger, timing
         self._objects = ledger.objects
         self._checkpoints = LedgerCheckpoints(ledger.objects, timing.rng)
+        self._collected = NO_ENTRY  # the horizon for which this process has collected
 
     # The horizon.
 
@@ -186,12 +187,7 @@ class GarbageCollector:
             return done
         roots, listed_parts = self._whole_roots(numbers)
         base = max((number for number in roots if number <= horizon), default=NO_ENTRY)
-        if base == NO_ENTRY:
-            return done
-        first = self._ledger.first_entry(base)
-        if first > base:
-            return done
-        references = self._references(roots[base], horizon, state.number)
+        references = self._references(roots.get(base), horizon, state.number)
         if references is None:
             return done
         garbage = [
@@ -200,12 +196,14 @@ class GarbageCollector:
             for one in self._named_below(prefix, horizon)
             if one.name not in references
         ]
+        first = self._ledger.first_entry(base)
         old_roots, old_parts = self._old_checkpoints(numbers, roots, base, listed_parts)
         if not dry_run:
             self._delete([one.name for one in garbage])
             self._delete(old_roots)
             self._delete(old_parts)
             self._bury(first, base)
+            self._collected = horizon
         return done._replace(
             objects=len(garbage),
             size_in_bytes=sum(one.size_in_bytes for one in garbage),
@@ -214,12 +212,12 @@ class GarbageCollector:
             tombstones=base - first + 1,
         )
 
-    def _references(self, root: Root, horizon: int, last: int) -> References | None:
+    def _references(self, root: Root | None, horizon: int, last: int) -> References | None:
         """Return what the state at the horizon and later entries refer to; None if that cannot be told now."""
         found = References()
         try:
-            state = self._checkpoints.opened(root)
-            for entry in self._ledger.entries(root.number + 1, last):
+            state = LedgerState() if root is None else self._checkpoints.opened(root)
+            for entry in self._ledger.entries(state.number + 1, last):
                 if isinstance(entry.content, Tombstone):
                     logger.info(
                         "another collector is at work: entry %d is a tombstone", entry.number
@@ -265,10 +263,13 @@ class GarbageCollector:
 
         The entries up to the checkpoint that a collection goes by become tombstones in its end, in their order.
         """
+        if horizon in (0, self._collected):
+            return True
         newest = max((one for one in numbers if one <= horizon), default=NO_ENTRY)
-        return newest == NO_ENTRY or any(
+        is_buried = newest == NO_ENTRY or any(
             isinstance(one.content, Tombstone) for one in self._ledger.entries(newest, newest)
         )
+        return is_buried and self._is_all_horizon(newest + 1, horizon)
 
     def _whole_roots(self, numbers: list[int]) -> tuple[dict[int, Root], list[str]]:
         """Return those roots of which all parts are there, by number, and the names of all parts."""
@@ -290,14 +291,14 @@ class GarbageCollector:
         Args:
             numbers: of all roots.
             roots: that are whole, by number.
-            base: number of the one at or below the horizon.
+            base: number of the one at or below the horizon; NO_ENTRY if there is none.
             parts: names of all.
         """
         whole = sorted(roots)
         last = whole[-CHECKPOINTS_KEPT:]
         if len(last) < CHECKPOINTS_KEPT:
             return [], []
-        kept, seen = {*last, base}, set[int]()
+        kept, seen = {*last, *(one for one in whole if one == base)}, set[int]()
         for number in whole:
             if number > base and number // _KEPT_EVERY not in seen:
                 seen.add(number // _KEPT_EVERY)

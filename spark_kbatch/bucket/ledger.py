@@ -91,7 +91,7 @@ COMMIT_TIMEOUT_MS = 120_000
 CHECKPOINT_EVERY = 16
 CHECKPOINT_OVERDUE = 24  # made by anyone who commits
 HINT_EVERY_MS = 5000
-QUIET_MS = 60_000  # without news, after which the cluster's own object is read again
+QUIET_MS = 60_000  # after which the cluster's own object is read again
 
 KNOWN_MAX = CHECKPOINT_OVERDUE  # entries after a checkpoint that a machine keeps
 
@@ -165,7 +165,7 @@ class Ledger:
         self._checkpoints = LedgerCheckpoints(self._objects, timing.rng)
         self._checkpoint_every = checkpoint_every
         self._newest_checkpoint = NO_CHECKPOINT  # that is known
-        self._news_ms = self._hinted_ms = timing.monotonic_ms()
+        self._looked_ms = self._hinted_ms = timing.monotonic_ms()
         self._round_trip_ms = 0
         self._rest_until_ms = 0  # for others, after a commit that had a rival
         self.proved_ms = timing.now_ms()  # when the store was last seen to have this ledger
@@ -233,7 +233,7 @@ class Ledger:
         Args:
             listed: an entry up to which, as a list has told, so many can be asked for at once.
         """
-        window, last = 1, self.state.number
+        window = 1
         while True:
             known = listed - self.state.number
             try:
@@ -245,11 +245,10 @@ class Ledger:
                 window = min(2 * window, _WINDOW_MAX)
             self._skip_if_far()
         now_ms = self.timing.monotonic_ms()
-        if self.state.number > last:
-            self._news_ms = now_ms
-        elif now_ms - self._news_ms >= QUIET_MS:
+        # News tells nothing: others who have not noticed either may write on to a ledger that was replaced.
+        if now_ms - self._looked_ms >= QUIET_MS:
             ensure_cluster(self._place, self._cluster_id)
-            self._news_ms = now_ms
+            self._looked_ms = now_ms
         return self.state
 
     def entries(self, first: int, last: int) -> Iterator[Entry]:

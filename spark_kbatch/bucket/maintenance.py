@@ -142,11 +142,15 @@ class Maintenance:
         self._ledger.follow()
         time_ms = self._timing.now_ms()
         starts: dict[str, dict[int, int]] = {}
+        looked_at: dict[
+            str, tuple[int, Mapping[str, str]]
+        ] = {}  # at which topic, with which settings
         moved: dict[TopicPartition, int] = {}
         for topic in [*self._ledger.state.topics.values()]:
             config = config_of(topic)
             if not config.has_retention:
                 continue
+            looked_at[topic.topic_id] = topic.created, dict(topic.config)
             for partition, changes in self._changes(topic.topic_id).items():
                 self._placements.load_indexes(changes)
                 head = self._ledger.state.partition(topic.topic_id, partition)
@@ -157,7 +161,10 @@ class Maintenance:
                     moved[TopicPartition(topic.name, partition)] = start
         if not dry_run:
             for some in _entries_of(starts):
-                self._ledger.commit(functools.partial(_still_to_move, starts=some), by="maintain")
+                self._ledger.commit(
+                    functools.partial(_still_to_move, starts=some, looked_at=looked_at),
+                    by="maintain",
+                )
         return moved
 
     def _changes(self, topic_id: str) -> dict[int, list[Change]]:
@@ -350,8 +357,15 @@ def _entries_of(starts: StartOffsetsByTopic) -> Iterator[dict[str, dict[int, int
         yield by_topic
 
 
-def _still_to_move(state: LedgerState, starts: StartOffsetsByTopic) -> StartOffsets | None:
-    """Return the entry that moves start offsets, without those that are there, or gone, by now."""
+def _still_to_move(
+    state: LedgerState,
+    starts: StartOffsetsByTopic,
+    looked_at: Mapping[str, tuple[int, Mapping[str, str]]],
+) -> StartOffsets | None:
+    """Return the entry that moves start offsets, without those that are there by now.
+
+    Topics that are gone, or have other settings, since they were looked at are left for the next time.
+    """
     left = {
         topic_id: {
             partition: offset
@@ -360,6 +374,7 @@ def _still_to_move(state: LedgerState, starts: StartOffsetsByTopic) -> StartOffs
         }
         for topic_id, of_topic in starts.items()
         if topic_id in state.topics
+        and (state.topics[topic_id].created, state.topics[topic_id].config) == looked_at[topic_id]
     }
     left = {topic_id: of_topic for topic_id, of_topic in left.items() if of_topic}
     return StartOffsets(left) if left else None

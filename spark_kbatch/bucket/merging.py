@@ -137,14 +137,20 @@ def runs_in(
         objects: names of the objects.
     """
     run: list[PlacedExtent] = []
+    size = 0
     for one in extents:
         whole = one.whole
-        if whole.extent.name not in objects or (run and run[-1].next_offset != whole.start_offset):
+        goes_on = not run or (
+            run[-1].next_offset == whole.start_offset
+            and size + whole.extent.size_in_bytes <= SEGMENT_BYTES
+        )
+        if not goes_on or whole.extent.name not in objects:
             if run:
                 yield MergeRun(topic_id, partition, tuple(run), planned)
-            run = []
+            run, size = [], 0
         if whole.extent.name in objects:
             run.append(whole)
+            size += whole.extent.size_in_bytes
     if run:
         yield MergeRun(topic_id, partition, tuple(run), planned)
 
@@ -189,13 +195,27 @@ class Merger:
         return found
 
     def objects_of(self, topic_id: str) -> set[str]:
-        """Return the names of all objects in which a topic has records; raises as `Ledger.changes`."""
-        found = set[str]()
+        """Return the names of all objects that may have bytes of a topic; raises as `Ledger.changes`.
+
+        They have records of it; or what no topic's records cover, which may be those that are read from elsewhere
+        since, or were deleted.
+        """
+        found = {placed.extent.name for placed in self._placed(topic_id)}
+        covered = dict[str, dict[int, int]]()  # sizes by object and position
+        for other in {*self._ledger.state.topics} - {topic_id}:
+            for placed in self._placed(other):
+                extent = placed.whole.extent
+                covered.setdefault(extent.name, {})[extent.position] = extent.size_in_bytes
+        for one in self._objects.list(names.DATA):
+            if one.name in covered and sum(covered[one.name].values()) < one.size_in_bytes:
+                found.add(one.name)
+        return found
+
+    def _placed(self, topic_id: str) -> Iterator[PlacedExtent]:
+        """Yield what is read of a topic."""
         for changes in self._ledger.changes(topic_id).values():
             self._placements.load_indexes(changes)
-            for placed in self._placements.of(changes, 0, LONG_MAX):
-                found.add(placed.extent.name)
-        return found
+            yield from self._placements.of(changes, 0, LONG_MAX)
 
     def runs_in(self, topic_id: str, objects: Container[str]) -> list[MergeRun]:
         """Return what a topic has in some objects; raises as `Ledger.changes`."""

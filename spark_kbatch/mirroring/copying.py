@@ -114,7 +114,9 @@ class Mirror:
         self._ids: dict[str, TopicIds] = {}
         self._offsets: dict[TopicPartition, int] = {}
         # With what was sent; where offsets are kept.
+        # Where the target ends, with what was sent and without it; if offsets are kept.
         self._target_ends: dict[TopicPartition, int] = {}
+        self._committed_ends: dict[TopicPartition, int] = {}
         self._last_batches: dict[TopicPartition, LastBatch] = {}  # before these offsets
         self._unchecked: set[TopicPartition] = set()  # whose last batch is of an earlier run
         self._unwritten: dict[str, Mapping[int, int]] = {}  # topics, with the target's end offsets
@@ -204,7 +206,7 @@ class Mirror:
                         f"partition {tp} of {self._target.name} ends at {end}, and was copied up to "
                         f"{self._offsets[tp]}: {why}, so offsets cannot be kept; mirror to another target"
                     )
-                self._target_ends[tp] = end
+                self._target_ends[tp] = self._committed_ends[tp] = end
 
     def _partitions(self) -> list[TopicPartition]:
         return [
@@ -479,10 +481,18 @@ class Mirror:
             # A source may tell only afterwards that what was read belongs to another topic of the name.
             for name in self._topics:
                 self._ensure_same(name)
-        first = {name: ends for name, ends in self._unwritten.items() if name in self._unit_topics}
-        self._target.commit(self._progress(), first)
-        for name in first:
-            del self._unwritten[name]
+        ends = {name: ends for name, ends in self._unwritten.items() if name in self._unit_topics}
+        if self._settings.keep_offsets:
+            for name in self._unit_topics:
+                partitions = range(self._topics[name].partitions)
+                ends[name] = {
+                    number: self._committed_ends[TopicPartition(name, number)]
+                    for number in partitions
+                }
+        self._target.commit(self._progress(), ends)
+        for name in self._unit_topics:
+            self._unwritten.pop(name, None)
+        self._committed_ends = self._target_ends.copy()
         if self._unit_bytes:
             self._done = self._done._replace(units=self._done.units + 1)
         self._unit_bytes = 0

@@ -115,7 +115,7 @@ class BucketTarget:
         """Return False, as progress in a ledger does not expire."""
         return False
 
-    def commit(self, progress: Progress, first: EndOffsets) -> None:
+    def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Commit the batches with the mirror's progress; without batches do nothing."""
         if self._data is None or self._job is None:
             return
@@ -128,8 +128,8 @@ class BucketTarget:
         def content(state: LedgerState) -> LedgerCommit:
             if state.mirrors.get(self._mirror, "") != self._committed:
                 raise MirrorFencedError(self._mirror, self.name)
-            found = {topic: _ends(state, topic) for topic in first}
-            target.ensure_no_other_wrote(self.name, self._mirror, first, found)
+            found = {topic: _ends(state, topic) for topic in ends}
+            target.ensure_no_other_wrote(self.name, self._mirror, ends, found)
             stretches = {
                 topic_id: tuple(state.following(topic_id, one) for one in of_topic)
                 for topic_id, of_topic in placed.items()

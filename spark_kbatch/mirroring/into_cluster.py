@@ -187,7 +187,7 @@ class ClusterTarget:
         """Return True if the group's offsets must be committed again so as not to expire: once a day."""
         return monotonic_ms() - self._all_committed_ms >= _COMMIT_ALL_AGAIN_MS
 
-    def commit(self, progress: Progress, first: EndOffsets) -> None:
+    def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Commit the transaction with the mirror's progress; without records do so only once a day.
 
         Of two mirrors that write to a topic for the first time, at most one commits: each writes before it
@@ -203,21 +203,21 @@ class ClusterTarget:
         }
         with self._fenced():
             self._producer.flush()
-            self._ensure_no_other_wrote(first)
+            self._ensure_no_other_wrote(ends)
             self._commit_offsets(progress, changed)
             self._transactions.end(commit=True)
         self._sent.clear()
         if is_due:
             self._all_committed_ms = monotonic_ms()
 
-    def _ensure_no_other_wrote(self, first: EndOffsets) -> None:
-        found = {topic: self.end_offsets(topic) for topic in first}
+    def _ensure_no_other_wrote(self, wanted: EndOffsets) -> None:
+        found = {topic: self.end_offsets(topic) for topic in wanted}
         expected = {
             topic: {
                 partition: end + self._sent[TopicPartition(topic, partition)]
                 for partition, end in ends.items()
             }
-            for topic, ends in first.items()
+            for topic, ends in wanted.items()
         }
         ensure_no_other_wrote(self.name, self._mirror, expected, found)
 

@@ -138,14 +138,14 @@ class PathTarget:
         """Return False, as progress stored in a commit's record does not expire."""
         return False
 
-    def commit(self, progress: Progress, first: EndOffsets) -> None:
+    def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Commit the staged batches with the mirror's progress; without batches do nothing."""
         if self._staging is None:
             return
 
         def ensure_no_other_wrote() -> None:
-            found = {topic: self.end_offsets(topic) for topic in first}
-            target.ensure_no_other_wrote(self.name, self._mirror, first, found)
+            found = {topic: self.end_offsets(topic) for topic in ends}
+            target.ensure_no_other_wrote(self.name, self._mirror, ends, found)
 
         with self._fenced():
             extents, self._staging = self._staging.finish(), None

@@ -30,16 +30,16 @@ class KeptTopic(NamedTuple):
 EndOffsets: TypeAlias = Mapping[str, Mapping[int, int]]  # by topic and partition
 
 
-def ensure_no_other_wrote(target: str, mirror: str, first: EndOffsets, found: EndOffsets) -> None:
-    """Raise ConfigError if a topic does not end where it ended before a mirror first wrote to it.
+def ensure_no_other_wrote(target: str, mirror: str, wanted: EndOffsets, found: EndOffsets) -> None:
+    """Raise ConfigError if a topic does not end where a mirror found its end, or left it.
 
     Args:
         target: its path or bootstrap servers.
         mirror: its name.
-        first: where the topics are to end.
+        wanted: where the topics are to end.
         found: where they end.
     """
-    for topic, ends in first.items():
+    for topic, ends in wanted.items():
         for partition, end in ends.items():
             if found[topic].get(partition) != end:
                 raise ConfigError(
@@ -99,13 +99,14 @@ class Target(Protocol):
     def is_due(self) -> bool:
         """Return True if progress must be stored again so as not to expire, even without new batches."""
 
-    def commit(self, progress: Progress, first: EndOffsets) -> None:
+    def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Make the batches sent since the last commit visible, and store the mirror's progress with them.
 
         Args:
             progress: that is reached with them.
-            first: topics that the mirror writes to for the first time, each with the end offsets that it
-                had: if another process has written there since, the batches do not become visible.
+            ends: where topics have to end before: those that the mirror writes to for the first time, and all
+                that it writes to if it keeps offsets. If another process has written there, the batches do not
+                become visible.
 
         Raises:
             MirrorFencedError: another process mirrors under the same name.
