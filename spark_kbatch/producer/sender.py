@@ -48,6 +48,7 @@ from spark_kbatch.errors import (
     LockTimeoutError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
+    OutcomeUnknownError,
     ProducerClosedError,
     RecordTooLargeError,
     RequestTimedOutError,
@@ -567,7 +568,8 @@ def _is_transient(error: Exception | None) -> bool:
 
 def _is_refusal(error: Exception) -> bool:
     """Return True if an error means that nothing was written, because a batch is invalid."""
-    return isinstance(error, KBatchError) and not isinstance(error, RetriableError)
+    is_unknown = isinstance(error, (RetriableError, OutcomeUnknownError))
+    return isinstance(error, KBatchError) and not is_unknown
 
 
 def _may_be_written(error: Exception) -> bool:

@@ -76,6 +76,16 @@ def test_tasks_that_ask_at_the_same_time_agree(mine: int, theirs: int) -> None:
     assert found[0] == found[1]
 
 
+def test_a_task_that_stalls_over_midnight_agrees_with_one_long_after_it() -> None:
+    found, resolve = list[AgreedOffsets](), counted()
+    late = MIDNIGHT + 5 * 3_600_000
+    objects = MeetsAnother(lambda objects: found.append(agree(objects, "a", resolve, late)))
+
+    found.append(agree(objects, "a", resolve, MIDNIGHT - 600_000))
+
+    assert found[0] == found[1]
+
+
 def test_many_tasks_agree() -> None:
     objects, resolve, found = MemoryObjects(), counted(), list[AgreedOffsets]()
     threads = [

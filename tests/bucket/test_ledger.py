@@ -569,6 +569,22 @@ def test_after_a_quiet_minute_a_process_notices_that_the_cluster_is_another_one(
         ledger.follow()
 
 
+def test_writers_who_see_each_others_entries_notice_that_the_cluster_is_another_one(
+    objects: ScriptedObjects,
+) -> None:
+    both = [a_ledger(objects, seed=seed) for seed in (1, 2)]
+    objects.delete([names.CLUSTER])
+    create_cluster(objects, "d2" * 16, "", objects.time.sleep)
+
+    for number in range(3):
+        objects.time.now_ms += QUIET_MS // 4
+        both[number % 2].commit(commit_of(1))
+    objects.time.now_ms += QUIET_MS // 4
+    for ledger in both:
+        with pytest.raises(ClusterReplacedError, match="d2d2"):
+            ledger.commit(commit_of(1))
+
+
 def test_a_quiet_minute_costs_one_request_more(objects: ScriptedObjects) -> None:
     ledger = a_ledger(objects)
     objects.time.now_ms += QUIET_MS

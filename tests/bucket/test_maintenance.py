@@ -6,7 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -399,6 +399,61 @@ def test_an_erased_topics_bytes_go_and_its_neighbours_stay(
     assert [*values(opened_again(cluster))] == numbered(74)
 
 
+def is_there(objects: AgingObjects, secret: bytes) -> bool:
+    return any(secret in objects.content(one.name) for one in objects.list(""))
+
+
+@pytest.mark.parametrize("moved", ["merged", "deleted"])
+def test_bytes_of_an_erased_topic_go_that_are_not_read_any_more(
+    cluster: Cluster, objects: AgingObjects, moved: str
+) -> None:
+    cluster.create_topic("mine")
+    for at in range(4):
+        with cluster.producer(linger_ms=1000) as producer:  # both in one object
+            producer.send("events", f"{at}", partition=0)
+            producer.send("mine", f"secret {at}")
+    upkeep = maintenance(cluster)
+    if moved == "merged":
+        assert (
+            upkeep.merge(upkeep.runs([cluster.topic("mine").topic_id], run_extents=2)).extents == 4
+        )
+    else:
+        cluster.delete_records({("mine", 0): 4})
+
+    upkeep.erase("mine")
+    objects.clock_ms += 8 * DAY_MS
+    maintenance(cluster).run()
+
+    assert not is_there(objects, b"secret")
+    assert [*values(opened_again(cluster))] == numbered(4)
+
+
+def test_of_topics_that_share_nothing_with_an_erased_one_nothing_is_rewritten(
+    cluster: Cluster,
+) -> None:
+    cluster.create_topic("mine")
+    send(cluster, *numbered(4))
+    send(cluster, "secret", topic="mine")
+
+    assert maintenance(cluster).erase("mine") == maintaining.Merged()
+
+
+def test_an_erasure_rewrites_large_neighbours_in_pieces(
+    cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "SEGMENT_BYTES", 200)
+    cluster.create_topic("mine")
+    for at in range(6):
+        with cluster.producer(linger_ms=1000) as producer:  # both in one object
+            producer.send("events", f"{at}", partition=0)
+            producer.send("mine", "secret")
+
+    merged = maintenance(cluster).erase("mine")
+
+    assert (merged.extents, merged.segments) == (6, 3)
+    assert [*values(opened_again(cluster))] == numbered(6)
+
+
 def test_an_erasure_that_was_stopped_is_done_again(
     cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,6 +518,34 @@ def test_retention_by_size_keeps_as_many_bytes(cluster: Cluster, objects: AgingO
 
     assert maintenance(cluster).run().starts == {EVENTS: 3}
     assert [*values(opened_again(cluster))] == ["3", "4"]
+
+
+@pytest.mark.parametrize("change", ["settings", "topic"])
+def test_retention_goes_by_settings_that_still_count(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    send(cluster, "a", "b", time_ms=1_700_000_000_000)
+    cluster.alter_topic("events", {"retention.ms": DAY_MS})
+    upkeep, before = maintenance(cluster), cluster.topic("events")
+    retained_from = maintaining.retained_from
+
+    def changed_meanwhile(*given: Any) -> int:
+        if change == "settings":
+            cluster.alter_topic("events", {"retention.ms": -1})
+        else:
+            cluster.delete_topic("events")
+            store = BucketStore(cluster._store.address)
+            config = {"retention.ms": str(DAY_MS)}
+            store.create_moved_topic("events", before.topic_id, (0, 0, 0), config)
+            send(opened_again(cluster), "c", "d")
+        return retained_from(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maintaining, "retained_from", changed_meanwhile)
+        upkeep.retain()
+
+    expected = ["a", "b"] if change == "settings" else ["c", "d"]
+    assert [*values(opened_again(cluster))] == expected
 
 
 def test_without_retention_nothing_is_dropped(cluster: Cluster) -> None:
@@ -566,6 +649,38 @@ def test_a_quiet_cluster_gets_no_more_entries(cluster: Cluster, objects: AgingOb
     maintenance(cluster).run()
 
     assert len(objects.names_of("ledger")) == count
+
+
+@pytest.mark.parametrize("count", [3, 70])
+def test_what_was_deleted_last_goes_though_nothing_else_happens(
+    cluster: Cluster, objects: AgingObjects, count: int
+) -> None:
+    """Before the first checkpoint, or between two of them."""
+    send(cluster, *numbered(count))
+    objects.clock_ms += 8 * DAY_MS
+    maintenance(cluster).run()
+    cluster.create_topic("other")
+    cluster.delete_topic("events")
+    objects.clock_ms += 8 * DAY_MS
+
+    would_be = maintenance(cluster).run(dry_run=True)
+    done = maintenance(cluster).run()
+
+    assert would_be.collected == done.collected
+    assert done.collected.objects == count
+    assert objects.names_of("data") == []
+    assert opened_again(cluster).topic_names() == ["other"]
+
+
+def test_a_process_collects_once_for_a_horizon(cluster: Cluster, objects: AgingObjects) -> None:
+    send(cluster, *numbered(3))
+    objects.clock_ms += 8 * DAY_MS
+    upkeep = maintenance(cluster)
+    upkeep.run()
+    objects.taken()
+    upkeep.run()
+
+    assert "list data" not in objects.taken()
 
 
 def test_old_agreements_are_deleted(cluster: Cluster, objects: AgingObjects) -> None:

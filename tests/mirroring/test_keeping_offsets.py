@@ -12,6 +12,7 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, DataLossError
+from spark_kbatch.mirroring.copying import MirrorProgress
 from tests.support import builders
 from tests.support.broker_dirs import a_partition
 from tests.support.bucket_objects import a_url
@@ -178,6 +179,29 @@ def test_a_target_that_someone_else_writes_to_is_refused(folder: Cluster) -> Non
         send(bucket, "a")
 
     refused(folder.path, url, "events-0 of .* ends at 7, and was copied up to 6")
+
+
+@pytest.mark.parametrize("into", ["bucket", "folder"])
+def test_a_mirror_stops_when_someone_else_writes_to_what_it_copies(
+    folder: Cluster, tmp_path: Path, into: str
+) -> None:
+    url = a_url() if into == "bucket" else str(tmp_path / "target")
+    moved(folder.path, url)
+    write(folder)
+
+    def write_too(done: MirrorProgress) -> None:
+        if done.units == 1 and not has_written:
+            has_written.append(True)
+            with spark_kbatch.open(url) as cluster:
+                send(cluster, "theirs")
+
+    has_written: list[bool] = []
+    with pytest.raises(ConfigError, match="was written to by another process"):
+        spark_kbatch.mirror(
+            folder.path, url, "events", keep_offsets=True, unit_bytes=1, on_progress=write_too
+        )
+    with spark_kbatch.open(url) as cluster:
+        assert edges(cluster) == [(4, 13), (0, 8)]
 
 
 @pytest.mark.parametrize("into", ["bucket", "folder"])

@@ -16,7 +16,12 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.transports import LocalLog
-from spark_kbatch.errors import InvalidRecordError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.errors import (
+    InvalidRecordError,
+    KafkaStorageError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+)
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log.producers.snapshot import snapshot_offsets
 from spark_kbatch.log.state import STATE_FILE
@@ -131,6 +136,30 @@ def test_a_retried_run_keeps_its_order_without_sequences(tmp_path: Path) -> None
     with producing(cluster, transport, **options) as (producer, _):
         producer.send_arrow("events", rows()).result(SOON)
     assert values(cluster) == [b"first", *VALUES]
+
+
+class Unknowing(Unreliable):
+    """A log that has written a run, and does not know it."""
+
+    def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
+        is_run = len(request.batches) > 1
+        super().send(request, (lambda _: None) if is_run else on_answer)
+        if is_run:
+            raise OutcomeUnknownError("outcome unknown", "no answer", 7, "id")
+
+
+def test_a_run_of_which_no_one_knows_whether_it_was_written_is_not_sent_again(
+    tmp_path: Path,
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    transport = Unknowing(cluster)
+    options = {"enable_idempotence": False, "retries": 0}
+    with producing(cluster, transport, **options) as (producer, _):
+        with pytest.raises(OutcomeUnknownError):
+            producer.send_arrow("events", rows()).result(SOON)
+    written = Counter(values(cluster))
+    assert max(written.values()) == 1
+    assert max(transport.runs) > 5
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
