@@ -98,6 +98,8 @@ class LedgerCheckpoints:
         self._objects, self._rng = objects, rng
         self.objects: CheckpointObjects | None = None  # of the one that was opened or built last
         self._worthless: set[int] = set()  # checkpoints with a part that is missing
+        self._loaded: dict[PartRef, list[Change]] = {}  # parts of one checkpoint
+        self._loaded_for = NO_CHECKPOINT
 
     def numbers(self, hinted: int = NO_CHECKPOINT) -> list[int]:
         """Return the numbers of all checkpoints from the hinted one on; of all if there are none from there."""
@@ -176,7 +178,13 @@ class LedgerCheckpoints:
             MissingPartError: a part of the state's checkpoint is missing.
         """
         extents = state.extents[topic_id]
-        found = [change for part in extents.parts for change in self._load(part, state.checkpoint)]
+        if self._loaded_for != state.checkpoint:
+            self._loaded, self._loaded_for = {}, state.checkpoint
+        found = list[Change]()
+        for part in extents.parts:
+            if part not in self._loaded:
+                self._loaded[part] = self._load(part, state.checkpoint)
+            found += self._loaded[part]
         return _from_start(state, topic_id, [*found, *extents.changes])
 
     def opened(self, root: Root) -> LedgerState:
@@ -209,6 +217,20 @@ class LedgerCheckpoints:
         for parts in root.extents.values():
             for part in parts:
                 self._load(part, root.number)
+
+    def rest(self, state: LedgerState) -> None:
+        """Let a state rest on the newest checkpoint that is not after it; raises as `root`."""
+        newest = max(
+            (
+                one
+                for one in self.numbers(state.checkpoint)
+                if one <= state.number and one not in self._worthless
+            ),
+            default=NO_CHECKPOINT,
+        )
+        root = self.root(newest) if newest > state.checkpoint else None
+        if root is not None:
+            _rest_on(state, root)
 
     # Building.
 

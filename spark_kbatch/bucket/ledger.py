@@ -98,6 +98,7 @@ KNOWN_MAX = CHECKPOINT_OVERDUE  # entries after a checkpoint that a machine keep
 _WINDOW_MAX = 16  # entries asked for at once
 # So many entries after the last known one a checkpoint is looked for: four questions.
 _FAR = 14
+_REST_AFTER = 100  # entries after the checkpoint that the state goes on from
 _LOSSES_MAX = 8  # that lengthen the wait after a loss
 _DENIED_MAX = 3
 _PAUSE_MS, _PAUSE_MAX_MS = 50, 5000
@@ -165,6 +166,7 @@ class Ledger:
         self._checkpoints = LedgerCheckpoints(self._objects, timing.rng)
         self._checkpoint_every = checkpoint_every
         self._newest_checkpoint = NO_CHECKPOINT  # that is known
+        self._rested_at = NO_ENTRY  # when a newer checkpoint was last looked for
         self._looked_ms = self._hinted_ms = timing.monotonic_ms()
         self._round_trip_ms = 0
         self._rest_until_ms = 0  # for others, after a commit that had a rival
@@ -244,6 +246,7 @@ class Ledger:
             if known <= 0:
                 window = min(2 * window, _WINDOW_MAX)
             self._skip_if_far()
+        self._rest_on_newer()
         now_ms = self.timing.monotonic_ms()
         # News tells nothing: others who have not noticed either may write on to a ledger that was replaced.
         if now_ms - self._looked_ms >= QUIET_MS:
@@ -318,6 +321,16 @@ class Ledger:
         hinted = self._hint()
         if hinted > self.state.number:
             self._open(hinted)
+
+    def _rest_on_newer(self) -> None:
+        """Take a checkpoint that others have made since, so that few changes are kept beside it."""
+        if self.state.number - max(self.state.checkpoint, self._rested_at) < _REST_AFTER:
+            return
+        self._rested_at = self.state.number
+        try:
+            self._checkpoints.rest(self.state)
+        except KBatchError as error:
+            logger.info("going on from checkpoint %d: %s", self.state.checkpoint, error)
 
     def _open_above(self, number: int) -> None:
         """Open the newest checkpoint, as entry `number` is a tombstone."""

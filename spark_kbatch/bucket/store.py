@@ -277,7 +277,7 @@ class BucketStore(OwnSource):
         """Return a partition's start and end offset, on which all tasks of a Spark action agree."""
 
         def look_up() -> AgreedOffsets:
-            views = self.views(planning.selected(options.selection, self))
+            views = self.views(planning.selected(options.selection, self, strict=False))
             return {
                 tp: (
                     view.offsets.log_start_offset,

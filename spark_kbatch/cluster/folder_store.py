@@ -223,7 +223,7 @@ class FolderStore(FolderParts, OwnSource):
         """
 
         def look_up() -> dict[TopicPartition, tuple[int, int]]:
-            views = self.views(planning.selected(options.selection, self))
+            views = self.views(planning.selected(options.selection, self, strict=False))
             return {
                 tp: (
                     view.offsets.log_start_offset,

@@ -174,8 +174,10 @@ class StreamPlanner:
         if self._available is not None and self._latest is not None:
             self._ensure_available(last, self._latest, seen)
         ranges = [one for one in self._ranges(first, last, seen) if one.start < one.end]
+        # A query that comes from a place without ids goes on with those of this one.
+        ids = {**seen.ids, **last.ids}
         return [
-            StreamPiece(piece.wanted, last.ids.get(piece.wanted.topic_partition.topic, ""))
+            StreamPiece(piece.wanted, ids.get(piece.wanted.topic_partition.topic, ""))
             for piece in splits.split(ranges, seen.views, self._options)
         ]
 

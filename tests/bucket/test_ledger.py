@@ -553,6 +553,23 @@ def test_two_who_start_a_ledger_start_it_once() -> None:
     assert a_ledger(objects).state.limits == {"a.limit": 7}
 
 
+def test_who_only_follows_rests_on_checkpoints_that_others_make(objects: ScriptedObjects) -> None:
+    writer, reader = a_ledger(objects), a_ledger(objects)
+    for _ in range(5):
+        for _ in range(50):
+            writer.commit(commit_of(1))
+        reader.follow()
+
+    assert reader.state.checkpoint > 100
+    assert len(reader.state.extents[TOPIC_ID].changes) < 150
+    assert (
+        reader.changes(TOPIC_ID) == writer.changes(TOPIC_ID) == a_ledger(objects).changes(TOPIC_ID)
+    )
+    objects.requests.clear()
+    reader.changes(TOPIC_ID)
+    assert objects.requests == []  # parts of a checkpoint are asked for once
+
+
 # The cluster at the place.
 
 

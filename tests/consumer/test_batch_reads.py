@@ -336,6 +336,19 @@ def test_a_deleted_topic_is_data_loss(cluster: Cluster, bounds: dict[str, str]) 
     assert lenient.collect() == {}
 
 
+def test_one_deleted_topic_takes_no_other_with_it(cluster: Cluster) -> None:
+    cluster.create_topic("u")
+    builders.write(cluster, {("u", 0): [builders.batch(n=5)]})
+    for named in ({"subscribe": "t,u"}, {"assign": '{"t":[0],"u":[0]}'}):
+        cluster.create_topic("t", partitions=3, exist_ok=True)
+        strict = Load(cluster, **named)
+        lenient = Load(cluster, failOnDataLoss="false", **named)
+        cluster.delete_topic("t")
+        assert lenient.count() == 5
+        with pytest.raises(DataLossError, match="partition t-0 cannot be read"):
+            strict.collect()
+
+
 def recreate(cluster: Cluster, topic: str = "t") -> None:
     """Recreate the topic, with more records than it had."""
     other = Cluster(str(cluster.path))
