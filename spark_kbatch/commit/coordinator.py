@@ -687,7 +687,10 @@ class Coordinator:
             try:
                 prepared = self._prepare(job, states)
                 progress.outcome = UNKNOWN
-                return prepared._replace(decided=self._decide(prepared.decided))
+                decided = self._decide(prepared.decided)
+                # Where another one leads since, its log has PrepareCommit alone.
+                is_whole = partition.leader == leader
+                return Prepared(decided, prepared.completed if is_whole else None)
             except (OSError, KafkaStorageError):
                 if partition.only_log is not None:
                     raise

@@ -331,7 +331,9 @@ def test_a_deleted_topic_is_data_loss(cluster: Cluster, bounds: dict[str, str]) 
     strict = Load(cluster, subscribe="t", **bounds)
     lenient = Load(cluster, subscribe="t", failOnDataLoss="false", **bounds)
     cluster.delete_topic("t")
-    with pytest.raises(DataLossError, match=r"partition t-0 cannot be read: .* its topic was deleted"):
+    with pytest.raises(
+        DataLossError, match=r"partition t-0 cannot be read: .* its topic was deleted"
+    ):
         strict.collect()
     assert lenient.collect() == {}
 

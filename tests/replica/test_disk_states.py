@@ -87,6 +87,8 @@ from tests.support.disk_states import (
     be_broken,
     be_mended,
     come_back,
+    disks_come_back,
+    disks_go_away,
     go_away,
     outcome,
     take_image,
@@ -183,6 +185,42 @@ def test_a_disk_may_fail_at_any_change_within_an_operation(
             error.add_note(f"{operation} that failed at {at}: {ended}, {case.error!r}")
             raise
     pytest.fail(f"it has more than {STEPS_MAX} steps")
+
+
+@pytest.mark.parametrize("operation", ["append", "commit", "overwrite", "delete-records"])
+def test_a_leaders_disk_may_fail_at_any_change_while_another_one_is_away(operation: str) -> None:
+    """The one that is left takes everything, and jobs, too."""
+    failed = True
+    for at in range(0, 2 * STEPS_MAX, min(STRIDE, 4)):
+        if not failed:
+            return
+        case = Case(LEADER)
+        disks_go_away(case, 2)
+        case.append(b"missed")
+        failed = False
+
+        def fail(case: Case = case) -> None:
+            nonlocal failed
+            failed = True
+            be_broken(case)
+
+        case.disks.look_at, case.disks.look = at, fail
+        ended = outcome(case, operation)
+        try:
+            if ended != "refused":
+                case.read()
+            case.wait()
+            case.commit()
+            case.read()
+            case.open()
+            case.commit()
+            be_mended(case)
+            disks_come_back(case, 2)
+            case.ensure_whole()
+        except (AssertionError, KBatchError) as error:
+            error.add_note(f"{operation} that failed at {at}: {ended}, {case.error!r}")
+            raise
+    pytest.fail(f"it has more than {2 * STEPS_MAX} steps")
 
 
 def test_copies_are_not_newer_than_a_path_whose_writer_died_before_it_was_flushed() -> None:
