@@ -74,6 +74,11 @@ class LeaderEpochCache:
         floor = self.entries[above - 1].epoch if above else epoch
         return EpochEntry(floor, self.entries[above].start_offset)
 
+    def reaches(self, epoch: int, offset: int, log_end_offset: int) -> bool:
+        """Return False if leader epoch `epoch` ends below an offset: who has more of it has another history."""
+        end = self.end_offset_for(epoch, log_end_offset).start_offset
+        return end == UNDEFINED_EPOCH_OFFSET or end >= offset
+
     def agree_until(self, other: LeaderEpochCache, start: int, end: int) -> int:
         """Return the first offset from `start` on whose leader epoch is another one in `other`; or `end`."""
         # Where one starts that both have, they are equal.

@@ -46,9 +46,9 @@ class ReplicaFetcher:
     def truncate(self, follower: PartitionLog, state: LogState, *, is_in_sync: bool) -> LogState:
         """Truncate a follower's log, in this state, to where it agrees with the leader's; return the state then.
 
-        If it ends before the leader's log start then, or at one within a batch, it starts over, as does one out of
-        sync that starts after the leader. One that is in sync and has more than the leader is left alone: the
-        leader lost records, and has to follow.
+        If it ends before the leader's log start then, or at one within a batch, it starts over, as does one that
+        starts after the leader, and is out of sync or has another history. One that is in sync and has more than
+        the leader is left alone: the leader lost records, and has to follow.
         """
         leader = self._state
         if is_in_sync and has_more(state, leader):
@@ -59,8 +59,14 @@ class ReplicaFetcher:
                     "lacks was lost there, as from an older image of its disk"
                 )
             )
-        if not is_in_sync and state.log_start_offset > leader.log_start_offset:
+        if state.log_start_offset > leader.log_start_offset and not (
+            is_in_sync
+            and self._epochs().reaches(
+                state.leader_epoch, state.log_start_offset, leader.log_end_offset
+            )
+        ):
             # What it deleted without the leader, which was elected unclean, says nothing of the leader's records.
+            # A member may be an image from before that.
             return self._started_over(follower, state)
         is_equal = (
             state.leader_epoch == leader.leader_epoch

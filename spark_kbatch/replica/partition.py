@@ -603,7 +603,7 @@ class Partition:
         members = {n: state for n, state in states.items() if state and n in isr}
         if not {*isr} <= states.keys():  # One that cannot be written is going to leave.
             members |= dict(self.view.alive(led.state, to_write=False))
-        deleted_to = max(state.log_start_offset for state in members.values())
+        deleted_to = self.view.deleted_to(leader, led.log_state, members)
         if deleted_to > led.log_state.log_start_offset:
             before = led.log_state.log_start_offset
             led = self._deleted_on_leader_locked(led, deleted_to)

@@ -183,7 +183,11 @@ class PartitionView:
         state, leader, others = self._sound_leader(avoid)
         # Records are deleted on the leader last: one that starts before a member is an older image, or is about to
         # delete them.
-        deleted_to = max((one.log_start_offset for one in others.values()), default=0)
+        deleted_to = 0
+        if leader is not None:
+            deleted_to = self.deleted_to(state.leader, leader, others)
+        elif others:
+            deleted_to = self.deleted_to(*_furthest(others), others)
         if leader is not None:
             found = {state.leader: leader}
             if leader.leader_epoch < state.leader_epoch:
@@ -268,14 +272,14 @@ class PartitionView:
         found = whole or lacking
         if not found:
             raise self.no_usable_replica(state)
-        node_id, log_state = max(found.items(), key=lambda one: written_to(one[1]))
+        node_id, log_state = _furthest(found)
         if node_id != state.leader or len(found) > 1:  # As the leader that it is going to be.
             end = self.common_end(len(state.isr), found)
             if end > log_state.high_watermark:
                 is_stable = log_state.last_stable_offset == log_state.high_watermark
                 stable = end if is_stable else log_state.last_stable_offset
                 log_state = log_state._replace(high_watermark=end, last_stable_offset=stable)
-        deleted_to = max(look.deleted_to, *(one.log_start_offset for one in found.values()))
+        deleted_to = max(look.deleted_to, self.deleted_to(node_id, log_state, found))
         return Replica(node_id, self.log_of(node_id), _starting_at(deleted_to, log_state))
 
     def _as_decided(
@@ -345,7 +349,33 @@ class PartitionView:
         start, end = follower.state.log_start_offset, leader.state.high_watermark
         if follower.state.log_end_offset < end or start < leader.state.log_start_offset:
             return False
-        return self._agree_until(follower.node_id, leader.node_id, start, end) == end
+        return self._shares_start(follower.state, leader.node_id, leader.state) and (
+            self._agree_until(follower.node_id, leader.node_id, start, end) == end
+        )
+
+    def deleted_to(self, node_id: int, leader: LogState, members: Mapping[int, LogState]) -> int:
+        """Return the highest log start of a leader and of members that share its history."""
+        starts = [
+            one.log_start_offset
+            for one in members.values()
+            if one.log_start_offset > leader.log_start_offset
+            and self._shares_start(one, node_id, leader)
+        ]
+        return max(starts, default=leader.log_start_offset)
+
+    def _shares_start(self, member: LogState, node_id: int, leader: LogState) -> bool:
+        """Return False if what a member deleted is not what a leader has, which was elected unclean since."""
+        if (
+            member.log_start_offset <= leader.log_start_offset
+            or member.leader_epoch >= leader.leader_epoch
+        ):
+            return True
+        log = self.log_of(node_id)
+        try:
+            epochs = LeaderEpochCache.read(log.files, log.directory)
+        except (OSError, KafkaStorageError):
+            return True  # It is rebuilt from the batches.
+        return epochs.reaches(member.leader_epoch, member.log_start_offset, leader.log_end_offset)
 
     def are_equal(self) -> bool:
         """Return False if a copy of the partition's file misses its last change; see `PartitionStates`."""
@@ -516,6 +546,10 @@ class PartitionView:
         return KafkaStorageError(
             f"{self.topic_partition} has no in-sync replica that can be used: {reasons}"
         )
+
+
+def _furthest(states: Mapping[int, LogState]) -> tuple[int, LogState]:
+    return max(states.items(), key=lambda one: written_to(one[1]))
 
 
 def _starting_at(offset: int, state: LogState) -> LogState:

@@ -636,6 +636,40 @@ def test_an_append_beside_an_image_brings_no_deleted_record_back(
     assert held(with_clock(case.process, case.clock)) == [*left, b"next"]
 
 
+@pytest.mark.parametrize("deleted", [3, 6])
+@pytest.mark.parametrize("by", ["reader", "replicate", "append"])
+def test_what_an_image_deleted_before_an_unclean_election_says_nothing(
+    by: str, deleted: int
+) -> None:
+    case = Case(1)
+    case.process.alter_topic("events", {"min.insync.replicas": 1})
+    disks_go_away(case, 0, 2)
+    for number in range(4):
+        append(case.process, b"given up %d" % number)
+    case.process.delete_records({EVENTS: deleted})
+    take_image(case)
+    disks_go_away(case, 1)
+    disks_come_back(case, 0, 2)
+    process = with_clock(case.process, case.clock)
+    process.elect_unclean("events")
+    disks_come_back(case, 1)
+    process.replicate()
+    for value in (b"x", b"y"):
+        append(process, value)
+    come_back(case)
+
+    if by == "replicate":
+        process.replicate()
+    elif by == "append":
+        append(process, b"z")
+    expected = [b"first", b"second", b"x", b"y", *([b"z"] if by == "append" else [])]
+    for one in (process, with_clock(process, case.clock)):
+        assert held(one) == expected
+    assert process.replicate() == []
+    assert held(with_clock(process, case.clock)) == expected
+    assert starts(case) == [0, 0, 0]
+
+
 def test_a_deletion_counts_that_a_member_has_which_cannot_be_written_any_more() -> None:
     case = Case(0)
     disks_go_away(case, 2)
