@@ -96,9 +96,10 @@ class Elections:
                         break
                     if not log.segments.is_as_recorded(log_state):
                         recorded = read_state(log.files, log.directory)
-                        others = any(self._view.alive(state))
-                        if not others and log_state.log_end_offset < recorded.high_watermark:
-                            refused = self._refused_to_lead(state, log_state, recorded)
+                        others = [one for _, one in self._view.alive(state)]
+                        survived = max(log_state, *others, key=written_to) if others else log_state
+                        if survived.log_end_offset < recorded.high_watermark:
+                            refused = self._refused_to_lead(state, survived, recorded)
                             if refused is not None:
                                 break
                         if log_state.boot_id != boot_id():

@@ -177,8 +177,8 @@ class Partition:
     def place_locked(self, place: Callable[[Replica], LogState]) -> dict[int, LogState]:
         """Write a commit's batches past the log end of every in-sync replica, where readers do not see them.
 
-        A replica for which that fails leaves the ISR, on disk on return. If it is the leader, another
-        one is elected, and all is done again.
+        A replica for which that fails leaves the ISR, on disk on return, and all is done again: by another leader
+        if it was the leader.
 
         Args:
             place: writes them there, and returns the state that would show them. Of the given state it
@@ -202,15 +202,15 @@ class Partition:
         led = self._ready()
         for _ in self.replicas:
             placed = self._placed_locked(led, place)
-            if led.state.leader in placed:
-                if tuple(placed) != led.state.isr:
-                    hw = led.log_state.high_watermark
-                    led = led._replace(
-                        state=self.elections.change_isr_locked(led.state, [*placed], hw)
-                    )
-                    self._led = led
+            if tuple(placed) == led.state.isr:
                 return placed
-            led = self._lead_and_replicate_locked(flush=True)
+            if led.state.leader in placed:
+                # It may have written the others' log states, and those that would show the batches come next.
+                hw = led.log_state.high_watermark
+                state = self.elections.change_isr_locked(led.state, [*placed], hw)
+                self._led = led = led._replace(state=state)
+            else:
+                led = self._lead_and_replicate_locked(flush=True)
         raise self.view.no_usable_replica(led.state)
 
     def _placed_locked(

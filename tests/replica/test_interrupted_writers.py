@@ -13,11 +13,16 @@ import pytest
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log.checkpoints import read_leader_epochs
+from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.manager import ACKS_LEADER, ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Look, PartitionView
 from tests.support import builders
@@ -31,6 +36,7 @@ from tests.support.disk_states import (
     take_image,
 )
 from tests.support.failing_disks import (
+    BROKEN,
     EVENTS,
     FULL,
     Killed,
@@ -151,6 +157,41 @@ def test_a_commit_is_read_elsewhere_after_an_election_gave_up_its_part_of_a_topi
     }
 
 
+@pytest.mark.parametrize("fails", [0, 2])
+def test_a_commit_is_on_all_who_stay_after_a_disk_failed_while_it_was_placed(
+    fails: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(0)
+    case.process.alter_topic("events", {"min.insync.replicas": 3})
+    for _ in range(2):
+        case.append()
+    place, has_failed = Partition._placed_locked, list[bool]()
+
+    def failing(self: Partition, *given: Any) -> dict[int, LogState]:
+        placed = place(self, *given)
+        if self.topic_partition == EVENTS and not has_failed:
+            has_failed.append(True)
+            case.disks.fail(case.disk(fails), BROKEN)
+            self.view.failed(fails, OSError(5, "broken"))
+            del placed[fails]
+        return placed
+
+    monkeypatch.setattr(Partition, "_placed_locked", failing)
+    batch = encode_batch([Record(0, 1, None, b"job")])
+    staged = builders.staged(case.process, {("events", 0): [batch]}, flush=True)
+    coordinator = Coordinator(
+        store_of(case.process).manager, case.clock, adopt_min_bytes=0, flush=True, acks=ACKS_LEADER
+    )
+    coordinator.commit(staged, transactional_id=builders.JOB)
+
+    for node in {0, 1, 2} - {fails}:
+        others = {0, 1, 2} - {node, fails}
+        assert bytes_of(case.process, node).count(b"job") == 1
+        disks_go_away(case, *others)
+        assert held(with_clock(case.process, case.clock)) == [*case.values, b"job"]
+        disks_come_back(case, *others)
+
+
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_groups_survive_a_server_that_is_killed_while_it_rewrites_them(every: int) -> None:
     for step in range(0, 200, every):
@@ -238,6 +279,24 @@ def test_an_image_with_what_power_loss_took_is_not_taken_for_what_came_in_its_pl
         come_back(case)
         case.append(b"next")
         assert b"lost" not in bytes_of(case.process, 1)
+        case.ensure_whole()
+
+
+def test_what_was_shown_is_waited_for_if_all_but_the_one_that_is_away_lost_it() -> None:
+    case = Case(2)
+    case.append(b"third", flush=False)
+    for node in (0, 1):
+        partition(case.process).view.log_of(node).flush_state()
+    disks_go_away(case, 2)
+    case.disks.disk = case.disks.disk.after_power_loss_of("disk-0", "disk-1")
+    with another_boot():
+        process = with_clock(case.process, case.clock)
+        with pytest.raises(KafkaStorageError, match="mount the disk of node 2"):
+            append(process, b"instead")
+        disks_come_back(case, 2)
+        process = case.process = with_clock(case.process, case.clock)
+        assert process.replicate() == []
+        case.append(b"next")
         case.ensure_whole()
 
 
