@@ -369,8 +369,12 @@ class Elections:
 
 
 def write_decided(log: PartitionLog, state: LogState, *, flush: bool) -> None:
-    """Write a decided commit's state; with `flush` it is on disk on return, whoever wrote it."""
-    if log.state().sequence < state.sequence:
+    """Write a decided commit's state; with `flush` it is on disk on return, whoever wrote it.
+
+    A log that was written further is left as it is: it was caught up since.
+    """
+    found = log.state()
+    if found.sequence < state.sequence and not has_more(found, state):
         log.write_state(state, flush=flush)
     elif flush:
         # Its writer may have died before it was flushed. The commit is complete after this, in this log

@@ -383,6 +383,11 @@ class Partition:
             led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
         except LeaderError as error:
             return self._replicate_from_next_locked(led.state, error.cause, flush, failures)
+        if led.state.unwritten.keys() & {*isr}:
+            # What was kept for them is in their logs by now, and older than these.
+            left = {n: kept for n, kept in led.state.unwritten.items() if n not in isr}
+            state, _ = self.elections.write_state(led.state._replace(unwritten=left))
+            self._led = led = led._replace(state=state)
         state, log, log_state = self._only_in_sync_locked(led, isr)
         if len(state.isr) >= self.min_isr:
             try:
@@ -531,6 +536,11 @@ class Partition:
             "given up", self.topic_partition, node_id, log_state.log_end_offset,
             ", ".join(map(str, state.isr)),
         )  # fmt: skip
+        kept = state.unwritten.get(node_id)
+        is_held = kept is not None and self._log_of(node_id).holds(kept)
+        if state.unwritten and not is_held:
+            # As an older image it lacks what was kept: that is given up, too.
+            self.elections.write_state(state._replace(unwritten={}))
         self.elections.lead_alone_locked(node_id)
         self.ready_locked(flush=True)  # so that all it has is shown
         return node_id

@@ -192,6 +192,97 @@ def test_a_commit_is_on_all_who_stay_after_a_disk_failed_while_it_was_placed(
         disks_come_back(case, *others)
 
 
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 1000])
+@pytest.mark.parametrize("is_unclean", [False, True])
+def test_what_was_kept_of_a_commit_takes_no_later_record_away(
+    segment_bytes: int, is_unclean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All disks failed when it was to be shown, and one of them comes back as an image from before it."""
+    case = Case(1)
+    config = TopicConfig(segment_bytes=segment_bytes)
+    case.process.create_topic("other", replication_factor=2, config=config)
+    assert case.process.topic("other").replicas_of(0) == (0, 1)
+    append(case.process, b"a", OTHER)
+    take_image(case)
+    small = [b"%d" % number for number in range(8)]
+    for value in small:
+        append(case.process, value, OTHER)
+    flip = Partition.flip_locked
+
+    def fail_first(self: Partition, *given: Any, **named: Any) -> None:
+        if self.topic_partition == OTHER and not case.disks.failing:
+            case.disks.fail(case.disk(0), BROKEN)
+            case.disks.fail(case.disk(1), BROKEN)
+        flip(self, *given, **named)
+
+    job = b"job" * 300
+    batch = encode_batch([Record(0, 1, None, job)])
+    staged = builders.staged(case.process, {("other", 0): [batch]}, flush=True)
+    coordinator = Coordinator(
+        store_of(case.process).manager, case.clock, adopt_min_bytes=0, flush=True
+    )
+    with monkeypatch.context() as patches:
+        patches.setattr(Partition, "flip_locked", fail_first)
+        coordinator.commit(staged, transactional_id=builders.JOB)
+    assert partition(case.process, OTHER).view.state().unwritten.keys() == {0, 1}
+
+    for node in (0, 1):
+        case.disks.mend(case.disk(node))
+    come_back(case)
+    process = with_clock(case.process, case.clock)
+    assert append(process, b"x", OTHER) == 10
+    assert partition(process, OTHER).view.state().unwritten == {}
+    disks_go_away(case, 0)
+    process = with_clock(process, case.clock)
+    if is_unclean:
+        process.elect_unclean("other")
+    values = [b"a", *small, job, b"x"]
+    assert held(process, OTHER) == values
+    assert append(process, b"y", OTHER) == 11
+    disks_come_back(case, 0)
+    assert process.replicate() == []
+    assert held(with_clock(process, case.clock), OTHER) == [*values, b"y"]
+
+
+def test_an_unclean_election_forces_nothing_on_an_image_that_it_does_not_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(1)
+    case.process.create_topic("other", replication_factor=2)
+    append(case.process, b"a", OTHER)
+    take_image(case)
+    append(case.process, b"b", OTHER)
+    flip = Partition.flip_locked
+
+    def fail_first(self: Partition, *given: Any, **named: Any) -> None:
+        if self.topic_partition == OTHER and not case.disks.failing:
+            case.disks.fail(case.disk(0), BROKEN)
+            case.disks.fail(case.disk(1), BROKEN)
+        flip(self, *given, **named)
+
+    batch = encode_batch([Record(0, 1, None, b"job")])
+    staged = builders.staged(case.process, {("other", 0): [batch]}, flush=True)
+    coordinator = Coordinator(
+        store_of(case.process).manager, case.clock, adopt_min_bytes=0, flush=True
+    )
+    with monkeypatch.context() as patches:
+        patches.setattr(Partition, "flip_locked", fail_first)
+        coordinator.commit(staged, transactional_id=builders.JOB)
+    for node in (0, 1):
+        case.disks.mend(case.disk(node))
+    come_back(case)
+    disks_go_away(case, 0)
+
+    process = with_clock(case.process, case.clock)
+    (lost,) = process.elect_unclean("other")
+    assert lost.topic_partition == OTHER
+    assert held(process, OTHER) == [b"a"]
+    assert append(process, b"c", OTHER) == 1
+    disks_come_back(case, 0)
+    assert process.replicate() == []
+    assert held(with_clock(process, case.clock), OTHER) == [b"a", b"c"]
+
+
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_groups_survive_a_server_that_is_killed_while_it_rewrites_them(every: int) -> None:
     for step in range(0, 200, every):
