@@ -190,7 +190,7 @@ class JsonFiles:
         """
         if not self._copies:
             return None
-        looked_at = self._look()
+        looked_at = self.look()
         if looked_at == self._looked_at:
             return None
         data = self._read_if_there(self._cluster_file)
@@ -212,13 +212,14 @@ class JsonFiles:
         """Return True if all mirrors can be read and are current, so that PATH is the newest as well."""
         if not self._copies:
             return True
-        looked_at, own = self._look(), self._read_if_there(self._cluster_file)
+        looked_at, own = self.look(), self._read_if_there(self._cluster_file)
         if own is None or any(self._read_if_there(copy) != own for copy in self._copies):
             return False
         self._looked_at = looked_at
         return REIGN in parse(own, self._cluster_file).values
 
-    def _look(self) -> tuple[object, ...]:
+    def look(self) -> tuple[object, ...]:
+        """Return what is equal as long as no copy of cluster.json changes."""
         return tuple(map(self._fingerprint, (self._cluster_file, *self._copies)))
 
     def ensure_newest(self) -> None:

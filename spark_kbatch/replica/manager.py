@@ -132,6 +132,8 @@ class ReplicaManager:
         self._mutex: threading.Lock  # guards changes of _partitions; innermost
         mutexes.make(self, "_mutex")
         self._partitions: dict[TopicPartition, Partition] = {}
+        # The mirrors that took no refresh, and how the copies of cluster.json looked then.
+        self._lacking: tuple[object, list[Path]] = None, []
         # When an append last looked at retention; of each partition under its lock.
         self._retention_checked_ms: dict[TopicPartition, int] = {}
         self.delayed_fetches = FetchPurgatory(
@@ -253,7 +255,8 @@ class ReplicaManager:
 
         return Partition(
             topic_partition, topic, self.metadata.partition_states, self.dirs, log_of, self.now_ms,
-            stale_mirrors=self._stale_mirrors, uses_threads=self.uses_threads,
+            stale_mirrors=self._stale_mirrors, lacking_mirrors=self._lacking_mirrors,
+            uses_threads=self.uses_threads,
         )  # fmt: skip
 
     def _stale_mirrors(self) -> list[Path]:
@@ -268,6 +271,23 @@ class ReplicaManager:
                 with self.locks.metadata(deadline=time.monotonic()):
                     return json_files.refresh()
         return stale
+
+    def _lacking_mirrors(self) -> list[Path]:
+        """Bring what mirrors have missed there, and return those that do not take it.
+
+        While another process changes files nothing is known of that.
+        """
+        json_files = self.metadata.json_files
+        with contextlib.suppress(OSError, LockTimeoutError, KafkaStorageError):
+            looked_at = json_files.look()
+            if looked_at != self._lacking[0]:
+                lacking: list[Path] = []
+                if not json_files.are_equal():
+                    with self.locks.metadata(deadline=time.monotonic()):
+                        lacking = json_files.refresh()
+                self._lacking = looked_at, lacking
+            return self._lacking[1]
+        return []
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic, in order."""

@@ -119,6 +119,7 @@ class Partition:
         now_ms: Callable[[], int],
         *,
         stale_mirrors: Callable[[], Collection[Path]] = tuple,
+        lacking_mirrors: Callable[[], Collection[Path]] = tuple,
         uses_threads: bool = True,
     ) -> None:
         """Set up a partition.
@@ -131,6 +132,7 @@ class Partition:
             log_of: returns the log of a node's replica.
             now_ms: the clock.
             stale_mirrors: brings what mirrors have missed there, and returns those that still lack some.
+            lacking_mirrors: the same, but without those of which it is not known.
             uses_threads: whether disks are flushed side by side.
         """
         self.topic_partition, self.config = topic_partition, topic.known_config
@@ -141,7 +143,7 @@ class Partition:
         self.elections = Elections(topic_partition, topic.topic_id, self.view, states, dirs, now_ms)
         self._dirs, self._log_of = dirs, log_of
         self._now_ms, self._uses_threads = now_ms, uses_threads
-        self._stale_mirrors = stale_mirrors
+        self._stale_mirrors, self._lacking_mirrors = stale_mirrors, lacking_mirrors
         self._led: Leadership | None = None  # guarded by the partition's lock
 
     def is_of(self, topic: Topic) -> bool:
@@ -348,10 +350,12 @@ class Partition:
         return self._led
 
     def _lead_and_replicate_locked(self, *, flush: bool) -> Leadership:
+        is_first = self._led is None
         for _ in self.replicas:
-            self._led = led = self._replicate_locked(
-                self.elections.lead_locked(self._led), flush=flush
-            )
+            led = self.elections.lead_locked(self._led)
+            if is_first:
+                led = self._without_lacking_locked(led)
+            self._led = led = self._replicate_locked(led, flush=flush)
             if led.log_state.leader_epoch == led.state.leader_epoch:
                 return led
             try:  # A follower has left.
@@ -486,6 +490,16 @@ class Partition:
             state = self.elections.change_isr_locked(led.state, isr, led.log_state.high_watermark)
             self._led = led = led._replace(state=state)
         return led
+
+    def _without_lacking_locked(self, led: Leadership) -> Leadership:
+        """Let followers leave whose disks have no copy of the topic's file: as the last ones they would not know it."""
+        paths = self._lacking_mirrors()
+        lacking = {one.node_id for one in self._dirs.all if mirror_of(one.path) in paths}
+        isr = [n for n in led.state.isr if n == led.state.leader or n not in lacking]
+        if tuple(isr) == led.state.isr:
+            return led
+        state = self.elections.change_isr_locked(led.state, isr, led.log_state.high_watermark)
+        return led._replace(state=state)
 
     def look_locked(self) -> None:
         """Take replicas out of the ISR that a look shows not to be in sync: they catch up as others do.

@@ -459,6 +459,26 @@ def test_readers_wait_for_no_one_while_records_are_deleted(monkeypatch: pytest.M
     assert seen == [[b"3"]]
 
 
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_a_disk_that_missed_a_topics_file_gets_it_or_is_not_in_sync(is_mended: bool) -> None:
+    case = Case(1)
+    case.disks.fail(case.own / "mirror-1", FULL)
+    case.process.create_topic("other", replication_factor=3)
+    if is_mended:
+        case.disks.mend(case.own / "mirror-1")
+    append(case.process, b"a", OTHER)
+    assert (1 in partition(case.process, OTHER).view.state().isr) == is_mended
+
+    case.disks.mend(case.own / "mirror-1")
+    case.wait()
+    assert case.process.replicate() == []
+    assert partition(case.process, OTHER).view.state().isr == (0, 1, 2)
+    for place in (PATH, case.disk(0), case.disk(2)):
+        case.disks.take_away(place)
+    case.open(without_nodes=[0, 2])
+    assert held(case.process, OTHER) == [b"a"]
+
+
 def test_a_process_that_stays_copies_who_is_in_sync_to_a_disk_that_was_full() -> None:
     case = Case(2)
     case.process.create_topic("other", replication_factor=2)

@@ -76,7 +76,8 @@ class SecureBroker:
     @property
     def secrets(self) -> list[str]:
         """Everything that must not be seen: passwords, and a line of each private key of a client."""
-        lines = self.client.key.read_text().splitlines()[1:-1]
+        keys = self.client.key, self.client.encrypted_key
+        lines = [line for key in keys for line in key.read_text().splitlines()[1:-1]]
         return [self.password, self.key_password, *lines]
 
     # Options of clients, without the prefix "kafka.".
