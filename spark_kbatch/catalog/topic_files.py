@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from spark_kbatch.catalog.cluster_file import NODES_MAX, ClusterFile
 from spark_kbatch.catalog.deletions import TOPIC_ID, DeletedTopics
 from spark_kbatch.catalog.json_files import GENERATION, JsonFiles
-from spark_kbatch.catalog.paths import ClusterPaths
+from spark_kbatch.catalog.paths import ClusterPaths, partition_of
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -268,6 +268,16 @@ class TopicFiles:
                     f"`kbatch repair {self._paths.path}` recreates the file"
                 )
         return ""
+
+    def has_logs(self, name: str) -> bool:
+        """Return True if a log dir has a log of a topic, and not as one of a deleted topic."""
+        return any(
+            (held := partition_of(entry)) is not None
+            and held.topic == name
+            and self._is_left(log_dir.path / entry)
+            for log_dir in self._cluster_file.log_dirs()
+            for entry in self._files.list(log_dir.path)
+        )
 
     def _is_left(self, directory: Path) -> bool:
         """Return True if a partition's directory is there, and not of a deleted topic."""

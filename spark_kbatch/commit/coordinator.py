@@ -724,9 +724,7 @@ class Coordinator:
         return Prepared(decided, completed)
 
     def _topic_ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Return topics' ids, for a record that an image of a disk may bring back; none with one log dir."""
-        if len(self._manager.dirs.all) == 1:
-            return {}
+        """Return topics' ids, for a record that an image of a disk, or a power loss, may bring back."""
         return {name: self._manager.metadata.topics.topic(name).topic_id for name in names}
 
     def _state_record(self, transactional_id: str, value: TransactionValue) -> bytearray:
@@ -813,8 +811,10 @@ class Coordinator:
                 status=COMPLETE_COMMIT, states={}, last_update_ms=now_ms, topic_ids={}
             )
             appender.append(self._state_record(pending.transactional_id, complete))
-            completed = appender.finish(flush=self._flush)
-        partition.publish_locked(completed, flush=self._flush)
+            completed = appender.finish(flush=True)
+        # On disk, as what was decided is: the commit would be finished again after a power loss, in topics that
+        # may be gone by then.
+        partition.publish_locked(completed, flush=True)
 
 
 def _is_a_mirrors(name: str) -> ConfigError:

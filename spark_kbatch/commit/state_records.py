@@ -9,7 +9,7 @@
     tag 1001   compact array of: topic (compact string), partition i32, node i32, the slot of
                kbatch.state that the replica is to have
     tag 1002   of a mirror: how far it has read its source (`mirroring.progress`); absent otherwise
-    tag 1003   with several log dirs: compact array of: topic (compact string), its id (compact string)
+    tag 1003   compact array of: topic (compact string), its id (compact string)
 
 Compact lengths are unsigned varints, one higher than what they count. A reader skips tags that it
 does not know, so Kafka's own tools can read these records.
@@ -50,7 +50,7 @@ class TransactionValue(NamedTuple):
     states: Mapping[TopicPartition, Mapping[int, LogState]]  # by node
     last_update_ms: int
     source_progress: bytes = b""  # of a mirror; all records of its id have it
-    # By topic; none of a commit to one log dir, or of an earlier release.
+    # By topic; none of an earlier release.
     topic_ids: Mapping[str, str] = {}
 
     def states_in(
@@ -58,14 +58,15 @@ class TransactionValue(NamedTuple):
     ) -> dict[TopicPartition, Mapping[int, LogState]]:
         """Return the new log states in topics that are still the ones that were committed to.
 
-        An image of a disk may have a commit as decided that was completed before its topic was deleted. A topic
-        that was made since under its name has nothing to do with that.
+        An image of a disk, or one after a power loss, may have a commit as decided that was completed before its
+        topic was deleted. A topic that was made since under its name has nothing to do with that.
 
         Args:
-            is_current: returns False if the topic of a name with this id was deleted.
+            is_current: returns False if the topic of a name with this id was deleted; with none, if there is no topic.
         """
-        are_meant = {name: is_current(name, topic_id) for name, topic_id in self.topic_ids.items()}
-        return {tp: by_node for tp, by_node in self.states.items() if are_meant.get(tp.topic, True)}
+        names = {tp.topic for tp in self.states}
+        are_meant = {name: is_current(name, self.topic_ids.get(name, "")) for name in names}
+        return {tp: by_node for tp, by_node in self.states.items() if are_meant[tp.topic]}
 
     @property
     def is_mirrors(self) -> bool:

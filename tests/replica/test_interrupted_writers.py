@@ -102,6 +102,40 @@ def test_a_commit_that_died_waits_for_a_topic_whose_file_is_lost(tmp_path: Path)
             assert held(cluster, tp) == [b"job", b"next"]
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_commit_that_a_power_loss_brings_back_changes_nothing_in_topics_that_are_gone(
+    tmp_path: Path, is_made_again: bool, replicas: int
+) -> None:
+    """It was completed and not flushed, and one of its topics was deleted since."""
+    path = tmp_path / "cluster"
+    with Cluster(path, create=True) as cluster:
+        for topic in ("events", "other"):
+            cluster.create_topic(topic, replication_factor=replicas)
+        decide_and_die(cluster, lambda: 1, "events", "other")
+        files = [*path.glob("broker-*/__transaction_state-0/kbatch.state")]
+        decided = [file.read_bytes() for file in files]
+        assert append(cluster, b"next", OTHER) == 1
+        cluster.delete_topic("events")
+        if is_made_again:
+            cluster.create_topic("events", replication_factor=replicas)
+            assert append(cluster, b"new") == 0
+    for file, data in zip(files, decided, strict=True):
+        file.write_bytes(data)
+
+    with Cluster(path) as cluster:
+        assert append(cluster, b"again", OTHER) == 2
+        decide_and_die(cluster, lambda: 1, "other")
+        assert append(cluster, b"last", OTHER) == 4
+        assert held(cluster, OTHER) == [b"job", b"next", b"again", b"job", b"last"]
+        assert not [one for report in cluster.repair() for one in report.damaged]
+        if is_made_again:
+            assert held(cluster) == [b"new"]
+            cluster.delete_topic("events")
+        cluster.create_topic("events")
+        assert held(cluster) == []
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_commit_that_dies_before_an_unclean_election_is_finished(dry_run: bool) -> None:
     case = Case(0)

@@ -82,7 +82,13 @@ class LogProducers:
 
     def are_known(self, state: LogState) -> bool:
         """Return True if the loaded producer state covers exactly the batches in the log's `state`."""
-        return self._as_of is not None and self._as_of.log_end_offset == state.log_end_offset
+        known = self._as_of
+        # Truncated batches are refetched under the new leader's epoch: the log may have grown to the same end again.
+        return (
+            known is not None
+            and known.log_end_offset == state.log_end_offset
+            and known.leader_epoch == state.leader_epoch
+        )
 
     def are_as_of(self, state: LogState) -> None:
         """Record that the loaded producer state covers all batches in the log's `state`."""
