@@ -12,7 +12,7 @@ import pytest
 
 from spark_kbatch import Cluster
 from spark_kbatch.cluster.offsets_store import OffsetsStore
-from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.errors import (
     KafkaStorageError,
     NotLeaderOrFollowerError,
@@ -134,6 +134,52 @@ def test_a_commit_that_a_power_loss_brings_back_changes_nothing_in_topics_that_a
             cluster.delete_topic("events")
         cluster.create_topic("events")
         assert held(cluster) == []
+
+
+def test_a_repair_begins_no_log_where_that_of_a_deleted_topic_of_its_name_began(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "cluster"
+    with Cluster(path, create=True) as cluster:
+        cluster.create_topic("events")
+        for overwrite in (None, Overwrite(cluster.topic("events"), delete_delay_ms=0)):
+            batch = encode_batch([Record(0, 1, None, b"job")])
+            staged = builders.staged(cluster, {("events", 0): [batch]}, flush=True)
+            manager = store_of(cluster).manager
+            coordinator = Coordinator(manager, lambda: 1, adopt_min_bytes=1 << 20, flush=True)
+            coordinator.commit(staged, transactional_id=builders.JOB, overwrite=overwrite)
+        cluster.delete_topic("events")
+        cluster.create_topic("events")
+        for value in (b"a", b"b", b"c"):
+            append(cluster, value)
+    (path / "broker-0/events-0/kbatch.state").unlink()
+
+    with Cluster(path) as cluster:
+        assert len([*cluster.repair()]) > 0
+        assert held(cluster) == [b"a", b"b", b"c"]
+
+
+def test_a_record_that_was_truncated_is_no_duplicate_when_it_is_sent_again() -> None:
+    """The log has grown to the same end since, and a plain record went in before."""
+    case = Case(0)
+    sent = builders.idempotent_batch(base_sequence=0, value=b"sent")
+    process = case.process
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(ReplicaManager, "replicate", lambda *_, **__: None)
+        found = builders.append_records(process, {tuple(EVENTS): sent}, flush=True, required_acks=1)
+    assert found[EVENTS].base_offset == 2
+    other = with_clock(process, case.clock)
+    disks_go_away(case, 0)
+    assert append(other, b"instead") == 2
+    disks_come_back(case, 0)
+    assert other.replicate() == []
+    disks_go_away(case, 1, 2)
+    other.replicate()
+
+    assert append(process, b"plain") == 3
+    again = builders.append_records(process, {tuple(EVENTS): sent}, flush=True)[EVENTS]
+    assert (again.error, again.base_offset) == (None, 4)
+    assert held(process) == [b"first", b"second", b"instead", b"plain", b"sent"]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
