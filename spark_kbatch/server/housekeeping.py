@@ -7,6 +7,7 @@ locks:
     delete old segments            of topics with a retention
     delete files                   of deleted topics, after their delay
     replicate                      to replicas that lag because their log dir was away
+    create __consumer_offsets      while all disks are there, if there are several: later one may be away
 
 Groups look after their own offsets.
 
@@ -17,8 +18,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
+from spark_kbatch.cluster.offsets_store import make_topic
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.options.topic import Topic
@@ -27,6 +30,7 @@ from spark_kbatch.replica.administration import replicate_all
 logger = logging.getLogger(__name__)
 
 _ENDS_WITHIN_S = 1.0
+_LOCK_WITHIN_S = 1.0
 
 
 class Housekeeping:
@@ -53,7 +57,12 @@ class Housekeeping:
 
     def run_once(self) -> None:
         """Do all work that is due. Errors are logged: the next round may succeed."""
-        for task in (self._delete_old_segments, self._remove_deleted_topics, self._replicate):
+        for task in (
+            self._delete_old_segments,
+            self._remove_deleted_topics,
+            self._replicate,
+            self._make_offsets_topic,
+        ):
             if self._ended.is_set():
                 return
             self._tried(task)
@@ -83,6 +92,11 @@ class Housekeeping:
         if names:
             commits = self._parts.coordinator(flush=True)
             replicate_all(self._parts.manager, names, commits, skip_deleted=True)
+
+    def _make_offsets_topic(self) -> None:
+        dirs = self._parts.manager.dirs
+        if len(dirs.all) > 1 and all(dirs.is_online(one.node_id) for one in dirs.all):
+            make_topic(self._parts, time.monotonic() + _LOCK_WITHIN_S)
 
     def _topics(self, wanted: Callable[[Topic], bool]) -> list[Topic]:
         topics = self._parts.metadata.topics

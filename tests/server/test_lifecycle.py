@@ -31,6 +31,7 @@ from spark_kbatch.wire.protocol import ApiKey, HeartbeatRequest, MetadataRequest
 from tests.support import builders
 from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
 from tests.support.store import store_of
+from tests.support.stored_groups import store
 from tests.support.waiting import until
 
 BATCH = builders.batch(n=1)
@@ -421,6 +422,22 @@ def test_lagging_replicas_are_brought_up_to_date(tmp_path: Path) -> None:
 
         after = [one.in_sync for one in next(iter(cluster.replicas("events").values()))]
     assert (before, after) == ([True, False], [True, True])
+
+
+def test_groups_that_begin_while_a_disk_is_away_have_a_place_for_their_offsets(
+    tmp_path: Path,
+) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    with Cluster(tmp_path / "cluster", create=True, log_dirs=folders) as cluster:
+        cluster.create_topic("events", replication_factor=2)
+        Housekeeping(store_of(cluster), interval_ms=1000).run_once()
+        folders[1].rename(tmp_path / "away")
+
+        store(cluster, "a-group", {("events", 0): 1})
+
+        assert [one.group_id for one in cluster.groups()] == ["a-group"]
 
 
 def test_housekeeping_is_repeated(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
