@@ -385,9 +385,10 @@ class RecordAccumulator:
         before = first.run
         if before is not None and before.is_dissolved:
             return taken
+        # One that is sent alone is a run, too: it may be written, and is known by that when it is sent again.
+        first.run = run = before or Run()
         if sequences is not None and not sequences.is_oldest(first):
             return taken
-        first.run = run = before or Run()
         room -= first.builder.estimated_size_in_bytes
         while batches:
             batch = batches[0]

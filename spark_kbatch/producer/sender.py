@@ -318,9 +318,10 @@ class Sender:
         all_ended = not self._has_work
         self._is_forced = True
         self.wake_up()
+        # A callback that closes is called within an answer, of which all counts: `_run` has the rest fail.
         if not self.is_current_thread:
             self._thread.join(1)
-        self._abort_rest()
+            self._abort_rest()
         return all_ended
 
     def _end(self, timeout: float | None) -> bool:
@@ -336,7 +337,8 @@ class Sender:
         return all_ended
 
     def _abort_rest(self) -> None:
-        is_sending = self._thread is not None and self._thread.is_alive()
+        thread = self._thread
+        is_sending = thread is not None and thread.is_alive() and not self.is_current_thread
         # No one waits here: callbacks run, and may wait for who closes too.
         if not is_sending and self._ending.acquire(blocking=False):
             try:
@@ -380,6 +382,10 @@ class Sender:
                     time.sleep(_PAUSE_MS / 1000)
         finally:
             self._nodes.close()
+            if (
+                self._is_forced
+            ):  # Who closed may have found this thread at work, and left some to it.
+                self._abort_rest()
 
     # Out.
 

@@ -587,6 +587,18 @@ def test_a_callback_may_close_the_producer(cluster: spark_kbatch.Cluster) -> Non
     assert closed.wait(SOON)
 
 
+def test_all_of_an_answer_counts_though_a_callback_of_it_closes_the_producer(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    producer = cluster.producer(linger_ms=200)
+    futures = [
+        producer.send("events", b"v", partition=number, callback=lambda *_: producer.close())
+        for number in range(PARTITIONS)
+    ]
+
+    assert [future.result(SOON).offset for future in futures] == [0] * PARTITIONS
+
+
 def test_who_waits_for_memory_is_told_that_the_producer_is_closed(
     cluster: spark_kbatch.Cluster,
 ) -> None:

@@ -279,6 +279,26 @@ def test_no_batch_is_in_flight_between_two_of_a_run(tmp_path: Path) -> None:
             transport.answer(at)
 
 
+def test_a_batch_that_was_sent_alone_is_sent_again_alone(tmp_path: Path) -> None:
+    """It may be in the log, which would know it again by itself, and not in a run."""
+    cluster, transport = builders.a_cluster(tmp_path), Unanswered()
+    options = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 2}
+    with producer_to(cluster, transport, options, takes_runs=True) as producer:
+        producer.send("events", b"0", partition=0)
+        assert transport.numbers(0) == [0]
+        transport.answer(0)
+        for at in (1, 2):
+            producer.send("events", b"%d" % at, partition=0)
+            assert transport.numbers(at) == [at]
+        transport.answer(2, KafkaStorageError("for a test"))
+        producer.send("events", b"3", partition=0)  # waits behind the one that is sent again
+        transport.answer(1)
+        assert transport.numbers(3) == [2]
+        transport.answer(3)
+        assert transport.numbers(4) == [3]
+        transport.answer(4)
+
+
 def test_a_run_is_taken_as_a_whole_or_refused() -> None:
     def taken(*batches: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> int:
         found = accept(b"".join(batches), PLACE, TopicConfig(), origin, now_ms=now_ms())
