@@ -418,11 +418,18 @@ class PartitionLog:
         Raises:
             CorruptRecordError: a batch on the way is damaged.
         """
-        segments = self._timed_segments(state)
-        start_offset = state.log_start_offset
-        if timestamp_ms == MAX_TIMESTAMP:
-            return self._times.max_timestamp(segments, start_offset, end_offset)
-        return self._times.offset_for(segments, timestamp_ms, start_offset, end_offset)
+        while True:
+            try:
+                segments, start_offset = self._timed_segments(state), state.log_start_offset
+                if timestamp_ms == MAX_TIMESTAMP:
+                    return self._times.max_timestamp(segments, start_offset, end_offset)
+                return self._times.offset_for(segments, timestamp_ms, start_offset, end_offset)
+            except (FileNotFoundError, KafkaStorageError):
+                # 1. the caller looks at the log. 2. its first segments are deleted. 3. they are searched here.
+                start_offset = self.state().log_start_offset
+                if start_offset <= state.log_start_offset:
+                    raise
+                state = state._replace(log_start_offset=start_offset)
 
     def largest_timestamp(self, state: LogState, base: int) -> int:
         """Return the largest timestamp in the segment that starts at `base`; -1 if no record has one.

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -20,7 +21,7 @@ from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_at
-from spark_kbatch.model import Deletion, ReadRange
+from spark_kbatch.model import MAX_TIMESTAMP, Deletion, ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import reference
 from tests.support.builders import a_log, append
@@ -421,6 +422,31 @@ def test_a_kill_at_any_step_loses_nothing_and_is_finished_by_the_next_run(
         retention.delete_old_segments(log, log.state(), NOW + log.config.file_delete_delay_ms)
         assert not list(log.directory.glob("*.deleted")), message
     assert torn or outcomes == {0, start}
+
+
+@pytest.mark.parametrize("time", [NOW + 1, NOW + 4, MAX_TIMESTAMP])
+def test_a_time_is_found_though_the_first_segments_are_deleted_meanwhile(
+    tmp_path: Path, time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TopicConfig(segment_bytes=SIZE, index_interval_bytes=1)
+    log = a_log(tmp_path, batches=0, config=config)
+    for number in range(6):
+        append(log, a_batch(NOW + number))
+    reader = PartitionLog(log.files, log.directory, log.topic_partition, config)
+    state, find = reader.state(), PartitionLog._timed_segments
+
+    def delete_then(self: PartitionLog, *given: Any) -> Any:
+        found = find(self, *given)
+        if self is reader and log.state().log_start_offset == 0:
+            retention.delete_records(log, log.state(), 3, NOW)
+            retention.delete_old_segments(log, log.state(), NOW + 2 * DAY)
+        return found
+
+    monkeypatch.setattr(PartitionLog, "_timed_segments", delete_then)
+    place = reader.offset_for_timestamp(state, time, end_offset=6)
+
+    assert place is not None
+    assert place.offset == {NOW + 1: 3, NOW + 4: 4, MAX_TIMESTAMP: 5}[time]
 
 
 # In any order.
