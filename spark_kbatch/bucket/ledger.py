@@ -247,12 +247,18 @@ class Ledger:
                 window = min(2 * window, _WINDOW_MAX)
             self._skip_if_far()
         self._rest_on_newer()
+        self._ensure_not_replaced()
+        return self.state
+
+    def _ensure_not_replaced(self) -> None:
+        """Look now and then whether the cluster is still the one at its place; raises ClusterReplacedError.
+
+        News tells nothing: others who have not noticed either may write on to a ledger that was replaced.
+        """
         now_ms = self.timing.monotonic_ms()
-        # News tells nothing: others who have not noticed either may write on to a ledger that was replaced.
         if now_ms - self._looked_ms >= QUIET_MS:
             ensure_cluster(self._place, self._cluster_id)
             self._looked_ms = now_ms
-        return self.state
 
     def entries(self, first: int, last: int) -> Iterator[Entry]:
         """Yield entries as they are now, in their order, all of which have to be there.
@@ -456,6 +462,7 @@ class Ledger:
         while True:
             if not is_followed:
                 self._follow_until(deadline_ms)
+            self._ensure_not_replaced()
             try:
                 entry = self._proposed(propose, entry_id, by)
             except KBatchError:

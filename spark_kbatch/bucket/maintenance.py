@@ -142,9 +142,8 @@ class Maintenance:
         self._ledger.follow()
         time_ms = self._timing.now_ms()
         starts: dict[str, dict[int, int]] = {}
-        looked_at: dict[
-            str, tuple[int, Mapping[str, str]]
-        ] = {}  # at which topic, with which settings
+        # At which topic, by its id, and with which settings.
+        looked_at: dict[str, tuple[int, Mapping[str, str]]] = {}
         moved: dict[TopicPartition, int] = {}
         for topic in [*self._ledger.state.topics.values()]:
             config = config_of(topic)

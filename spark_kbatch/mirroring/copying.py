@@ -113,7 +113,6 @@ class Mirror:
         self._stored: Progress = NOTHING
         self._ids: dict[str, TopicIds] = {}
         self._offsets: dict[TopicPartition, int] = {}
-        # With what was sent; where offsets are kept.
         # Where the target ends, with what was sent and without it; if offsets are kept.
         self._target_ends: dict[TopicPartition, int] = {}
         self._committed_ends: dict[TopicPartition, int] = {}

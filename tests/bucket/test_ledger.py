@@ -602,6 +602,21 @@ def test_writers_who_see_each_others_entries_notice_that_the_cluster_is_another_
             ledger.commit(commit_of(1))
 
 
+def test_a_writer_who_never_asks_for_news_notices_that_the_cluster_is_another_one(
+    objects: ScriptedObjects,
+) -> None:
+    ledger = a_ledger(objects)
+    objects.delete([names.CLUSTER])
+    create_cluster(objects, "d2" * 16, "", objects.time.sleep)
+    for _ in range(3):
+        objects.time.now_ms += QUIET_MS // 4
+        ledger.commit(commit_of(1), is_followed=True)
+
+    objects.time.now_ms += QUIET_MS // 4
+    with pytest.raises(ClusterReplacedError, match="d2d2"):
+        ledger.commit(commit_of(1), is_followed=True)
+
+
 def test_a_quiet_minute_costs_one_request_more(objects: ScriptedObjects) -> None:
     ledger = a_ledger(objects)
     objects.time.now_ms += QUIET_MS
