@@ -262,7 +262,10 @@ class Sender:
         nodes, delay = self._accumulator.ready_nodes(now_ms, leader_of)
         for node in nodes:
             if self._has_room(node):
-                is_ready = self._nodes.is_ready(node)
+                try:
+                    is_ready = self._nodes.is_ready(node)
+                except (KBatchError, OSError):
+                    return 1  # It is of this node's batches alone: the next round sees to that.
                 delay = min(delay, of_ready if is_ready else self._nodes.delay_ms(node))
         return delay
 

@@ -262,7 +262,9 @@ def test_requests_are_put_at_once_and_their_entries_are_in_the_order_of_records(
             for at in range(200):
                 producer.send("events", f"{at}", partition=at % 3)
                 time.sleep(0.001)
-        assert objects.failures < max(failures, 1)  # some at least: a slow machine has fewer requests
+        assert objects.failures < max(
+            failures, 1
+        )  # some at least: a slow machine has fewer requests
         assert objects.most <= at_once
         assert at_once == 1 or objects.most > 1
         found = opened_again(cluster).read("events", columns=["partition", "value"]).read_all()

@@ -24,7 +24,9 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.remote import parse_cluster_options
 from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.producer.futures import RecordFuture
 from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.sender import Sender
 from spark_kbatch.remote.job import RemoteJob
 from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.remote.source import RemoteSource
@@ -411,6 +413,42 @@ def test_a_broker_that_refuses_the_client_fails_what_it_leads_and_nothing_else(
         of_broker_0 = [producer.send("events", b"v", partition=0) for _ in range(3)]
         of_broker_1 = producer.send("events", b"v", partition=1)
         assert isinstance(of_broker_1.exception(20), SaslAuthenticationError)
+        slow.set()
+        assert [one.exception(20) for one in of_broker_0] == [None] * 3
+
+
+def test_a_refusal_between_two_looks_fails_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers, slow = TwoBrokers(0, 1), threading.Event()
+
+    def wait(node: int, _request: Request) -> None:
+        if node == 0:
+            slow.wait(10)
+
+    brokers.produce = wait
+    options = {"batch_size": 1, "max_in_flight_requests_per_connection": 1}
+    with producing(brokers, **options) as producer:
+        transport = producer._sender._nodes
+        assert isinstance(transport, BrokerTransport)
+        connections = transport._connections
+        ready, refusal = connections.ready, connections.refusal
+        refused = SaslAuthenticationError("broker 1", "no")
+        monkeypatch.setattr(connections, "ready", lambda one: one.id != 1 and ready(one))
+        monkeypatch.setattr(
+            connections, "refusal", lambda one: refused if one.id == 1 else refusal(one)
+        )
+        send_ready, later, are_sent = Sender.send_ready, list[RecordFuture](), threading.Event()
+
+        def and_another(sender: Sender) -> None:
+            send_ready(sender)
+            if are_sent.is_set() and not later:
+                later.append(producer.send("events", b"v", partition=1))
+
+        monkeypatch.setattr(Sender, "send_ready", and_another)
+        of_broker_0 = [producer.send("events", b"v", partition=0) for _ in range(3)]
+        are_sent.set()
+        producer._sender.wake_up()
+        until(lambda: bool(later))
+        assert isinstance(later[0].exception(20), SaslAuthenticationError)
         slow.set()
         assert [one.exception(20) for one in of_broker_0] == [None] * 3
 
