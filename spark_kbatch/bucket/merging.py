@@ -184,12 +184,8 @@ class Merger:
 
     def runs(self, topic_id: str, *, run_extents: int = RUN_EXTENTS) -> list[MergeRun]:
         """Return what is worth a merge in a topic as of the ledger's state; raises as `Ledger.changes`."""
-        by_partition = self._ledger.changes(topic_id)
         found = list[MergeRun]()
-        for partition in sorted(by_partition):
-            changes = by_partition[partition]
-            self._placements.load_indexes(changes)
-            extents = self._placements.of(changes, 0, LONG_MAX)
+        for partition, extents in self._placed(topic_id):
             planned = self._ledger.state.number
             found += runs(topic_id, partition, extents, planned, run_extents=run_extents)
         return found
@@ -200,29 +196,26 @@ class Merger:
         They have records of it; or what no topic's records cover, which may be those that are read from elsewhere
         since, or were deleted.
         """
-        found = {placed.extent.name for placed in self._placed(topic_id)}
+        found = {one.extent.name for _, extents in self._placed(topic_id) for one in extents}
         covered = dict[str, dict[int, int]]()  # sizes by object and position
         for other in {*self._ledger.state.topics} - {topic_id}:
-            for placed in self._placed(other):
-                extent = placed.whole.extent
+            for extent in (one.whole.extent for _, some in self._placed(other) for one in some):
                 covered.setdefault(extent.name, {})[extent.position] = extent.size_in_bytes
         for one in self._objects.list(names.DATA):
             if one.name in covered and sum(covered[one.name].values()) < one.size_in_bytes:
                 found.add(one.name)
         return found
 
-    def _placed(self, topic_id: str) -> Iterator[PlacedExtent]:
-        """Yield what is read of a topic."""
-        for changes in self._ledger.changes(topic_id).values():
+    def _placed(self, topic_id: str) -> Iterator[tuple[int, Iterator[PlacedExtent]]]:
+        """Yield each partition of a topic with all that is read of it; raises as `Ledger.changes`."""
+        for partition, changes in sorted(self._ledger.changes(topic_id).items()):
             self._placements.load_indexes(changes)
-            yield from self._placements.of(changes, 0, LONG_MAX)
+            yield partition, self._placements.of(changes, 0, LONG_MAX)
 
     def runs_in(self, topic_id: str, objects: Container[str]) -> list[MergeRun]:
         """Return what a topic has in some objects; raises as `Ledger.changes`."""
         found = list[MergeRun]()
-        for partition, changes in sorted(self._ledger.changes(topic_id).items()):
-            self._placements.load_indexes(changes)
-            extents = self._placements.of(changes, 0, LONG_MAX)
+        for partition, extents in self._placed(topic_id):
             found += runs_in(topic_id, partition, extents, self._ledger.state.number, objects)
         return found
 

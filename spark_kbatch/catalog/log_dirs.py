@@ -25,12 +25,13 @@ import errno
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch import mutexes
 from spark_kbatch.catalog.cluster_file import ClusterFile, LogDir
+from spark_kbatch.catalog.paths import mirror_of
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import NO_ROOM, Files
 from spark_kbatch.log.checkpoints import META_PROPERTIES, read_meta_properties
@@ -72,6 +73,10 @@ class LogDirs:
     def all(self) -> tuple[LogDir, ...]:
         """All log dirs, by node id."""
         return self._cluster_file.log_dirs()
+
+    def of_mirrors(self, mirrors: Collection[Path]) -> set[int]:
+        """Return the nodes on whose disks these mirrors are."""
+        return {one.node_id for one in self.all if mirror_of(one.path) in mirrors}
 
     def is_online(self, node_id: int) -> bool:
         """Return True if a node's log dir can be used.

@@ -75,7 +75,7 @@ class LeaderEpochCache:
         return EpochEntry(floor, self.entries[above].start_offset)
 
     def reaches(self, epoch: int, offset: int, log_end_offset: int) -> bool:
-        """Return False if leader epoch `epoch` ends below an offset: who has more of it has another history."""
+        """Return False if leader epoch `epoch` ends below an offset: a log with more of it has another history."""
         end = self.end_offset_for(epoch, log_end_offset).start_offset
         return end == UNDEFINED_EPOCH_OFFSET or end >= offset
 

@@ -33,7 +33,6 @@ from typing import NamedTuple
 
 from spark_kbatch.catalog.log_dirs import LogDirs
 from spark_kbatch.catalog.partition_states import PartitionState, PartitionStates
-from spark_kbatch.catalog.paths import mirror_of
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
@@ -330,7 +329,7 @@ class Elections:
         """Store a partition's state under the next number; return it, and the nodes whose disks have no copy."""
         after = state._replace(partition_epoch=state.partition_epoch + 1)
         missed = self._states.write(self._topic_partition, after, self._topic_id)
-        return after, {one.node_id for one in self._dirs.all if mirror_of(one.path) in missed}
+        return after, self._dirs.of_mirrors(missed)
 
     def without_unwritten_locked(self, state: PartitionState) -> PartitionState:
         """Write log states of decided commits that replicas missed while their disks were offline."""

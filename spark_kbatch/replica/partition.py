@@ -57,7 +57,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from spark_kbatch.catalog.log_dirs import LogDirs
 from spark_kbatch.catalog.partition_states import PartitionState, PartitionStates
-from spark_kbatch.catalog.paths import mirror_of, stray_of
+from spark_kbatch.catalog.paths import stray_of
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
@@ -483,8 +483,7 @@ class Partition:
         its end that a commit has placed.
         """
         if not {*isr} <= {*led.state.isr}:
-            stale = self._stale_mirrors()
-            lacking = {one.node_id for one in self._dirs.all if mirror_of(one.path) in stale}
+            lacking = self._dirs.of_mirrors(self._stale_mirrors())
             isr = [node for node in isr if node in led.state.isr or node not in lacking]
         if tuple(isr) != led.state.isr:
             state = self.elections.change_isr_locked(led.state, isr, led.log_state.high_watermark)
@@ -493,8 +492,7 @@ class Partition:
 
     def _without_lacking_locked(self, led: Leadership) -> Leadership:
         """Let followers leave whose disks have no copy of the topic's file: as the last ones they would not know it."""
-        paths = self._lacking_mirrors()
-        lacking = {one.node_id for one in self._dirs.all if mirror_of(one.path) in paths}
+        lacking = self._dirs.of_mirrors(self._lacking_mirrors())
         isr = [n for n in led.state.isr if n == led.state.leader or n not in lacking]
         if tuple(isr) == led.state.isr:
             return led

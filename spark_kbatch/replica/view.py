@@ -183,12 +183,8 @@ class PartitionView:
         state, leader, others = self._sound_leader(avoid)
         # Records are deleted on the leader last: one that starts before a member is an older image, or is about to
         # delete them.
-        deleted_to = 0
         if leader is not None:
             deleted_to = self.deleted_to(state.leader, leader, others)
-        elif others:
-            deleted_to = self.deleted_to(*_furthest(others), others)
-        if leader is not None:
             found = {state.leader: leader}
             if leader.leader_epoch < state.leader_epoch:
                 # It was elected, or one has left, and it has not appended since; or its disk is an image of
@@ -196,7 +192,7 @@ class PartitionView:
                 others = {n: s for n, s in others.items() if n not in avoid}
                 if {*state.isr} <= found.keys() | others.keys():
                     found |= others
-            return Look(state, found, max(deleted_to, leader.log_start_offset))
+            return Look(state, found, deleted_to)
         found = {n: s for n, s in others.items() if n not in avoid}
         if not found and state.leader not in avoid and self.is_of_topic(self.log_of(state.leader)):
             # It lacks something, but all others fail.
@@ -204,7 +200,7 @@ class PartitionView:
             found = {} if leader is None else {state.leader: leader}
         if not found:
             raise self.no_usable_replica(state)
-        return Look(state, found, deleted_to)
+        return Look(state, found, self.deleted_to(*_furthest(others), others) if others else 0)
 
     def _sound_leader(
         self, avoid: Container[int]
@@ -355,13 +351,8 @@ class PartitionView:
 
     def deleted_to(self, node_id: int, leader: LogState, members: Mapping[int, LogState]) -> int:
         """Return the highest log start of a leader and of members that share its history."""
-        starts = [
-            one.log_start_offset
-            for one in members.values()
-            if one.log_start_offset > leader.log_start_offset
-            and self._shares_start(one, node_id, leader)
-        ]
-        return max(starts, default=leader.log_start_offset)
+        counted = [one for one in members.values() if self._shares_start(one, node_id, leader)]
+        return max(one.log_start_offset for one in [leader, *counted])
 
     def _shares_start(self, member: LogState, node_id: int, leader: LogState) -> bool:
         """Return False if what a member deleted is not what a leader has, which was elected unclean since."""
