@@ -389,10 +389,12 @@ def test_a_connection_that_breaks_while_a_producer_id_is_asked_for_fails_no_reco
         assert producer.send("events", b"v", partition=0).result(20).offset == 0
 
 
-def test_a_broker_that_refuses_the_client_fails_what_it_leads_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    brokers, slow = TwoBrokers(0, 1), threading.Event()
+@contextmanager
+def refused_by_broker_1(
+    slow: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Producer]:
+    """A producer whom broker 1 refuses, and broker 0 answers once `slow` is set."""
+    brokers = TwoBrokers(0, 1)
 
     def wait(node: int, _request: Request) -> None:
         if node == 0:
@@ -410,6 +412,14 @@ def test_a_broker_that_refuses_the_client_fails_what_it_leads_and_nothing_else(
         monkeypatch.setattr(
             connections, "refusal", lambda one: refused if one.id == 1 else refusal(one)
         )
+        yield producer
+
+
+def test_a_broker_that_refuses_the_client_fails_what_it_leads_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = threading.Event()
+    with refused_by_broker_1(slow, monkeypatch) as producer:
         of_broker_0 = [producer.send("events", b"v", partition=0) for _ in range(3)]
         of_broker_1 = producer.send("events", b"v", partition=1)
         assert isinstance(of_broker_1.exception(20), SaslAuthenticationError)
@@ -418,24 +428,8 @@ def test_a_broker_that_refuses_the_client_fails_what_it_leads_and_nothing_else(
 
 
 def test_a_refusal_between_two_looks_fails_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    brokers, slow = TwoBrokers(0, 1), threading.Event()
-
-    def wait(node: int, _request: Request) -> None:
-        if node == 0:
-            slow.wait(10)
-
-    brokers.produce = wait
-    options = {"batch_size": 1, "max_in_flight_requests_per_connection": 1}
-    with producing(brokers, **options) as producer:
-        transport = producer._sender._nodes
-        assert isinstance(transport, BrokerTransport)
-        connections = transport._connections
-        ready, refusal = connections.ready, connections.refusal
-        refused = SaslAuthenticationError("broker 1", "no")
-        monkeypatch.setattr(connections, "ready", lambda one: one.id != 1 and ready(one))
-        monkeypatch.setattr(
-            connections, "refusal", lambda one: refused if one.id == 1 else refusal(one)
-        )
+    slow = threading.Event()
+    with refused_by_broker_1(slow, monkeypatch) as producer:
         send_ready, later, are_sent = Sender.send_ready, list[RecordFuture](), threading.Event()
 
         def and_another(sender: Sender) -> None:

@@ -272,6 +272,26 @@ def test_a_commit_is_on_all_who_stay_after_a_disk_failed_while_it_was_placed(
         disks_come_back(case, *others)
 
 
+def commit_unseen(case: Case, value: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit a record to `other`, both of whose disks fail when it is to be shown."""
+    flip = Partition.flip_locked
+
+    def fail_first(self: Partition, *given: Any, **named: Any) -> None:
+        if self.topic_partition == OTHER and not case.disks.failing:
+            case.disks.fail(case.disk(0), BROKEN)
+            case.disks.fail(case.disk(1), BROKEN)
+        flip(self, *given, **named)
+
+    batch = encode_batch([Record(0, 1, None, value)])
+    staged = builders.staged(case.process, {("other", 0): [batch]}, flush=True)
+    coordinator = Coordinator(
+        store_of(case.process).manager, case.clock, adopt_min_bytes=0, flush=True
+    )
+    with monkeypatch.context() as patches:
+        patches.setattr(Partition, "flip_locked", fail_first)
+        coordinator.commit(staged, transactional_id=builders.JOB)
+
+
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 1000])
 @pytest.mark.parametrize("is_unclean", [False, True])
 def test_what_was_kept_of_a_commit_takes_no_later_record_away(
@@ -287,23 +307,8 @@ def test_what_was_kept_of_a_commit_takes_no_later_record_away(
     small = [b"%d" % number for number in range(8)]
     for value in small:
         append(case.process, value, OTHER)
-    flip = Partition.flip_locked
-
-    def fail_first(self: Partition, *given: Any, **named: Any) -> None:
-        if self.topic_partition == OTHER and not case.disks.failing:
-            case.disks.fail(case.disk(0), BROKEN)
-            case.disks.fail(case.disk(1), BROKEN)
-        flip(self, *given, **named)
-
     job = b"job" * 300
-    batch = encode_batch([Record(0, 1, None, job)])
-    staged = builders.staged(case.process, {("other", 0): [batch]}, flush=True)
-    coordinator = Coordinator(
-        store_of(case.process).manager, case.clock, adopt_min_bytes=0, flush=True
-    )
-    with monkeypatch.context() as patches:
-        patches.setattr(Partition, "flip_locked", fail_first)
-        coordinator.commit(staged, transactional_id=builders.JOB)
+    commit_unseen(case, job, monkeypatch)
     assert partition(case.process, OTHER).view.state().unwritten.keys() == {0, 1}
 
     for node in (0, 1):
@@ -332,22 +337,7 @@ def test_an_unclean_election_forces_nothing_on_an_image_that_it_does_not_have(
     append(case.process, b"a", OTHER)
     take_image(case)
     append(case.process, b"b", OTHER)
-    flip = Partition.flip_locked
-
-    def fail_first(self: Partition, *given: Any, **named: Any) -> None:
-        if self.topic_partition == OTHER and not case.disks.failing:
-            case.disks.fail(case.disk(0), BROKEN)
-            case.disks.fail(case.disk(1), BROKEN)
-        flip(self, *given, **named)
-
-    batch = encode_batch([Record(0, 1, None, b"job")])
-    staged = builders.staged(case.process, {("other", 0): [batch]}, flush=True)
-    coordinator = Coordinator(
-        store_of(case.process).manager, case.clock, adopt_min_bytes=0, flush=True
-    )
-    with monkeypatch.context() as patches:
-        patches.setattr(Partition, "flip_locked", fail_first)
-        coordinator.commit(staged, transactional_id=builders.JOB)
+    commit_unseen(case, b"job", monkeypatch)
     for node in (0, 1):
         case.disks.mend(case.disk(node))
     come_back(case)
