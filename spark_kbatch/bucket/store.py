@@ -275,21 +275,11 @@ class BucketStore(OwnSource):
         self, topic_partition: TopicPartition, options: ReadOptions, action: str
     ) -> tuple[int, int]:
         """Return a partition's start and end offset, on which all tasks of a Spark action agree."""
-
-        def look_up() -> AgreedOffsets:
-            views = self.views(planning.selected(options.selection, self, strict=False))
-            return {
-                tp: (
-                    view.offsets.log_start_offset,
-                    view.offsets.end_offset(options.isolation_level),
-                )
-                for tp, view in views.items()
-            }
-
         self._ledger.ensure_open()
         of_action, agreed = self._agreed
         if action != of_action:
-            agreed = agree(self._ledger.objects, action, look_up, now_ms())
+            objects, now = self._ledger.objects, now_ms()
+            agreed = agree(objects, action, lambda: planning.current_offsets(options, self), now)
             self._agreed = action, agreed
         if topic_partition not in agreed:
             raise UnknownTopicOrPartitionError(

@@ -221,19 +221,8 @@ class FolderStore(FolderParts, OwnSource):
 
         The first caller looks up all partitions, and others take its answer.
         """
-
-        def look_up() -> dict[TopicPartition, tuple[int, int]]:
-            views = self.views(planning.selected(options.selection, self, strict=False))
-            return {
-                tp: (
-                    view.offsets.log_start_offset,
-                    view.offsets.end_offset(options.isolation_level),
-                )
-                for tp, view in views.items()
-            }
-
         agreements = Agreements(self.files, self.metadata.paths.snapshots_dir, now_ms)
-        agreed = agreements.agree(action, look_up)
+        agreed = agreements.agree(action, lambda: planning.current_offsets(options, self))
         if topic_partition not in agreed:
             raise UnknownTopicOrPartitionError(
                 f"partition {topic_partition} does not exist in {self.path} any more: its topic was "

@@ -102,6 +102,20 @@ def _partitions(
     return found
 
 
+def current_offsets(
+    options: ReadOptions, topics: TopicLookup
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return start and end offset of each partition to read, as of one moment.
+
+    Named topics that do not exist have none: one that was deleted must not fail the others.
+    """
+    views = topics.views(selected(options.selection, topics, strict=False))
+    return {
+        tp: (view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level))
+        for tp, view in views.items()
+    }
+
+
 def ranges(options: ReadOptions, topics: TopicLookup) -> list[OffsetRange]:
     """Return the offset ranges of a batch read, ordered by partition, without those known to be empty.
 
