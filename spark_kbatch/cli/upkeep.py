@@ -236,7 +236,7 @@ def repair(
     """Repair damaged logs, and report what was done.
 
     Logs are repaired as far as their batches allow: a lost kbatch.state, indexes, leader epochs and partition.metadata are rebuilt. A log that lost its
-    state ends before its first damaged batch; the rest is kept in files whose names end in .deleted.
+    state ends before its first damaged batch; the rest is kept in files whose names end in .damaged.
     Without names, all topics are checked. The exit code is 1 if batches are damaged beyond repair, or the disk of
     a partition's only replica is away.
 

@@ -59,6 +59,7 @@ from spark_kbatch.record.header import (
     BatchHeader,
     assign,
     ensure_valid,
+    header_at,
     set_log_append_time,
     together,
     unpack,
@@ -407,12 +408,11 @@ class LogAppender:
         """Return the largest timestamp of the active segment's first batch; -1 if there is none."""
         if self._segment_time is None:
             head = self._files.read(self._segment.log, 0, RECORD_BATCH_OVERHEAD)
-            if len(head) < RECORD_BATCH_OVERHEAD:
-                raise CorruptRecordError(
-                    "batch is truncated", path=str(self._segment.log), position=0,
-                    expected=f"{RECORD_BATCH_OVERHEAD} bytes or more", found=len(head),
-                )  # fmt: skip
-            self._segment_time = unpack(head).max_timestamp
+            try:
+                first = header_at(head, 0, len(head), room=self._size)
+            except CorruptRecordError as error:
+                raise error.at(str(self._segment.log), 0) from None
+            self._segment_time = first.max_timestamp
         return self._segment_time
 
     def _made_ms(self) -> int:

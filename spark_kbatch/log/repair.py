@@ -5,7 +5,7 @@
     kbatch.state missing or both slots bad     rebuilt from the batches: all valid ones from the first
                                                segment on, up to the first that is not; the bytes
                                                after it are copied, and later segments moved, to names
-                                               that end in .deleted
+                                               that end in .damaged
     kbatch.state with one bad slot             the bad one is overwritten
     .log of the active segment too short       the log ends with its last whole batch
     a bad batch elsewhere                      reported and left: what follows it can still be read
@@ -221,7 +221,7 @@ class LogRepair:
         path, end = segment_at(directory, state.segment_base_offset).log, state.segment_size
         size = files.size(path) if files.exists(path) else 0
         if size > end:
-            aside = path.with_name(path.name + ".deleted")
+            aside = path.with_name(path.name + ".damaged")
             self._do(
                 f"{path}: there is no valid batch from position {end} on; these {size - end} "
                 f"bytes are moved to {aside.name}",
@@ -233,8 +233,8 @@ class LogRepair:
             if base is not None and base > state.segment_base_offset and name.count(".") == 1:
                 self._do(
                     f"{directory / name} does not continue at offset {state.log_end_offset}: it is "
-                    f"moved to {name}.deleted",
-                    partial(files.rename, directory / name, directory / f"{name}.deleted"),
+                    f"moved to {name}.damaged",
+                    partial(files.rename, directory / name, directory / f"{name}.damaged"),
                 )
         if not self._dry_run:
             held = (segment_at(directory, b).log for b in bases if b <= state.segment_base_offset)

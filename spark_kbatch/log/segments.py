@@ -139,14 +139,15 @@ class LogSegments:
             yield segment._replace(size_in_bytes=state.segment_size) if active else segment
 
     def is_as_recorded(self, state: LogState) -> bool:
-        """Return True if the active segment has its recorded size, and its state is of this boot.
+        """Return True if the active segment is there in its recorded size, and its state is of this boot.
 
-        Nor may a segment start at the log's end: a writer that died after it started one left that.
+        Nor may a segment start at the log's end: a writer that died after it started one left that. One that
+        died while it truncated the log to below its start left no active segment, and others after it.
         """
         active, end = state.segment_base_offset, state.log_end_offset
         (size,) = self.files.sizes(self.directory, (log_name(active),))
         return (
-            max(size, 0) == state.segment_size
+            size == state.segment_size
             and state.boot_id == boot_id()
             and (active == end or not self.files.holds(self.directory, first_made_name(end)))
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
@@ -207,7 +208,7 @@ def test_for_every_cut_of_a_log_without_state_exactly_the_whole_batches_are_kept
             kept = 22 if size == len(before[name]) else base + 2 * whole
             report = repair(log, files=FaultyFiles())  # does not wait for the disk
             assert report.log_end_offset == kept, f"{name} cut at {size}"
-            for path in log.directory.glob("*.deleted"):
+            for path in log.directory.glob("*.damaged"):
                 path.unlink()
             ensure_sound(reopened(log))
 
@@ -223,12 +224,25 @@ def test_what_follows_the_first_bad_batch_is_kept_under_other_names(log: Partiti
     assert report.log_end_offset == 10
     assert "CRC-32C" in report.damaged[0]
     after, name = contents(log.directory), "00000000000000000008.log"
-    assert after[name] + after[f"{name}.deleted"] == before[name]
+    assert after[name] + after[f"{name}.damaged"] == before[name]
     for end in ("log", "index", "timeindex"):
-        assert after[f"00000000000000000016.{end}.deleted"] == before[f"00000000000000000016.{end}"]
+        assert after[f"00000000000000000016.{end}.damaged"] == before[f"00000000000000000016.{end}"]
         assert f"00000000000000000016.{end}" not in after
     write(reopened(log))
     assert len(read_all(reopened(log))) == 12
+
+
+def test_retention_leaves_what_a_repair_set_aside(log: PartitionLog) -> None:
+    flipped(8, 1)(log)
+    LOST(log)
+    for path in log.directory.iterdir():
+        os.utime(path, (1, 1))
+    repair(log)
+    there = {path.name for path in log.directory.glob("*.damaged")}
+    assert len(there) == 4
+    again = reopened(log)
+    retention.delete_old_segments(again, again.state(), 1 << 50)
+    assert {path.name for path in log.directory.glob("*.damaged")} == there
 
 
 def test_a_rebuilt_state_keeps_what_commits_recorded(log: PartitionLog) -> None:
@@ -346,7 +360,7 @@ def test_a_repair_that_was_killed_is_finished_by_the_next(log: PartitionLog) -> 
         assert died(lambda at=at: repair(log, files=FaultyFiles(Fault(at))))  # type: ignore[misc]
         assert repair(log).log_end_offset == 10, steps.steps[at]
         after = {n: data for n, data in contents(log.directory).items() if n != "kbatch.state"}
-        tail = "00000000000000000008.log.deleted"
+        tail = "00000000000000000008.log.damaged"
         assert after == wanted or (
             after.get(tail) == wanted[tail] and after.keys() >= wanted.keys()
         )

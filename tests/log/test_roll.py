@@ -182,6 +182,20 @@ def test_a_segment_takes_no_more_offsets_than_an_index_entry_can_say(tmp_path: P
         assert LogAppender(log, near, now_ms=0).is_full_for(header) == expected
 
 
+@pytest.mark.parametrize(("version", "magic"), [("0.9.0", 0), ("0.10.2", 1)])
+def test_a_segment_of_one_short_old_message_can_be_rolled_by_time(
+    tmp_path: Path, version: str, magic: int
+) -> None:
+    config = TopicConfig(message_format_version=version, segment_ms=100)
+    log = a_log(tmp_path, batches=0, config=config)
+    for time in (1000, 1050, 1101):
+        append(
+            log, reference.encode_messages([Record(0, time, None, b"x")], magic=magic), now_ms=time
+        )
+    assert log.state().log_end_offset == 3
+    assert bases(log) == ([0, 2] if magic else [0])  # by its age, if it has no timestamps
+
+
 def test_an_empty_segment_is_never_rolled(tmp_path: Path) -> None:
     config = TopicConfig(segment_bytes=1, segment_ms=1, segment_index_bytes=1)
     log = a_log(tmp_path, batches=0, config=config)

@@ -312,6 +312,35 @@ def test_a_kill_at_any_step_leaves_the_old_log_or_the_new_one(
     assert torn or seen == {False, True}
 
 
+class DiesBeforeSegmentsGo(Files):
+    """Kills before the first file of a segment is removed."""
+
+    def remove(self, path: Path) -> None:
+        if path.name.partition(".")[0].isdigit():
+            raise SystemExit
+        super().remove(path)
+
+
+def test_a_kill_on_the_way_to_a_lower_start_leaves_no_segment_for_a_later_roll(
+    tmp_path: Path,
+) -> None:
+    """The active segment is made by the append after it; so the append looks for others."""
+    log = a_log(tmp_path, batches=0, config=TopicConfig(segment_bytes=500))
+    truncate_fully_and_start_at(log, log.state(), 1000, now_ms=NOW)
+    append(log, *(a_batch([n] * 5) for n in range(8)))
+    log.discard_unrecorded(log.state())  # now it looks no more unless there is a sign
+    dying = PartitionLog(DiesBeforeSegmentsGo(), log.directory, log.topic_partition, log.config)
+    with pytest.raises(SystemExit):
+        truncate_fully_and_start_at(dying, dying.state(), 0, now_ms=NOW)
+    assert len(list(log.directory.glob("*.log"))) > 1
+
+    data = a_batch([5, 6])
+    header = validate(data, log.topic_partition, log.config, AppendOrigin.CLIENT, now_ms=NOW)
+    origin = AppendOrigin.CLIENT
+    append_as_leader(log, log.state(), data, header, origin=origin, flush=False, now_ms=NOW)
+    assert [path.name for path in log.directory.glob("*.log")] == [f"{0:020d}.log"]
+
+
 # A follower's copy.
 
 
