@@ -505,10 +505,14 @@ class RecordAccumulator:
                     taken.append(queue.batches.popleft())
         return taken
 
-    def take_all(self) -> list[ProducerBatch]:
-        """Remove and return all waiting batches."""
+    def take_all(self, leader_of: LeaderOf | None = None) -> list[ProducerBatch]:
+        """Remove and return all waiting batches; with `leader_of`, those whose leader is unknown."""
         taken: list[ProducerBatch] = []
         for queue in self._order:
+            if leader_of is not None and (
+                not queue.batches or leader_of(queue.topic_partition) is not None
+            ):
+                continue
             with queue.lock:
                 taken += queue.batches
                 queue.batches.clear()

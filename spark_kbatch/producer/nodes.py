@@ -21,6 +21,9 @@ class OneNode:
         self._wake = threading.Lock()
         self._wake.acquire()
 
+    def take_refusal(self) -> Exception | None:
+        """Return None."""
+
     def is_ready(self, node: Node) -> bool:
         """Return True."""
         return True

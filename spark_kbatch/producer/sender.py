@@ -192,6 +192,10 @@ class Sender:
         leader_of = self._nodes.leader_of
         if leader_of is None:
             return (None,) if self._has_room(None) else ()
+        refusal = self._nodes.take_refusal()
+        if refusal is not None:
+            for batch in self._accumulator.take_all(leader_of):
+                self._fail(batch, refusal)
         nodes = self._accumulator.ready_nodes(now_ms, leader_of).nodes
         return [one for one in nodes if self._has_room(one) and self._is_ready(one, now_ms)]
 

@@ -165,9 +165,6 @@ class BrokerTransport:
     def _leader_of(self, topic_partition: TopicPartition) -> Node | None:
         leader = self._leaders.get(topic_partition)
         if leader is None:
-            refused, self._refused = self._refused, None
-            if refused is not None:
-                raise refused
             self._wanted.add(topic_partition.topic)
             return None
         return leader.node
@@ -233,6 +230,11 @@ class BrokerTransport:
             self._wanted.add(self._asked_for.popleft())
 
     # Nodes.
+
+    def take_refusal(self) -> Exception | None:
+        """Return, once, the error for which no broker can be asked for leaders, if that is final; else None."""
+        refused, self._refused = self._refused, None
+        return refused
 
     def is_ready(self, node: Any) -> bool:
         """Return True if a broker can be sent a request now; otherwise start to connect to it.
@@ -392,11 +394,15 @@ class BrokerTransport:
 
     @property
     def why_unreachable(self) -> KBatchError | None:
-        """The error for which a broker cannot be connected to; None if there is none."""
+        """The error for which a broker cannot be connected to; None if there is none.
+
+        Any thread may ask.
+        """
         return next(filter(None, map(self._connections.last_error, self._known_nodes())), None)
 
     def _known_nodes(self) -> list[Node]:
-        leaders = (leader.node for leader in self._leaders.values())
+        # Copied in one step: any thread may ask why no broker can be reached.
+        leaders = (leader.node for leader in list(self._leaders.values()))
         return [*dict.fromkeys([*self._cache.nodes.values(), *leaders]), *self._bootstrap]
 
     def _node_to_ask(self) -> tuple[Node | None, int]:
@@ -405,6 +411,7 @@ class BrokerTransport:
         If none is connected, this starts to connect to one.
         """
         connections, nodes = self._connections, self._known_nodes()
+        self._refused = None
         able = [node for node in nodes if connections.can_send(node)]
         if able:
             return min(able, key=connections.in_flight_count), 0
@@ -412,7 +419,8 @@ class BrokerTransport:
         if busy:  # Throttled, writing, or being connected to: the first two are not worth another connection.
             return None, min(map(connections.delay_ms, busy))
         # The one whose pause ends first; the bootstrap servers after those that the cluster named.
-        self._refused = next(filter(None, map(connections.refusal, nodes)), None)
+        refusals = [connections.refusal(node) for node in nodes]
+        self._refused = refusals[0] if all(refusals) else None
         node = min(nodes, key=connections.connection_delay_ms)
         delay_ms = connections.connection_delay_ms(node)
         if not delay_ms:

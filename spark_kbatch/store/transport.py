@@ -34,6 +34,9 @@ class Nodes(Protocol):
     def why_unreachable(self) -> Exception | None:
         """The error for which a node cannot be connected to; None if there is none."""
 
+    def take_refusal(self) -> Exception | None:
+        """Return, once, the error for which no node can be asked for leaders, if that is final; else None."""
+
     def is_ready(self, node: Node) -> bool:
         """Return True if the node takes a request now; otherwise start to connect."""
 

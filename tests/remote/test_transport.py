@@ -31,7 +31,7 @@ from spark_kbatch.remote.job import RemoteJob
 from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.remote.source import RemoteSource
 from spark_kbatch.remote.transport import BrokerTransport
-from spark_kbatch.wire.connections import Node
+from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
     SUPPORTED,
@@ -403,9 +403,7 @@ def refused_by_broker_1(
     brokers.produce = wait
     options = {"batch_size": 1, "max_in_flight_requests_per_connection": 1}
     with producing(brokers, **options) as producer:
-        transport = producer._sender._nodes
-        assert isinstance(transport, BrokerTransport)
-        connections = transport._connections
+        connections = transport_of(producer)._connections
         ready, refusal = connections.ready, connections.refusal
         refused = SaslAuthenticationError("broker 1", "no")
         monkeypatch.setattr(connections, "ready", lambda one: one.id != 1 and ready(one))
@@ -445,6 +443,49 @@ def test_a_refusal_between_two_looks_fails_nothing_else(monkeypatch: pytest.Monk
         assert isinstance(later[0].exception(20), SaslAuthenticationError)
         slow.set()
         assert [one.exception(20) for one in of_broker_0] == [None] * 3
+
+
+def transport_of(producer: Producer) -> BrokerTransport:
+    transport = producer._sender._nodes
+    assert isinstance(transport, BrokerTransport)
+    return transport
+
+
+def test_that_no_broker_tells_leaders_fails_only_what_awaits_one() -> None:
+    """The queue of an unknown leader comes after one that is drained; it has no batch at first."""
+    brokers = TwoBrokers(0, 1)
+    with producing(brokers) as producer:
+        assert results(send(producer, 0, 1)) == [None] * 2
+        transport = transport_of(producer)
+        brokers.told = [0, None]
+        transport._leaders.pop(TopicPartition("events", 1))
+        refused = transport._refused = SaslAuthenticationError("broker 1", "no")
+        assert results(send(producer, 0)) == [None]
+        transport._refused = refused
+        assert results(send(producer, 1)) == [refused]
+        assert results(send(producer, 0)) == [None]
+
+
+def test_a_refusal_that_is_over_fails_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = TwoBrokers(0, 1)
+    with producing(brokers) as producer:
+        assert results(send(producer, 0, 1)) == [None] * 2
+        transport = transport_of(producer)
+        connections = transport._connections
+        with monkeypatch.context() as away:
+            away.setattr(connections, "can_send", lambda _: False)
+            away.setattr(connections, "state", lambda _: State.DISCONNECTED)
+            away.setattr(connections, "ready", lambda _: False)
+            refused = SaslAuthenticationError("broker 1", "no")
+            away.setattr(connections, "refusal", lambda node: refused if node.id == 1 else None)
+            transport._node_to_ask()
+            assert transport._refused is None, "another broker may answer"
+            away.setattr(connections, "refusal", lambda _: refused)
+            transport._node_to_ask()
+            assert transport._refused is refused
+        transport._node_to_ask()
+        transport._leaders.pop(TopicPartition("events", 1))
+        assert results(send(producer, 1, 0)) == [None] * 2
 
 
 def test_a_producer_that_is_closed_by_force_says_so_of_what_is_on_its_way() -> None:

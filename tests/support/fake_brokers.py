@@ -80,6 +80,9 @@ class FakeBrokers:
     def leader_of(self) -> LeaderOf | None:
         return self._believed.get
 
+    def take_refusal(self) -> Exception | None:
+        return None
+
     def is_ready(self, node: Any) -> bool:
         return time.monotonic() >= self._brokers[node].ready_s
 
