@@ -33,7 +33,7 @@ from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
 from spark_kbatch.bucket.ledger import NOT_COMMITTED
 from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.place import ensure_cluster
-from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
 from spark_kbatch.bucket.staging import (
     DataObjects,
     PartitionOfTopic,
@@ -56,7 +56,12 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
-from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
+from spark_kbatch.options.write import (
+    COMMITS_RETENTION_BYTES,
+    STAGING_RETENTION_MS,
+    WriteOptions,
+    ensure_codec_exists,
+)
 from spark_kbatch.store.commits import Author
 
 if TYPE_CHECKING:
@@ -363,6 +368,15 @@ def _ensure_supported(options: WriteOptions) -> None:
             "option 'transactional.id.expiration.ms' is for a cluster in a folder; in a bucket each stream is "
             "remembered for good: leave it out"
         )
+    for key, value, default in (
+        ("overwrite.delete.delay.ms", options.overwrite_delete_delay_ms, OVERWRITTEN_KEPT_MS),
+        ("staging.retention.ms", options.staging_retention_ms, STAGING_RETENTION_MS),
+        ("commits.retention.bytes", options.commits_retention_bytes, COMMITS_RETENTION_BYTES),
+    ):
+        if value != default:
+            raise ConfigError(
+                f"option {key!r} is {value}, and cannot be chosen for a bucket: leave it out"
+            )
 
 
 def _is_committed(state: LedgerState, micro_batch: MicroBatch | None) -> bool:

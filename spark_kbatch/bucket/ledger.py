@@ -314,6 +314,21 @@ class Ledger:
             except MissingPartError as error:
                 self._leave_checkpoint(error)
 
+    def before(self, number: int, topic_id: str) -> tuple[LedgerState, dict[int, list[Change]]]:
+        """Return the state before an entry, and what was at each offset of a topic then, by partition.
+
+        Raises:
+            KBatchError: it cannot be made any more, since too much was collected.
+        """
+        checkpoints = LedgerCheckpoints(self._objects, self.timing.rng)
+        newest = max((one for one in checkpoints.numbers() if one < number), default=NO_CHECKPOINT)
+        root = None if newest == NO_CHECKPOINT else checkpoints.root(newest)
+        state = LedgerState() if root is None else checkpoints.opened(root)
+        for entry in self.entries(state.number + 1, number - 1):
+            state.apply(entry)
+        state.ensure_topic(topic_id)
+        return state, checkpoints.changes(state, topic_id)
+
     def _open(self, hinted: int) -> None:
         self._checkpoints.objects = None
         self.state, self._entries = self._checkpoints.newest(hinted) or LedgerState(), []

@@ -7,6 +7,7 @@ are replaced by the same records.
 An object that is missing was deleted because nothing refers to it any more, so the newest state knows more:
 
     the topic is gone                          UnknownTopicOrPartitionError
+    a commit has overwritten the offset        for an hour it is read as it was before that
     the log starts after the offset            OffsetOutOfRangeError
     the offset is in another object            it is read from there
     it is in the same one                      CorruptRecordError with the object's name
@@ -29,9 +30,11 @@ from spark_kbatch.bucket.batch_stream import (
 )
 from spark_kbatch.bucket.checking import check
 from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.gathering import within
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
-from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
 from spark_kbatch.bucket.state import LedgerState, PartitionHead
+from spark_kbatch.clock import now_ms
 from spark_kbatch.consumer.same_topic import recreated
 from spark_kbatch.errors import (
     CorruptLedgerError,
@@ -236,9 +239,7 @@ class PartitionReader:
         """
         self._reads, self._topic_partition, self._topic_id = reads, topic_partition, topic_id
         self._end_offset, self._executor, self._held = end_offset, executor, held
-        self._edges, self._changes = self._look(
-            reads.ledger if held is None else reads.ledger.followed()
-        )
+        self._look_again(reads.ledger if held is None else reads.ledger.followed())
         self._stream: BatchStream | None = None
 
     def fetch(
@@ -248,7 +249,7 @@ class PartitionReader:
         assert topic_partition == self._topic_partition
         self._reads.ledger.ensure_open()
         if asked.offset >= self._edges.log_end_offset:
-            self._edges, self._changes = self._look(self._reads.ledger)
+            self._look_again(self._reads.ledger)
             self._stream = None  # it ends where the log did
         self._ensure_in_range(asked.offset)
         try:
@@ -282,7 +283,7 @@ class PartitionReader:
 
     def _take_elsewhere(self, asked: ReadRange, missing: KBatchError) -> LogRead:
         """Return batches as the newest state knows them, after an object was not there."""
-        self._edges, self._changes = self._look(self._reads.ledger)
+        self._look_again(self._reads.ledger)
         self._ensure_in_range(asked.offset)
         first = next(self._extents(asked.offset), None)
         if first is not None and first.extent.name == str(missing):
@@ -293,9 +294,24 @@ class PartitionReader:
             raise CorruptRecordError("the object is missing", path=str(error)) from None
 
     def _ensure_in_range(self, offset: int) -> None:
-        start, end = self._edges.log_start_offset, self._edges.log_end_offset
-        if not start <= offset <= end:
+        if offset < self._first_offset:
+            self._go_back(offset)
+        if not self._first_offset <= offset <= self._edges.log_end_offset:
+            start, end = self._edges.log_start_offset, self._edges.log_end_offset
             raise OffsetOutOfRangeError(str(self._topic_partition), offset, start, end)
+
+    def _go_back(self, offset: int) -> None:
+        """Add what a commit has overwritten, if it is not long ago: the range was resolved before it."""
+        partition, since_ms = self._topic_partition.partition, now_ms() - OVERWRITTEN_KEPT_MS
+        found = self._reads.ledger.overwritten(self._topic_id, partition, offset, since_ms)
+        if found is not None:
+            head, changes = found
+            before = within(changes, head.start_offset, self._first_offset)
+            self._first_offset, self._changes = head.start_offset, [*before, *self._changes]
+
+    def _look_again(self, ledger: SharedLedger) -> None:
+        self._edges, self._changes = self._look(ledger)
+        self._first_offset = self._edges.log_start_offset  # that can be read
 
     def _look(self, ledger: SharedLedger) -> tuple[LogOffsets, list[Change]]:
         topic = self._topic_partition.topic

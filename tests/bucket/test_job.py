@@ -14,15 +14,18 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, TopicConfig, TopicPartition
-from spark_kbatch.bucket import staging
+from spark_kbatch.bucket import reading, staging
 from spark_kbatch.errors import (
     ClusterReplacedError,
     CommitError,
     ConfigError,
+    DataLossError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import OffsetRange, ReadRange
+from spark_kbatch.opening.readers import open_topics
+from spark_kbatch.options.read import parse_read_options
 from tests.conftest import REPOSITORY
 from tests.support.bucket_jobs import (
     QUERY,
@@ -234,6 +237,53 @@ def test_who_reads_while_a_topic_is_overwritten_reads_what_it_began_with(
         commit_batch(url, [["c"]], overwrite=True)
         read, _ = fetcher.fetch(EVENTS, ReadRange(0, 1 << 20))
     assert [header.base_offset for _, header in read.batches] == [0]
+
+
+def test_a_task_that_runs_again_after_overwrites_reads_what_its_action_began_with(
+    cluster: Cluster, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_batch(url, [["a"]])
+    commit_batch(url, [["b"]])
+    options = parse_read_options({"path": url, "subscribe": "events"})
+    tasks = open_topics(options).plan(options)
+
+    def run() -> list[bytes]:
+        of_tasks = (
+            open_topics(options).read_task(task, ["value"], options, "action") for task in tasks
+        )
+        return [
+            value
+            for batches in of_tasks
+            for batch in batches
+            for value in batch.column(0).to_pylist()
+        ]
+
+    assert run() == [b"a", b"b"]
+    for number in range(40):  # the newest checkpoints are after them
+        commit_batch(url, [[f"{number}"]], overwrite=True)
+    assert run() == [b"a", b"b"]
+    assert [*values(cluster)] == ["39"]
+
+    with monkeypatch.context() as later:
+        later.setattr(reading, "OVERWRITTEN_KEPT_MS", -1)
+        with pytest.raises(DataLossError):
+            run()
+    cluster.delete_records({("events", 0): 42})
+    with pytest.raises(DataLossError):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("overwrite_delete_delay_ms", 0),
+        ("staging_retention_ms", 60_000),
+        ("commits_retention_bytes", -1),
+    ],
+)
+def test_what_cannot_be_chosen_for_a_bucket_is_refused(url: str, option: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=option.replace("_", ".")):
+        begun(url, **{option: value})
 
 
 def test_rows_that_come_while_an_overwrite_runs_are_replaced_too(
