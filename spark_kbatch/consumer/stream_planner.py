@@ -23,6 +23,12 @@ the query started, and so do those after it until data has moved. `ids` and `ini
 there are none: an offset of Spark's own connector is one of ours. `@kbatch` cannot be a topic, because
 topic names have no `@`.
 
+An end without partitions that the query has read loses their offsets. If the options of a restarted
+query leave some out, `latest` fails before Spark logs such an end. With Spark 4.1 it cannot, because it
+is not told where the query stands. If the options name them again, an end that was logged is planned as
+it is, and the micro-batch after it reads nothing: it ends with all partitions, each where it was. Until
+Spark logs that end, only this run knows where they were.
+
 Spark compares offsets as text and runs an empty batch for any difference, so the order is fixed:
 topics by name, partitions by number, `@kbatch` last.
 
@@ -103,6 +109,8 @@ class StreamPlanner:
         self._initial: StreamOffset | None = None
         self._starts_here = False  # whether Spark asked in this run where the query starts
         self._position: StreamOffset | None = None  # where Spark is, as far as it has said so
+        # A logged end without partitions that the options name again, and the same end with them.
+        self._rejoined: tuple[StreamOffset, StreamOffset] | None = None
         self._latest: StreamOffset | None = None
         self._was_asked = False  # in this run, by a Spark that does not say where it is
         self._is_available_now = False
@@ -127,6 +135,7 @@ class StreamPlanner:
         Raises:
             ConfigError: `start` is no offset of such a query.
             UnknownTopicOrPartitionError: a named topic was deleted, and data loss is not accepted.
+            DataLossError: the options leave out what the query has read, and data loss is not accepted.
         """
         known = None if start is None else StreamOffset.from_json(start)
         end = self._end_after(known, limited=limited)
@@ -136,9 +145,15 @@ class StreamPlanner:
     def _end_after(self, start: StreamOffset | None, *, limited: bool) -> StreamOffset:
         if start is None:
             start, limited = self._unsaid_start(limited=limited)
+        rejoined = self._with_rejoined(start)
+        if rejoined != start:
+            return rejoined
         seen = self._available or self._selected()
         if self._is_available_now:
             self._available = seen
+        if self._options.fail_on_data_loss:
+            left_out = start.offsets.keys() - seen.views.keys()
+            self._lose_left_out(self._still_there(left_out, start.ids), seen)
         known = {
             tp: offset
             for tp, offset in start.offsets.items()
@@ -162,9 +177,13 @@ class StreamPlanner:
             ConfigError: `start` or `end` is no offset of such a query.
             DataLossError: part of it is gone, or not there yet, and data loss is not accepted; or an
                 AvailableNow run cannot reach its target any more.
+            UnknownTopicOrPartitionError: as `latest`, if `end` leaves out what the query has read.
         """
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self._position = last
+        if self._rejoined is not None and first == self._rejoined[1]:
+            self._rejoined = None  # Spark has it now.
+        first = self._with_rejoined(first)
         if first == last:
             return []
         if self._starts_here and first == self._initial and last.initial is not None:
@@ -268,14 +287,12 @@ class StreamPlanner:
         """
         missing = set(_missing(end, seen))
         left_out = start.offsets.keys() - end.offsets.keys()
-        unselected = set(self._still_there(left_out, start.ids)) if left_out else set()
-        self._lose_partitions((left_out - unselected) | missing, seen, "they are gone")
-        self._lose_partitions(
-            unselected,
-            seen,
-            "the checkpoint has offsets of them, and the options of this run leave them out: name "
-            "them again, or start with a new checkpoint",
-        )
+        still_there = self._still_there(left_out, start.ids)
+        self._lose_partitions((left_out - still_there) | missing, seen, "they are gone")
+        if still_there:
+            named_again = still_there & self._selected().views.keys()
+            self._lose_left_out(still_there - named_again, seen)
+            self._rejoin(named_again, start, end)
         found = []
         for tp in sorted(end.offsets.keys() - missing):
             edges, last = seen.views[tp].offsets, end.offsets[tp]
@@ -295,15 +312,40 @@ class StreamPlanner:
         return found
 
     def _still_there(
-        self, partitions: Iterable[TopicPartition], ids: Mapping[str, str]
-    ) -> list[TopicPartition]:
+        self, partitions: Collection[TopicPartition], ids: Mapping[str, str]
+    ) -> set[TopicPartition]:
         """Return the partitions whose topics exist and were not recreated."""
+        if not partitions:
+            return set()
         found = self._existing(partitions)
-        return [tp for tp in found.views if not is_another_topic(tp.topic, ids, found.ids)]
+        return {tp for tp in found.views if not is_another_topic(tp.topic, ids, found.ids)}
+
+    def _rejoin(
+        self, partitions: Collection[TopicPartition], start: StreamOffset, end: StreamOffset
+    ) -> None:
+        """Go on after `end`, which leaves these partitions out, with their offsets of `start`."""
+        if partitions:
+            offsets = {tp: start.offsets[tp] for tp in partitions}
+            ids = {tp.topic: start.ids[tp.topic] for tp in partitions if tp.topic in start.ids}
+            self._rejoined = end, StreamOffset({**offsets, **end.offsets}, {**ids, **end.ids})
+
+    def _with_rejoined(self, offset: StreamOffset) -> StreamOffset:
+        """Return the offset with the partitions that the run which logged it has left out."""
+        if self._rejoined is None or offset != self._rejoined[0]:
+            return offset
+        return self._rejoined[1]
 
     def _lose_partitions(self, lost: Collection[TopicPartition], seen: Seen, why: str) -> None:
         if lost:
             self._loss.report(_names(lost), _names(seen.views), why)
+
+    def _lose_left_out(self, lost: Collection[TopicPartition], seen: Seen) -> None:
+        self._lose_partitions(
+            lost,
+            seen,
+            "the checkpoint has offsets of them, and the options of this run leave them out: name "
+            "them again, or start with a new checkpoint",
+        )
 
     def _lose(self, asked: str, edges: LogOffsets, why: str) -> None:
         self._loss.report(asked, self._left(edges), why)

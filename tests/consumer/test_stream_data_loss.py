@@ -103,12 +103,64 @@ def test_a_topic_that_the_options_leave_out_since_a_restart_is_not_called_gone()
     topics.create("c", log(9))
     query.restart(subscribe="b")
 
-    with pytest.raises(DataLossError, match="topic-partitions c-0 cannot be read: they are gone"):
+    left_out = "cannot be read: .* options of this run leave them out"
+    with pytest.raises(DataLossError, match=f"topic-partitions a-0 {left_out}"):
         query.batch()
-    query.restart(subscribe="b")
     query.topics.ids["c"] = ""
-    left_out = "topic-partitions a-0, c-0 cannot be read: .* options of this run leave them out"
-    ensure_fails_then_goes_on(query, left_out, {"b-0": (3, 4)})
+    ensure_fails_then_goes_on(query, f"topic-partitions a-0, c-0 {left_out}", {"b-0": (3, 4)})
+
+
+def test_a_topic_that_was_recreated_and_then_left_out_is_called_gone() -> None:
+    topics = FakeTopics(a=[log(3)], b=[log(3)])
+    query = Query(topics, subscribe="a,b")
+    query.batch()
+    topics.create("b", log(9))
+    query.restart(subscribe="a")
+
+    ensure_fails_then_goes_on(query, "topic-partitions b-0 cannot be read: they are gone", {})
+
+
+def test_a_topic_that_is_named_again_after_a_run_without_it_is_read_on() -> None:
+    topics = FakeTopics(a=[log(3)], b=[log(3)])
+    query = Query(topics, subscribe="a,b")
+    query.batch()
+    query.restart(subscribe="b")
+    with pytest.raises(DataLossError, match="name them again"):
+        query.batch()
+
+    query.restart(subscribe="a,b")
+    topics.append("b-0", 1)
+    assert query.batches() == [{"b-0": (3, 4)}]
+
+
+def a_query_that_has_logged_an_end_without_a() -> Query:
+    """Return a query that has read 3 records of each `a` and `b`, and was stopped in its next batch."""
+    topics = FakeTopics(a=[log(3)], b=[log(3)])
+    query = Query(topics, subscribe="a,b")
+    query.batch()
+    topics.append("a-0", 2)
+    topics.append("b-0", 1)
+    query.restart(subscribe="b", failOnDataLoss="false").next_end()
+    return query
+
+
+@pytest.mark.parametrize("fail", ["true", "false"], ids=["loss-fails", "loss-is-accepted"])
+def test_a_topic_that_a_logged_end_leaves_out_is_read_on_when_it_is_named_again(fail: str) -> None:
+    query = a_query_that_has_logged_an_end_without_a()
+    query.restart(subscribe="a,b", failOnDataLoss=fail)
+
+    assert [query.batch(), query.batch()] == [{"b-0": (3, 4)}, {}]
+    query.restart()
+    assert query.batches() == [{"a-0": (3, 5)}]
+
+
+def test_a_topic_that_is_deleted_after_it_was_named_again_is_left_out() -> None:
+    query = a_query_that_has_logged_an_end_without_a()
+    query.restart(subscribe="a,b", failOnDataLoss="false")
+    assert [query.batch(), query.batch()] == [{"b-0": (3, 4)}, {}]
+
+    query.topics.delete("a")
+    assert query.batches() == [{}]
 
 
 def test_a_deleted_subscribed_topic_fails_the_query_unless_loss_is_accepted() -> None:

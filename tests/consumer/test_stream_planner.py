@@ -477,6 +477,22 @@ def test_without_a_current_offset_a_start_that_cannot_be_found_is_an_error_once_
         planner.initial()
 
 
+def test_without_a_current_offset_a_topic_that_is_named_again_is_read_on() -> None:
+    """The first end of a run is logged, also if the options leave out what the query has read."""
+    topics = FakeTopics(a=[log(3)], b=[log(3)])
+    seen = Query(topics, subscribe="a,b").planner.latest(None)
+    topics.append("a-0", 2)
+    narrower = Query(topics, subscribe="b").planner
+    logged = narrower.latest(None)
+    with pytest.raises(DataLossError, match="name them again"):
+        narrower.plan(seen, logged)
+
+    planner = Query(topics, subscribe="a,b").planner
+    target = planner.latest(None)
+    assert planner.plan(seen, logged) == []
+    assert [one.wanted for one in planner.plan(logged, target)] == [(tp("a-0"), 3, 5)]
+
+
 # While topics change.
 
 
