@@ -19,9 +19,12 @@ them in its checkpoint, as JSON:
 
 If Spark has not committed its first batch, it asks for the initial offset again after a restart, and
 pairs it with the end that it has logged; by then `latest` is elsewhere. So the first end carries where
-the query started, and so do those after it until data has moved. `ids` and `initial` are left out if
-there are none: an offset of Spark's own connector is one of ours. `@kbatch` cannot be a topic, because
-topic names have no `@`.
+the query started, and so do those after it until data has moved. The options may not fit any more by
+then, because partitions were added. So `initial` returns {} in place of an error, which is raised where
+no end says where the query started.
+
+`ids` and `initial` are left out if there are none: an offset of Spark's own connector is one of ours.
+`@kbatch` cannot be a topic, because topic names have no `@`.
 
 An end without partitions that the query has read loses their offsets. If the options of a restarted
 query leave some out, `latest` fails before Spark logs such an end. With Spark 4.1 it cannot, because it
@@ -107,7 +110,8 @@ class StreamPlanner:
             options.min_offsets_per_trigger or 0, options.max_trigger_delay_ms
         )
         self._initial: StreamOffset | None = None
-        self._starts_here = False  # whether Spark asked in this run where the query starts
+        self._told_initial: StreamOffset | None = None  # what Spark was told in this run
+        self._initial_error: KBatchError | None = None  # why that is {}
         self._position: StreamOffset | None = None  # where Spark is, as far as it has said so
         # A logged end without partitions that the options name again, and the same end with them.
         self._rejoined: tuple[StreamOffset, StreamOffset] | None = None
@@ -117,13 +121,20 @@ class StreamPlanner:
         self._available: Seen | None = None  # up to which an AvailableNow run goes
 
     def initial(self) -> dict[str, Any]:
-        """Return where the query starts; the same on every call.
+        """Return where the query starts, the same on every call; {} if the options do not tell it.
+
+        Then `latest` and `plan` raise the error, unless an earlier run has logged where it starts.
 
         Raises:
-            As `planning.initial_offsets`.
+            As `planning.initial_offsets`, with Spark 4.1 if it has an end that does not say it.
         """
-        self._starts_here = True
-        return self._resolved_initial().to_json()
+        try:
+            self._told_initial, self._initial_error = self._resolved_initial(), None
+        except KBatchError as error:
+            if self._was_asked:  # Spark 4.1 has an end by now, which does not say where it starts
+                raise
+            self._told_initial, self._initial_error = StreamOffset({}), error
+        return self._told_initial.to_json()
 
     def latest(self, start: dict[str, Any] | None, *, limited: bool = True) -> dict[str, Any]:
         """Return the end of the micro-batch that starts at `start`; `start` if there is nothing to read.
@@ -136,8 +147,11 @@ class StreamPlanner:
             ConfigError: `start` is no offset of such a query.
             UnknownTopicOrPartitionError: a named topic was deleted, and data loss is not accepted.
             DataLossError: the options leave out what the query has read, and data loss is not accepted.
+            As `planning.initial_offsets`, if `start` is what `initial` returned.
         """
         known = None if start is None else StreamOffset.from_json(start)
+        if self._initial_error is not None and known == self._told_initial:
+            raise self._initial_error
         end = self._end_after(known, limited=limited)
         # Spark compares texts: to show that nothing is new, return exactly the one it passed.
         return start if start is not None and end == known else end.to_json()
@@ -178,6 +192,7 @@ class StreamPlanner:
             DataLossError: part of it is gone, or not there yet, and data loss is not accepted; or an
                 AvailableNow run cannot reach its target any more.
             UnknownTopicOrPartitionError: as `latest`, if `end` leaves out what the query has read.
+            As `planning.initial_offsets`, if neither the options nor `end` tell where the query starts.
         """
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self._position = last
@@ -186,9 +201,12 @@ class StreamPlanner:
         first = self._with_rejoined(first)
         if first == last:
             return []
-        if self._starts_here and first == self._initial and last.initial is not None:
-            # An earlier run of the query planned this batch, from an initial offset of its own.
-            first = StreamOffset(last.initial, last.ids)
+        if first == self._told_initial:
+            if last.initial is not None:
+                # An earlier run of the query planned this batch, from an initial offset of its own.
+                first = StreamOffset(last.initial, last.ids)
+            elif self._initial_error is not None:
+                raise self._initial_error
         seen = self._existing(last.offsets)
         if self._available is not None and self._latest is not None:
             self._ensure_available(last, self._latest, seen)
@@ -269,7 +287,7 @@ class StreamPlanner:
         try:
             return self._resolved_initial(), False
         except KBatchError as error:
-            # With a checkpoint it does not matter; without one it is raised again.
+            # With a checkpoint it does not matter; without one `initial` raises it.
             logger.info("cannot tell where the query would start: %s", error)
             return StreamOffset({}), False
 

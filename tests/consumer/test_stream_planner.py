@@ -68,7 +68,7 @@ def test_a_time_later_than_all_records_is_an_error_or_the_end_of_the_partition()
     topics = FakeTopics(a=[log(20), log(7)])
     query = Query(topics, startingTimestamp=10)
     with pytest.raises(ConfigError, match=r"No offset matched .* a-1 .*startingTimestamp"):
-        query.start()
+        query.next_end()
 
     query.restart(startingOffsetsByTimestampStrategy="latest")
     assert query.batch() == {"a-0": (10, 20)}
@@ -80,7 +80,7 @@ def test_starting_offsets_must_name_exactly_the_partitions_read() -> None:
     query = Query(FakeTopics(a=[log(20), log(7)]), startingOffsets='{"a":{"0":1}}')
 
     with pytest.raises(ConfigError, match="must name exactly the partitions"):
-        query.start()
+        query.next_end()
 
 
 def test_a_query_can_start_from_an_offset_that_another_reported() -> None:
@@ -99,7 +99,7 @@ def test_a_starting_offset_outside_the_log_is_data_loss(
     topics = FakeTopics(a=[log(20, start=5)])
     query = Query(topics, startingOffsets=json.dumps({"a": {"0": offset}}))
     with pytest.raises(OffsetOutOfRangeError, match=r"startingOffsets.*offsets 5 to 20"):
-        query.start()
+        query.next_end()
 
     query.restart(failOnDataLoss=False)
     query.batch()
@@ -110,7 +110,7 @@ def test_a_starting_offset_outside_the_log_is_data_loss(
 
 def test_the_error_for_an_unknown_topic_names_the_option() -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'subscribe'.*'nowhere'"):
-        Query(FakeTopics(), subscribe="nowhere").start()
+        Query(FakeTopics(), subscribe="nowhere").next_end()
 
 
 def test_assigned_partitions_that_do_not_exist_are_left_out() -> None:
@@ -163,6 +163,32 @@ def test_a_first_batch_planned_again_has_the_same_start() -> None:
 
     assert query.batch() == {"a-0": (3, 5)}
     assert query.batch() == {"a-0": (5, 12), "a-1": (0, 1)}
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_first_batch_is_planned_again_though_the_options_no_longer_tell_its_start(
+    available_now: bool,
+) -> None:
+    """The offsets in the options must name exactly the partitions, and there is one more by then."""
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics, startingOffsets='{"a":{"0":1}}')
+    query.next_end()
+    topics.logs["a"].append(log(1))
+    query.restart()
+    if available_now:
+        query.planner.prepare_for_available_now()
+
+    assert query.batches() == [{"a-0": (1, 3)}, {"a-1": (0, 1)}]
+
+
+def test_a_first_batch_of_sparks_connector_is_not_planned_from_an_unknown_start() -> None:
+    """Its end does not say where the query started."""
+    topics = FakeTopics(a=[log(3), log(1)])
+    query = Query(topics, startingOffsets='{"a":{"0":1}}')
+    query.logged = {"a": {"0": 3}}
+
+    with pytest.raises(ConfigError, match="must name exactly the partitions"):
+        query.batch()
 
 
 def test_a_first_batch_without_data_planned_again_loses_nothing() -> None:
@@ -523,7 +549,7 @@ def test_offsets_are_never_paired_with_another_topics_id() -> None:
 
 def test_topics_that_keep_changing_are_an_error() -> None:
     with pytest.raises(KafkaStorageError, match="faster than they can be looked at: a"):
-        Query(ChangingTopics(changes=10**6)).start()
+        Query(ChangingTopics(changes=10**6)).next_end()
 
 
 changes = st.lists(
