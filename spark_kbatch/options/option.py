@@ -29,6 +29,7 @@ from typing import Any, NoReturn, TypeVar
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import arguments, kinds
+from spark_kbatch.options.paths import bucket_scheme
 
 MiB, GiB = 1 << 20, 1 << 30
 STORE_PREFIX = "store."  # of options of a bucket's store
@@ -124,8 +125,8 @@ def repr_of(options: Any) -> str:
 
 
 # fmt: off
-PATH = Option("path", kinds.any_text("a folder"), None, "The cluster's folder, as given to `save`, `load` or `start`. Absolute, or relative to the driver's working directory; may start with `file:`, or with `~` for the home folder of the driver's user. Driver and executors must share it.")
-BOOTSTRAP = Option("kafka.bootstrap.servers", kinds.any_text("HOST:PORT, more of them separated by commas; or a folder: `/...`, `./...` or `file:...`"), None, "Servers of a real cluster, to ask first: they name all others. A folder is used as `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
+PATH = Option("path", kinds.any_text("a folder, or a bucket's URL"), None, "The cluster's folder, as given to `save`, `load` or `start`. Absolute, or relative to the driver's working directory; may start with `file:`, or with `~` for the home folder of the driver's user. Driver and executors must share it. Or the URL of a [bucket](bucket.md), such as `s3://BUCKET/PREFIX`.")
+BOOTSTRAP = Option("kafka.bootstrap.servers", kinds.any_text("HOST:PORT, more of them separated by commas; or a folder: `/...`, `./...` or `file:...`; or a bucket's URL"), None, "Servers of a real cluster, to ask first: they name all others. A folder, or a bucket's URL, is used as `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
 # fmt: on
 
 # Options of Kafka's clients without meaning here, by reason; accepted with their prefix, and ignored.
@@ -297,7 +298,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def path_of(given: Given) -> str:
-    """Return the cluster's folder that the given options name.
+    """Return the cluster's folder, or the URL of its bucket, that the given options name.
 
     Raises:
         ConfigError: they name none.
@@ -312,9 +313,9 @@ def path_of(given: Given) -> str:
             "not supported, because Spark does not pass their options to data sources written in "
             "Python: use save(PATH) or start(PATH), and CREATE TEMPORARY VIEW in SQL"
         )
-    if not servers.startswith(("/", "./", "../", "file:")):
+    if not (servers.startswith(("/", "./", "../", "file:")) or bucket_scheme(servers)):
         raise ConfigError(
             f"option 'kafka.bootstrap.servers' is {servers!r}; accepted: HOST:PORT, or several separated "
-            "by commas, or a cluster's folder, which starts with '/', './' or 'file:'"
+            "by commas, or a cluster's folder, which starts with '/', './' or 'file:', or a bucket's URL"
         )
     return servers
