@@ -371,6 +371,7 @@ def _library() -> Any:
         import obstore.store  # noqa: PLC0415
     except ModuleNotFoundError:
         raise ConfigError(
-            "a bucket needs the package obstore: pip install 'spark-kbatch[bucket]'"
+            "a bucket needs the package obstore: pip install 'spark-kbatch[bucket]', or pip install '.[bucket]' in "
+            "a clone of the repository"
         ) from None
     return obstore

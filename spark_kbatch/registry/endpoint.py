@@ -300,7 +300,8 @@ class Endpoint:
         except ImportError:
             raise ConfigError(
                 f"option {URL!r} is a URL, which needs the package urllib3: pip install "
-                "'spark-kbatch[registry]'; a folder as the registry needs none"
+                "'spark-kbatch[registry]', or pip install '.[registry]' in a clone of the repository; a folder as "
+                "the registry needs none"
             ) from None
         timeout_s = self._timeouts.request_timeout_ms / 1000
         tls: dict[str, Any] = {}

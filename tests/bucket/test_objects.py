@@ -201,4 +201,6 @@ def test_without_the_library_the_error_names_the_extra() -> None:
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
-    assert done.stderr.splitlines()[-1].endswith("pip install 'spark-kbatch[bucket]'")
+    last_line = done.stderr.splitlines()[-1]
+    assert "pip install 'spark-kbatch[bucket]'" in last_line
+    assert last_line.endswith("pip install '.[bucket]' in a clone of the repository")

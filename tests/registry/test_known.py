@@ -394,3 +394,4 @@ def test_without_urllib3_the_error_says_what_to_install() -> None:
 
     assert "line 5" in done.stderr
     assert "pip install 'spark-kbatch[registry]'" in done.stderr
+    assert "pip install '.[registry]' in a clone of the repository" in done.stderr
