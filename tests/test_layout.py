@@ -60,7 +60,7 @@ DOORS = {
         "text_decoder",
     },
     "store": {"commits", "job", "source", "store", "transport"},
-    "bucket": {"entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
+    "bucket": {"commits", "entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",

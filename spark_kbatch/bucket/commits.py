@@ -7,7 +7,7 @@ partition is where the one before ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from spark_kbatch.bucket.entries import (
     Entry,
@@ -18,11 +18,13 @@ from spark_kbatch.bucket.entries import (
     add_names,
 )
 from spark_kbatch.bucket.extents import IndexRange
-from spark_kbatch.bucket.job import author_of
 from spark_kbatch.bucket.shared_ledger import SharedLedger
+from spark_kbatch.bucket.staging import StagedExtents
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
-from spark_kbatch.store.commits import UNKNOWN_AUTHOR, Commit
+from spark_kbatch.store.commits import UNKNOWN_AUTHOR, Author, Commit
+
+JOB = "job"  # as which entries name one
 
 _WINDOW = 64  # entries that are read at a time
 _NO_SIZE = -1  # of what an index lists, which may be gone
@@ -109,45 +111,77 @@ class _Walk:
                 self._ends.setdefault(topic_id, {}).update(
                     {one.partition: one.next_offset for one in stretches}
                 )
-            found = self._commit(entry, content)
+            found = _commit_of(entry, content, self._names, self._ends)
             for topic_id, stretches in content.stretches.items():
                 self._ends[topic_id].update({one.partition: one.base_offset for one in stretches})
         return found
 
-    def _commit(self, entry: Entry, content: LedgerCommit) -> Commit | None:
-        author = author_of(entry.by)
-        if author is None and content.mirror is None:
-            return None  # of a producer
-        stretches = [
-            (TopicPartition(self._name(topic_id), one.partition), one)
-            for topic_id, of_topic in content.stretches.items()
-            for one in of_topic
-        ]
-        sizes = [
-            _NO_SIZE if isinstance(one.placed, IndexRange) else sum(e.size_in_bytes for e in one.placed)
-            for _, one in stretches
-        ]  # fmt: skip
-        transactional_id, sequence = entry.entry_id, NO_TRANSACTION_SEQUENCE
-        if content.micro_batch is not None:
-            transactional_id, sequence = content.micro_batch
-        elif content.mirror is not None:
-            transactional_id = content.mirror.name
-        return Commit(
-            number=entry.number,
-            time_ms=entry.time_ms,
-            overwrite=bool(content.starts),
-            transactional_id=transactional_id,
-            sequence=sequence,
-            author=author or UNKNOWN_AUTHOR,
-            records_count=sum(one.records_count for _, one in stretches),
-            size_in_bytes=_NO_SIZE if _NO_SIZE in sizes else sum(sizes),
-            offsets={tp: (one.base_offset, one.next_offset) for tp, one in stretches},
-            ends={
-                TopicPartition(self._name(topic_id), partition): end
-                for topic_id in {*content.stretches, *content.starts}
-                for partition, end in self._ends.get(topic_id, {}).items()
-            },
-        )
 
-    def _name(self, topic_id: str) -> str:
-        return self._names.get(topic_id, topic_id)
+def _commit_of(
+    entry: Entry,
+    content: LedgerCommit,
+    names: Mapping[str, str],
+    ends: Mapping[str, Mapping[int, int]],
+) -> Commit | None:
+    """Return the commit that an entry is; None if it is a producer's.
+
+    Args:
+        entry: which.
+        content: of the entry.
+        names: of topics, by id.
+        ends: of all partitions after the entry, by topic id, as far as known.
+    """
+    author = _author_of(entry.by)
+    if author is None and content.mirror is None:
+        return None
+    stretches = [
+        (TopicPartition(names.get(topic_id, topic_id), one.partition), one)
+        for topic_id, of_topic in content.stretches.items()
+        for one in of_topic
+    ]
+    sizes = [
+        _NO_SIZE if isinstance(one.placed, IndexRange) else sum(e.size_in_bytes for e in one.placed)
+        for _, one in stretches
+    ]
+    transactional_id, sequence = entry.entry_id, NO_TRANSACTION_SEQUENCE
+    if content.micro_batch is not None:
+        transactional_id, sequence = content.micro_batch
+    elif content.mirror is not None:
+        transactional_id = content.mirror.name
+    return Commit(
+        number=entry.number,
+        time_ms=entry.time_ms,
+        overwrite=bool(content.starts),
+        transactional_id=transactional_id,
+        sequence=sequence,
+        author=author or UNKNOWN_AUTHOR,
+        records_count=sum(one.records_count for _, one in stretches),
+        size_in_bytes=_NO_SIZE if _NO_SIZE in sizes else sum(sizes),
+        offsets={tp: (one.base_offset, one.next_offset) for tp, one in stretches},
+        ends={
+            TopicPartition(names.get(topic_id, topic_id), partition): end
+            for topic_id in {*content.stretches, *content.starts}
+            for partition, end in ends.get(topic_id, {}).items()
+        },
+    )
+
+
+def summary_of(entry: Entry, names: Mapping[str, str], staged: Iterable[StagedExtents]) -> str:
+    """Return one line about a commit that was just written: its job, number of records, bytes and offsets.
+
+    Args:
+        entry: of a job or a mirror.
+        names: of its topics, by id.
+        staged: what it commits.
+    """
+    assert isinstance(entry.content, LedgerCommit)
+    commit = _commit_of(entry, entry.content, names, {})
+    assert commit is not None
+    size = sum(e.size_in_bytes for one in staged for extents in one.values() for e in extents)
+    return commit._replace(size_in_bytes=size).summary()
+
+
+def _author_of(by: str) -> Author | None:
+    """Return the author that a job's entry names; None if no job wrote the entry."""
+    who, *ids = by.split(" ", 2)
+    return Author(*ids) if who == JOB else None

@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from spark_kbatch.bucket.commits import JOB, summary_of
 from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
 from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
 from spark_kbatch.bucket.ledger import NOT_COMMITTED
@@ -62,14 +64,12 @@ from spark_kbatch.options.write import (
     WriteOptions,
     ensure_codec_exists,
 )
-from spark_kbatch.store.commits import Author
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
 
 logger = logging.getLogger(__name__)
 
-_JOB = "job"  # as which entries name one
 # Of the state that a commit goes on from. Were others faster, the entry is not written, and the commit goes on
 # from theirs.
 _COMMIT_AGE_MAX_MS = 1000
@@ -219,6 +219,7 @@ class BucketJob:
         logger.info("a job failed; what it staged for %d partitions stays unseen", count)
 
     def _commit(self, staged: Sequence[BucketStaged], micro_batch: MicroBatch | None) -> None:
+        began_s = time.monotonic()
         with closing(self._ledger()) as ledger:
             with ledger.state(max_age_ms=_COMMIT_AGE_MAX_MS) as state:
                 if _is_committed(state, micro_batch):
@@ -247,7 +248,8 @@ class BucketJob:
 
             entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)
             if entry is not None:
-                logger.info("committed entry %d of %s", entry.number, self.options.path)
+                summary = summary_of(entry, names, (one.extents for one in staged))
+                logger.info("%s, in %.3f s", summary, time.monotonic() - began_s)
         if entry is not None and stretches and self.options.maintain_ms:
             # Few jobs ask for it.
             from spark_kbatch.bucket.maintenance import merge_within  # noqa: PLC0415
@@ -426,14 +428,8 @@ def _ends(state: LedgerState, topic_id: str) -> dict[str, dict[int, int]]:
     return {topic_id: {number: head.next_offset for number, head in enumerate(heads)}}
 
 
-def author_of(by: str) -> Author | None:
-    """Return the author that a job's entry names; None if no job wrote the entry."""
-    who, *ids = by.split(" ", 2)
-    return Author(*ids) if who == _JOB else None
-
-
 def _author(staged: Sequence[BucketStaged]) -> str:
     first = next(iter(staged), None)
     if first is None:
-        return _JOB
-    return " ".join(filter(None, (_JOB, first.application_id, first.query_id)))
+        return JOB
+    return " ".join(filter(None, (JOB, first.application_id, first.query_id)))

@@ -83,7 +83,12 @@ class BucketStore(OwnSource):
     why_not = "it is in a bucket, which has no consumer groups, disks or server yet"
 
     def __init__(
-        self, url: str, options: StoreOptions = NO_STORE_OPTIONS, *, create: bool = False
+        self,
+        url: str,
+        options: StoreOptions = NO_STORE_OPTIONS,
+        *,
+        create: bool = False,
+        implied: bool = False,
     ) -> None:
         """Open the cluster at a URL, and read its ledger.
 
@@ -91,6 +96,7 @@ class BucketStore(OwnSource):
             url: see `urls`.
             options: of the store that the bucket is in.
             create: whether to create a cluster if there is none.
+            implied: whether no one asked for the creation, so that it is told as a warning.
 
         Raises:
             ConfigError: there is none; or the URL, the library or the store cannot be used.
@@ -101,7 +107,8 @@ class BucketStore(OwnSource):
         place = objects_at(self.address, options, create=create)
         found = read_cluster(place)
         if found is None and create:
-            found = _created(self.address, place)
+            level = logging.WARNING if implied else logging.INFO
+            found = _created(self.address, place, level)
         if found is None:
             raise nothing_at(self.address)
         self.cluster_id = found.cluster_id
@@ -360,8 +367,13 @@ class BucketStore(OwnSource):
         )
 
 
-def _created(url: str, place: Objects) -> ClusterObject:
+def _created(url: str, place: Objects, level: int) -> ClusterObject:
     """Create a cluster at a place, or return the one that someone else has created meanwhile.
+
+    Args:
+        url: of the place.
+        place: the objects at it.
+        level: of the line in the log that tells the creation.
 
     Raises:
         ConfigError: its store would lose commits.
@@ -373,4 +385,7 @@ def _created(url: str, place: Objects) -> ClusterObject:
             f"no cluster can be made at {url}: {wrong[0]}; a store that does so loses commits"
         )
     cluster_id = names.random_id(rng)
-    return create_cluster(place, cluster_id, "passed", sleep_ms)
+    found = create_cluster(place, cluster_id, "passed", sleep_ms)
+    if found.cluster_id == cluster_id:
+        logger.log(level, "created a cluster in %s", url)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spark_kbatch.bucket.entries import (
@@ -38,6 +39,8 @@ from spark_kbatch.options.topic import (
     topic_key,
 )
 from spark_kbatch.record.header import MAGIC
+
+logger = logging.getLogger(__name__)
 
 WRITER_TOPIC_AGE_MAX_MS = 5000  # of the state that a producer looks its topics up in
 
@@ -85,12 +88,15 @@ class BucketTopics:
         with self._ledger.state() as state:
             return [self._of(state.topic(name)) for name in names if name in state.topic_ids]
 
-    def create(self, topic: Topic, first_offsets: Sequence[int] = ()) -> Topic:
+    def create(
+        self, topic: Topic, first_offsets: Sequence[int] = (), *, level: int = logging.WARNING
+    ) -> Topic:
         """Create a topic as `planned` returned it, unless there is one of its name; return what there is then.
 
         Args:
             topic: which.
             first_offsets: where each partition begins; 0 by default.
+            level: of the line in the log that tells the creation: a warning where no one asked for it.
         """
         content = TopicCreation(
             topic.topic_id,
@@ -106,7 +112,15 @@ class BucketTopics:
                 ensure_not_alike(topic.name, other)
             return content
 
-        self._ledger.commit(propose)
+        if self._ledger.commit(propose) is not None:
+            logger.log(
+                level,
+                "created topic %r with %d partition%s in %s",
+                topic.name,
+                topic.partitions,
+                "s" * (topic.partitions != 1),
+                self._ledger.address,
+            )
         return self.topic(topic.name, max_age_ms=1000)
 
     def change(self, name: str, content_of: Callable[[TopicHead], Content]) -> None:
@@ -148,15 +162,22 @@ class BucketCatalog:
         replication_factor: int | None,
         config: TopicConfig | Mapping[str, object],
         exist_ok: bool,
+        implied: bool = False,
     ) -> Topic:
-        """Create a topic, with one partition by default."""
+        """Create a topic, with one partition by default.
+
+        Args:
+            name, partitions, replication_factor, config, exist_ok: as for any place.
+            implied: whether no one asked for it, so that it is told as a warning.
+        """
         settings, given = settings_of_a_new_topic(config)
         found = self._topics.find(name)
         if found is None:
             topic = planned(
                 name, partitions or 1, replication_factor, TopicConfig(**settings), given
             )
-            found = self._topics.create(topic)
+            level = logging.WARNING if implied else logging.INFO
+            found = self._topics.create(topic, level=level)
             if found.topic_id == topic.topic_id:
                 return found
         if not exist_ok:

@@ -8,9 +8,12 @@ garbage, as that of a job is.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from spark_kbatch.bucket.commits import summary_of
 from spark_kbatch.bucket.entries import LedgerCommit, MirrorStep
 from spark_kbatch.bucket.staging import DataObjects, WriterJob, in_entry, stretches_of
 from spark_kbatch.errors import (
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from spark_kbatch.bucket.state import LedgerState
     from spark_kbatch.bucket.store import BucketStore
     from spark_kbatch.options.topic import Topic
+
+logger = logging.getLogger(__name__)
 
 _AUTHOR = "kbatch mirror"  # in the ledger
 
@@ -79,7 +84,12 @@ class BucketTarget:
             )
             return self._known(made)
         made = self._store.catalog.create_topic(
-            name, partitions=partitions, replication_factor=None, config={}, exist_ok=True
+            name,
+            partitions=partitions,
+            replication_factor=None,
+            config={},
+            exist_ok=True,
+            implied=True,
         )
         return self._known(made)
 
@@ -119,8 +129,10 @@ class BucketTarget:
         """Commit the batches with the mirror's progress; without batches do nothing."""
         if self._data is None or self._job is None:
             return
+        began_s = time.monotonic()
         data, self._data = self._data, None
-        staged = stretches_of(data.finish())
+        extents = data.finish()
+        staged = stretches_of(extents)
         placed = in_entry(self._ledger.objects, self._job, staged, self._ledger.rng)
         after = mirror_progress.pack(progress).decode()
         step = MirrorStep(self._mirror, self._committed, after)
@@ -136,8 +148,12 @@ class BucketTarget:
             }
             return LedgerCommit(stretches, mirror=step)
 
-        self._ledger.commit(content, by=_AUTHOR)
+        entry = self._ledger.commit(content, by=_AUTHOR)
         self._committed = after
+        if entry is not None:
+            names = {topic.topic_id: topic.name for topic in self._topics.values()}
+            summary = summary_of(entry, names, [extents])
+            logger.info("%s, in %.3f s", summary, time.monotonic() - began_s)
 
     def abandon(self) -> None:
         """Delete what was put since the last commit, after an error."""

@@ -37,7 +37,7 @@ def open_place(
             raise ConfigError(
                 f"{path} takes no log_dirs, without_nodes or foreign_end: it has no files"
             )
-        return Cluster.over(open_store(path, create=create, client=store))
+        return Cluster.over(open_store(path, create=create, client=store, implied=False))
     if store is not None:
         raise ConfigError(f"store has options of a bucket's store, and {path!r} is no bucket's URL")
     if create:

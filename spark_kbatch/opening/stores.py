@@ -48,20 +48,22 @@ def open_store(
     client: Mapping[str, Any] | None = None,
     store: StoreOptions | None = None,
     patience: Patience = DEFAULT_PATIENCE,
+    implied: bool = True,
     files: Files | None = None,
 ) -> Store:
     """Open the store at an address. Of a real cluster nothing is asked yet.
 
     Args:
         address: see above; or the options of a real cluster, parsed.
-        create: whether to create a cluster in a folder or a bucket, or a place in memory, if there is none; for
-            whoever writes to it, as no one asked for it.
+        create: whether to create a cluster in a folder or a bucket, or a place in memory, if there is none.
         log_dirs: of a cluster that is created in a folder.
         foreign_end: where a broker's logs end: "log" or "checkpoint".
         client: of a real cluster, options of the client by Kafka's keys, without its servers; of a bucket, options
             of its store by key.
         store: of a bucket, options of its store, parsed.
         patience: of reads, with a real cluster.
+        implied: whether no one asked for the creation: a cluster is created because it is written to, and told as
+            a warning.
         files: the disk; for tests.
 
     Raises:
@@ -85,10 +87,10 @@ def open_store(
 
         if store is None:
             store = parse_store_options(client or {}, address, alone=True)
-        return BucketStore(str(address), store, create=create)
+        return BucketStore(str(address), store, create=create, implied=implied)
     files = files or Files()
     if create:
-        return FolderStore(address, create=True, log_dirs=log_dirs, files=files, implied=True)
+        return FolderStore(address, create=True, log_dirs=log_dirs, files=files, implied=implied)
     logs = _broker_logs(address, foreign_end, files)
     if logs is not None:
         return logs

@@ -117,6 +117,24 @@ def test_a_batch_without_rows_writes_no_entry(url: str, objects: CountingObjects
     assert ledger_entries(objects) == count
 
 
+def test_the_log_tells_what_a_commit_has_written(
+    cluster: Cluster, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spark_kbatch")
+    commit_micro_batch(url, 3, ["a", "b"], ["c"])
+    monkeypatch.setattr(staging, "INDEX_BYTES_MIN", 0)  # of the second, an index has the extents
+    commit_batch(url, [["d"]], txnAppId="app", txnVersion=1)
+
+    first, second = (one for one in caplog.messages if one.startswith("commit "))
+    newest, oldest = cluster.history()
+    assert first.startswith(
+        f"commit {oldest.number}, micro-batch 3 of query {QUERY}: 3 records, {oldest.size_in_bytes} bytes, "
+        "offsets events-0 0 to 2, in "
+    )
+    assert second.startswith(f"commit {newest.number}, transaction 1 of app: 1 records, ")
+    assert "-1 bytes" not in second
+
+
 # Failures.
 
 

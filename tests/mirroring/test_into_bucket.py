@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def test_a_bucket_gets_what_comes_once(source: Cluster, url: str) -> None:
     write(source)
     mirrored(source.path, into(url))
     rest(url, source)
+
+
+def test_the_log_tells_what_each_unit_has_written(
+    source: Cluster, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spark_kbatch")
+    done = mirrored(source.path, into(url), unit_bytes=1)
+
+    told = [one for one in caplog.messages if one.startswith("commit ")]
+    assert len(told) == done.units == 2
+    for one in told:
+        assert f", job {MIRROR}: " in one
+        assert " bytes, offsets events-" in one
 
 
 def test_small_units_are_one_entry_each(source: Cluster, url: str) -> None:

@@ -19,49 +19,51 @@ from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import ConfigError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.opening.writes import begin_job, cluster_to_write
+from spark_kbatch.options.paths import StrPath
 from spark_kbatch.options.write import parse_write_options
+from tests.support.bucket_objects import a_url
 
 FAR_AHEAD = datetime.datetime(2200, 1, 1, tzinfo=datetime.UTC)
 VALUES = pa.record_batch({"value": [b"v"]})
 
 
-def by_producer(path: Path, **options: Any) -> None:
+def by_producer(path: StrPath, **options: Any) -> None:
     with spark_kbatch.open(path, create=True) as cluster, cluster.producer(**options) as producer:
         producer.send("events", b"v").result()
 
 
-def by_job(path: Path, **options: str) -> None:
+def by_job(path: StrPath, **options: str) -> None:
     given = {key.replace("_", "."): value for key, value in options.items()}
     job = begin_job(parse_write_options({"path": str(path), "topic": "events", **given}))
     job.commit_batch([job.stage([VALUES])])
 
 
-def by_rows_of_a_job(path: Path, **options: str) -> None:
+def by_rows_of_a_job(path: StrPath, **options: str) -> None:
     given = {key.replace("_", "."): value for key, value in options.items()}
     job = begin_job(parse_write_options({"path": str(path), **given}))
     rows = VALUES.append_column("topic", pa.array(["events"]))
     job.commit_batch([job.stage([rows]), job.stage([rows])])
 
 
-def by_micro_batch(path: Path) -> None:
+def by_micro_batch(path: StrPath) -> None:
     options = parse_write_options({"path": str(path), "topic": "events"})
     staged = begin_job(options, is_micro_batch=True).stage([VALUES], query_id="query")
     begin_job(options, is_micro_batch=True).commit_micro_batch([staged], 0)
 
 
-def by_command(path: Path, *words: str) -> None:
+def by_command(path: StrPath, *words: str) -> None:
     done = CliRunner().invoke(cli, ["produce", str(path), "events", *words], input="v\n")
     if done.exception is not None:
         raise done.exception
 
 
-def by_create_topic(path: Path, *words: str) -> None:
+def by_create_topic(path: StrPath, *words: str) -> None:
     done = CliRunner().invoke(cli, ["create-topic", str(path), "events", "--if-not-exists", *words])
     if done.exception is not None:
         raise done.exception
 
 
-def by_client_of_a_server(path: Path) -> None:
+def by_client_of_a_server(path: StrPath) -> None:
     with (
         cluster_to_write(path) as cluster,  # as `kbatch serve`
         cluster.serve() as server,
@@ -72,16 +74,16 @@ def by_client_of_a_server(path: Path) -> None:
         producer.send("events", b"v").get(30)
 
 
-def by_mirror(path: Path) -> None:
-    source = path.parent / "source"
+def by_mirror(path: StrPath) -> None:
+    source = f"{path}-source"
     by_producer(source)
     spark_kbatch.mirror(source, path, ["events"])
 
 
-DOORS = [
-    by_producer, by_job, by_rows_of_a_job, by_micro_batch, by_command, by_create_topic,
-    by_client_of_a_server, by_mirror,
+DOORS_TO_A_BUCKET = [
+    by_producer, by_job, by_rows_of_a_job, by_micro_batch, by_command, by_create_topic, by_mirror,
 ]  # fmt: skip
+DOORS = [*DOORS_TO_A_BUCKET, by_client_of_a_server]
 ASKED_FOR = {
     by_producer: "created a cluster in",
     by_create_topic: "created topic",
@@ -90,11 +92,23 @@ ASKED_FOR = {
 
 @pytest.mark.parametrize("door", DOORS)
 def test_what_a_write_names_is_created_and_told_with_its_path(
-    tmp_path: Path, door: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, door: Callable[[StrPath], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    ensure_created_and_told(tmp_path / "new", door, caplog)
+
+
+@pytest.mark.parametrize("door", DOORS_TO_A_BUCKET)
+def test_what_a_write_names_in_a_bucket_is_created_and_told_with_its_url(
+    door: Callable[[StrPath], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    ensure_created_and_told(a_url(), door, caplog)
+
+
+def ensure_created_and_told(
+    path: StrPath, door: Callable[[StrPath], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "spark_kbatch")
     monkey = logging.getLogger("spark_kbatch")
-    path = tmp_path / "new"
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monkey, "setLevel", lambda _level: None)  # by commands
