@@ -81,8 +81,8 @@ class BucketCommits:
         first = self.first_number()
         if number < first:
             raise ConfigError(
-                f"commit {number} is no longer kept: the ledger has entries from {first} on; limit "
-                "'staging.timeout.ms' says for how long"
+                f"commit {number} is no longer kept: the ledger has entries from {first} on, since maintenance "
+                "keeps those of about a week"
             )
         raise ConfigError(f"there is no commit {number}: no entry of that number is one")
 
