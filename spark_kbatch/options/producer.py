@@ -40,10 +40,10 @@ class ProducerConfig:
     # fmt: off
     acks: int = option("acks", ACKS, -1, "When a record counts as sent: once all in-sync replicas have it (all), once the leader has it (1), or at once (0). With 0, offsets stay unknown and errors are not reported.", "all")
     batch_size: int = option("batch.size", kinds.number(0), 16384, "Size in bytes at which a partition's batch is full; limited to a quarter of buffer.memory. 0, like 1, makes each record a batch.")
-    linger_ms: int | None = option("linger.ms", kinds.number(0, LONG_MAX), 0, "How long a batch that is not full waits for more records before it is sent.")  # None: no batch is sent because of its age
+    linger_ms: int | None = option("linger.ms", kinds.number(0, LONG_MAX), 0, "How long a batch that is not full waits for more records before it is sent. In a bucket, 100 by default.")  # None: no batch is sent because of its age
     buffer_memory: int = option("buffer.memory", kinds.number(0, LONG_MAX), 32 * MiB, "Total bytes of memory for records that wait to be sent. A larger record is refused.")
     max_block_ms: int = option("max.block.ms", kinds.number(0, LONG_MAX), 60_000, "How long `send` waits for free buffer.memory before it fails; in a callback it does not wait.")
-    max_request_size: int = option("max.request.size", kinds.number(0), 1 * MiB, "Largest size of a record that `send` takes, and about how many bytes are sent in one request. Rows are bounded by their topic's `max.message.bytes` alone.")
+    max_request_size: int = option("max.request.size", kinds.number(0), 1 * MiB, "Largest size of a record that `send` takes, and about how many bytes are sent in one request. Rows are bounded by their topic's `max.message.bytes` alone. In a bucket, 8388608 by default.")
     compression_type: str = option("compression.type", CODEC, "none", "Compression codec of the record batches.")
     compression_level: int | None = made_of(*COMPRESSION_LEVELS, default=None)  # None: the codec's default
     delivery_timeout_ms: int = option("delivery.timeout.ms", kinds.number(0), 120_000, "How long after `send` returns a record may take to be delivered, or to fail; at least linger.ms + request.timeout.ms.")
@@ -56,8 +56,8 @@ class ProducerConfig:
     partitioner_class: str | Callable[..., Any] | None = option("partitioner.class", kinds.OptionKind(kinds.parse_dotted_path, "a function, or its path `package.module.function`"), None, "Function that chooses the partition of records without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each record.", "Kafka's partitioner")
     partitioner_ignore_keys: bool = option("partitioner.ignore.keys", kinds.BOOLEAN, False, "Whether to choose partitions without looking at keys, as for records that have none.")
     partitioner_adaptive_partitioning_enable: bool = option("partitioner.adaptive.partitioning.enable", kinds.BOOLEAN, True, "Whether records without a key prefer partitions with fewer waiting batches.")
-    auto_create_topics_enable: bool = option("auto.create.topics.enable", kinds.BOOLEAN, True, "Whether a topic that does not exist is created, with one partition, when a record is sent to it; for clusters in a folder. A topic that is deleted while the producer runs is not created again.")
-    flush: bool = option("flush", kinds.BOOLEAN, True, "Whether a batch is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose acknowledged records.")
+    auto_create_topics_enable: bool = option("auto.create.topics.enable", kinds.BOOLEAN, True, "Whether a topic that does not exist is created, with one partition, when a record is sent to it. A topic that is deleted while the producer runs is not created again. Refused with a real cluster.")
+    flush: bool = option("flush", kinds.BOOLEAN, True, "Whether a batch is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose acknowledged records. Refused with a real cluster.")
     maintain_ms: int = option("maintain.ms", kinds.number(0, LONG_MAX), 2000, "In a bucket: how long to merge small objects of the topics that were written to, after each 100 commits of this producer; it goes on meanwhile. With 0, `kbatch maintain` alone does that. Ignored elsewhere.")
     # fmt: on
 
