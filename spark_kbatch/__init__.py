@@ -471,8 +471,8 @@ def maintain(
 ) -> Maintained:
     """Keep retention, merge small objects and delete garbage of a cluster in a bucket, as a Spark job.
 
-    It does what `kbatch maintain` does, with a task for each partition that has something to merge, and can run
-    beside all other jobs.
+    It does what `kbatch maintain` does, with a task for each 64 MiB or so of a topic that are to be merged, and can
+    run beside all other jobs.
 
     Args:
         spark: the session whose executors merge.
