@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,8 +20,11 @@ from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects, ObjectInfo
 from spark_kbatch.bucket.rights import tried
 from spark_kbatch.bucket.urls import place_in_memory
 from spark_kbatch.cli.main import cli
+from spark_kbatch.cli.paths import ensure_bucket, ensure_folder
 from spark_kbatch.errors import ObjectAccessDeniedError, ObjectStoreError
+from tests.conftest import REPOSITORY
 from tests.support.bucket_jobs import commit_micro_batch
+from tests.support.commands import COMMANDS
 
 _numbers = itertools.count()
 
@@ -72,6 +76,31 @@ def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]
     result = kbatch(command, url, *rest)
     assert result.exit_code == 2
     assert f"'{url}' is the URL of a bucket; `kbatch {command}` works on a folder" in result.stderr
+
+
+def test_the_page_of_buckets_lists_the_commands_that_take_one() -> None:
+    page = (REPOSITORY / "docs" / "bucket.md").read_text(encoding="utf-8")
+    listed = {
+        row: {name for name in re.findall(r"`([^`]+)`", names) if "--" not in name}
+        for row, names in re.findall(
+            r"^\| (as on a folder|there alone|refused) \| (.*) \|$", page, re.M
+        )
+    }
+    paths = {
+        name: one.callback
+        for name, command in COMMANDS.items()
+        for one in command.params
+        if one.name in ("path", "source")
+    }
+    groups = {name for name in paths if name.startswith("groups")}
+    buckets = {name for name, check in paths.items() if check is ensure_bucket}
+    refused = {name for name, check in paths.items() if check is ensure_folder} | groups
+
+    assert listed == {
+        "as on a folder": paths.keys() - buckets - refused,
+        "there alone": buckets,
+        "refused": refused,
+    }
 
 
 def test_history_lists_what_jobs_committed(url: str) -> None:
