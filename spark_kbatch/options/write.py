@@ -233,7 +233,7 @@ def _ensure_no_embedded_keys(given: Given, cluster: ClusterOptions) -> None:
             why = (
                 "a write to one is at least once"
                 if key.startswith("txn")
-                else "it means something for an embedded cluster, a folder, alone"
+                else "it means something for a cluster in a folder or a bucket alone"
             )
             raise ConfigError(
                 f"option {key!r} is not supported with a real cluster ({cluster}): {why}; leave it out"
