@@ -28,7 +28,7 @@ from spark_kbatch.cli.paths import (
     path_argument,
 )
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
-from spark_kbatch.model import ConsumerGroup, GroupOffset, TopicPartition
+from spark_kbatch.model import ConsumerGroup, GroupOffset, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.terminal import visible
 
 logger = logging.getLogger(__name__)
@@ -247,18 +247,24 @@ def _offsets_of_idle_group(
 def _new_offsets(
     cluster: Cluster, partitions: Sequence[TopicPartition], to: str | int | _Time
 ) -> dict[TopicPartition, int]:
-    """Return where a group is to go on in each partition, which is inside of the log."""
+    """Return where a group is to go on in each partition, which is inside of the log.
+
+    Records of open transactions count, by time too: a broker that looks among committed records alone finds none
+    past the last stable offset, and the group would skip them.
+    """
+
+    def look_up(time: str | int) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        wanted = dict.fromkeys(partitions, time)
+        return cluster.list_offsets(wanted, isolation_level="read_uncommitted")
 
     def edges(which: str) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(partitions, which)
-        found = cluster.list_offsets(wanted, isolation_level="read_uncommitted")
-        return {tp: one.offset for tp, one in found.items() if one is not None}
+        return {tp: one.offset for tp, one in look_up(which).items() if one is not None}
 
     if isinstance(to, str):
         return edges(to)
     starts, ends = edges("earliest"), edges("latest")
     if isinstance(to, _Time):
-        found = cluster.list_offsets(dict.fromkeys(partitions, to.ms))
+        found = look_up(to.ms)
         for tp, one in found.items():
             if one is None and ends[tp] > starts[tp]:
                 logger.warning(

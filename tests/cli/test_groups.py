@@ -16,6 +16,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.cli.main import cli
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
 from spark_kbatch.errors import ConfigError, GroupIdNotFoundError, GroupNotEmptyError
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders, stored_groups
 from tests.support.store import store_of
@@ -211,6 +212,26 @@ def test_a_group_without_members_goes_on_from_where_it_is_told_to(
         assert rows_of(done) == rows_of(planned) == [["events", "0", "2", str(offset)]]
         assert committed(idle) == {("events", 0): offset}
         close_idle_clients()
+
+
+def test_a_time_is_also_looked_for_in_an_open_transaction(
+    idle: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader of committed records, to whom a broker tells nothing past the last stable offset, sees none here."""
+    looked_up = Cluster.list_offsets
+
+    def list_offsets(
+        cluster: Cluster, wanted: Any, *, isolation_level: str = "read_committed"
+    ) -> dict[Any, Any]:
+        if isolation_level == "read_committed":
+            return dict.fromkeys(map(TopicPartition._make, wanted))
+        return looked_up(cluster, wanted, isolation_level=isolation_level)
+
+    monkeypatch.setattr(Cluster, "list_offsets", list_offsets)
+
+    done = kbatch("groups", "reset", idle.path, "audit", "--to-datetime", "0")
+
+    assert rows_of(done) == [["events", "0", "2", "1"]]
 
 
 def test_the_offsets_of_named_topics_are_moved_in_all_their_partitions(idle: Cluster) -> None:
