@@ -1,16 +1,22 @@
-"""The last records of topics, as text for the report of a failed test."""
+"""The last records of topics, as text for the report of a failed test.
+
+An error of a hook ends the whole session of pytest. So whatever cannot be read or shown is a line of the report.
+"""
 
 from __future__ import annotations
 
+import datetime
 import heapq
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
+
 from spark_kbatch import Cluster
-from spark_kbatch.errors import KBatchError
 from spark_kbatch.terminal import field, visible
 from spark_kbatch.testing.clusters import AnyCluster
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SHOWN_BYTES = 300  # of a key, value or header
 
 
@@ -24,35 +30,38 @@ def last_records(own: Cluster | None, touched: Iterable[tuple[AnyCluster, str]],
     """
     if rows < 1:
         return ""
-    topics = dict.fromkeys(touched)
+    topics, lines = dict.fromkeys(touched), list[str]()
     if own is not None and not own.is_closed:
-        topics |= dict.fromkeys((own, name) for name in own.topic_names())
-    lines = (
-        line
-        for cluster, topic in topics
-        if not cluster.is_closed
-        for line in _of_topic(cluster, topic, rows)
-    )
+        try:
+            topics |= dict.fromkeys((own, name) for name in own.topic_names())
+        except Exception as error:  # noqa: BLE001  it would end the session
+            lines.append(visible(f"topics in {own.address}: {error}"))
+    for cluster, topic in topics:
+        if cluster.is_closed:
+            continue
+        try:
+            lines += _of_topic(cluster, topic, rows)
+        except Exception as error:  # noqa: BLE001  it would end the session
+            lines.append(visible(f"{topic}, in {cluster.address}: {error}"))
     return "\n".join(lines)
 
 
 def _of_topic(cluster: AnyCluster, topic: str, rows: int) -> list[str]:
-    where = getattr(cluster, "path", None) or getattr(cluster, "bootstrap_servers", "")
-    try:
-        offsets = {
-            info.topic_partition.partition: info.offsets for info in cluster.describe([topic])
-        }
-        starts = {
-            partition: max(one.log_start_offset, one.last_stable_offset - rows)
-            for partition, one in offsets.items()
-        }
-        found = cluster.read(topic, start=starts).read_all().to_pylist()
-    except (KBatchError, OSError) as error:
-        return [visible(f"{topic}, in {where}: {error}")]
+    offsets = {info.topic_partition.partition: info.offsets for info in cluster.describe([topic])}
+    starts = {
+        partition: max(one.log_start_offset, one.last_stable_offset - rows)
+        for partition, one in offsets.items()
+    }
+    table = cluster.read(topic, start=starts).read_all()
+    # As numbers: a datetime ends with the year 9999.
+    at = table.schema.get_field_index("timestamp")
+    table = table.set_column(at, "timestamp", table.column(at).cast(pa.int64()))
     total = sum(one.last_stable_offset - one.log_start_offset for one in offsets.values())
-    last = heapq.nlargest(rows, found, key=lambda row: (row["timestamp"], row["offset"]))
+    last = heapq.nlargest(
+        rows, table.to_pylist(), key=lambda row: (row["timestamp"], row["offset"])
+    )
     told = f"{total} record{'s' * (total != 1)}" + (f", the last {rows}:" if total > rows else "")
-    head = visible(f"{topic}, in {where}: {told}")
+    head = visible(f"{topic}, in {cluster.address}: {told}")
     return [head, *_aligned([_cells(row) for row in reversed(last)])]
 
 
@@ -60,11 +69,22 @@ def _cells(row: dict[str, Any]) -> list[str]:
     headers = ", ".join(f"{_shown(h['key'].encode())}={_shown(h['value'])}" for h in row["headers"] or ())  # fmt: skip
     return [
         f"{row['partition']}:{row['offset']}",
-        row["timestamp"].isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        _time(row["timestamp"]),
         _shown(row["key"]),
         _shown(row["value"]),
         headers,
     ]
+
+
+def _time(time_us: int) -> str:
+    """Return a time in ISO 8601; in ms past year 9999, and "-" for no time."""
+    if time_us < 0:
+        return "-"
+    try:
+        moment = _EPOCH + datetime.timedelta(microseconds=time_us)
+    except OverflowError:
+        return f"{time_us // 1000}"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _shown(data: bytes | None) -> str:

@@ -302,6 +302,48 @@ def test_a_failed_test_shows_the_last_records_of_its_topics(pytester: pytest.Pyt
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
 
 
+UNREADABLE = """
+import shutil
+
+def test_loses_its_folder(kbatch_path, kbatch_cluster, kbatch_topic):
+    kbatch_topic("lost", ["v"])
+    shutil.rmtree(kbatch_path)
+    assert False
+
+def test_has_a_time_in_microseconds(kbatch_topic):
+    late = {"value": "v", "timestamp": 1_729_843_200_000_000}
+    kbatch_topic("late", [late], config={"message.timestamp.after.max.ms": 2**63 - 1})
+    assert False
+
+def test_is_on_a_real_broker(kbatch_noserver, kbatch_topic):
+    kbatch_topic("far", ["v"])
+    assert False
+
+def test_passes():
+    pass
+"""
+
+
+def test_what_a_report_cannot_show_is_a_line_of_it_and_the_session_goes_on(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    pytester.makepyfile(UNREADABLE)
+
+    with spark_kbatch.open(tmp_path / "other", create=True) as other, other.serve() as server:
+        address = server.bootstrap_servers
+        run = pytester.runpytest_inprocess(*WORDS, f"--kbatch-bootstrap-servers={address}")
+
+    run.assert_outcomes(passed=1, failed=3)
+    run.stdout.fnmatch_lines(
+        [
+            "topics in */kbatch: *",
+            "lost-*, in */kbatch: *",
+            "  0:0  1729843200000000  \\N   v",
+            f"far-*, in {address}: 1 record",
+        ]
+    )
+
+
 def test_partitions_come_from_argument_command_line_and_ini_file(
     pytester: pytest.Pytester,
 ) -> None:
