@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import csv
+import functools
 import io
 import json
 import os
@@ -101,18 +102,33 @@ class Input:
         return self.stream.tell() if self.rows_read is None else self.rows_read
 
 
+class Block(NamedTuple):
+    """Records of an input as an Arrow batch, with the columns that `send_arrow` takes.
+
+    `place_of` says where one of these rows stands: the input's name, and the number of the line or row there.
+    """
+
+    rows: pa.RecordBatch
+    place_of: Callable[[int], str]
+
+
+def _block(source: Input, rows: pa.RecordBatch, what: str, first: int) -> Block:
+    """Return rows that stand one after another in an input, the first of them in line or row `first`."""
+    return Block(rows, lambda row: f"{source.name}, {what} {first + row}")
+
+
 def format_of(name: str) -> str:
     """Return the input format that a file name's suffix stands for, by default "lines"."""
     return FORMAT_OF_SUFFIX.get(PurePath(name).suffix.lower(), "lines")
 
 
-def read_records(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """Yield the records of an input as Arrow batches, with the columns that `send_arrow` takes.
+def read_records(source: Input, reading: Reading) -> Iterator[Block]:
+    """Yield the records of an input, in blocks.
 
     Raises:
         ConfigError: a line or a column cannot be used; names it. The rows before it were yielded.
     """
-    read: Callable[[Input, Reading], Iterator[pa.RecordBatch]] = {
+    read: Callable[[Input, Reading], Iterator[Block]] = {
         "lines": _read_lines, "json": _read_json, "csv": _read_csv, "parquet": _read_parquet,
     }[reading.format]  # fmt: skip
     return read(source, reading)
@@ -121,7 +137,7 @@ def read_records(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
 # Lines
 
 
-def _read_lines(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _read_lines(source: Input, reading: Reading) -> Iterator[Block]:
     from pyarrow import compute  # noqa: PLC0415  takes long to import
 
     separator = reading.key_separator
@@ -146,7 +162,7 @@ def _read_lines(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
         if reading.null_marker is not None:
             marker = reading.null_marker.encode(errors="surrogateescape")
             columns = {n: _without(marker, one) for n, one in columns.items()}
-        yield pa.RecordBatch.from_pydict(columns)
+        yield _block(source, pa.RecordBatch.from_pydict(columns), "line", first_line)
         if bad is not None:
             raise ConfigError(f"{source.name}, line {first_line + bad}: {why}")
 
@@ -266,12 +282,13 @@ def _shown(data: bytes | None) -> str:
 # JSON lines
 
 
-def _read_json(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _read_json(source: Input, reading: Reading) -> Iterator[Block]:
     names = reading.columns or {name: name for name in COLUMNS}
     for first_line, block in _blocks(source):
+        place_of = functools.partial(_place_in_json, source, first_line, block)
         rows = _parsed(block, names, is_strict=reading.columns is None)
         if rows is not None:
-            yield rows
+            yield Block(rows, place_of)
             continue
         found: list[dict[str, Any]] = []
         for number, line in enumerate(_split(block).to_pylist(), first_line):
@@ -280,9 +297,16 @@ def _read_json(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
             try:
                 found.append(_record(line, names, is_strict=reading.columns is None))
             except ValueError as error:
-                yield _rows(found, names)
+                yield Block(_rows(found, names), place_of)
                 raise ConfigError(f"{source.name}, line {number}: {error}") from None
-        yield _rows(found, names)
+        yield Block(_rows(found, names), place_of)
+
+
+def _place_in_json(source: Input, first_line: int, block: bytes, row: int) -> str:
+    """Return where a row of a block of JSON lines stands; blank lines are no rows."""
+    lines = enumerate(_split(block).to_pylist(), first_line)
+    numbers = [number for number, line in lines if line.strip()]
+    return f"{source.name}, line {numbers[row]}"
 
 
 def _rows(records: list[dict[str, Any]], names: Mapping[str, str]) -> pa.RecordBatch:
@@ -524,7 +548,7 @@ _VALUE_OF: Mapping[str, Callable[[str, Any], Any]] = {
 # CSV
 
 
-def _read_csv(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _read_csv(source: Input, reading: Reading) -> Iterator[Block]:
     from pyarrow import csv as arrow_csv  # noqa: PLC0415  takes long to import
 
     start = _first_row(source)
@@ -536,30 +560,34 @@ def _read_csv(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
         refused.append(row)
         return "skip"
 
-    reader = arrow_csv.open_csv(
-        _Resumed(start, source.stream),
-        read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK),  # numbers rows
-        parse_options=arrow_csv.ParseOptions(
-            newlines_in_values=True,
-            invalid_row_handler=on_refused,
-            # Of a row of one column that is empty nothing else is seen.
-            ignore_empty_lines=len(header) > 1,
-        ),
-        convert_options=arrow_csv.ConvertOptions(
-            include_columns=[*names.values()],
-            column_types={
-                one: pa.binary() if name in ("key", "value") else pa.string()
-                for name, one in names.items()
-            },
-            null_values=[reading.null_marker or ""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-    first_row = 2
+    def batches() -> Iterator[pa.RecordBatch]:
+        # Arrow reads the first block, and may refuse it, as it opens the input.
+        yield from arrow_csv.open_csv(
+            _Resumed(start, source.stream),
+            # Without threads Arrow numbers the rows that it refuses.
+            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK),
+            parse_options=arrow_csv.ParseOptions(
+                newlines_in_values=True,
+                invalid_row_handler=on_refused,
+                # Of a row of one column that is empty nothing else is seen.
+                ignore_empty_lines=len(header) > 1,
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=[*names.values()],
+                column_types={
+                    one: pa.binary() if name in ("key", "value") else pa.string()
+                    for name, one in names.items()
+                },
+                null_values=[reading.null_marker or ""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+    first_row, left = 2, batches()
     while True:
         try:
-            batch = reader.read_next_batch()
+            batch = next(left)
         except StopIteration:
             break
         except pa.ArrowInvalid as error:
@@ -571,7 +599,7 @@ def _read_csv(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
             why = (
                 f"it has {row.actual_columns} columns, and the first row has {row.expected_columns}"
             )
-        yield good
+        yield _block(source, good, "row", first_row)
         first_row += len(good)
         if why:
             raise ConfigError(f"{source.name}, row {first_row}: {why}")
@@ -689,7 +717,7 @@ def _from_text(name: str, text: Any) -> Any:
 # Parquet
 
 
-def _read_parquet(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
+def _read_parquet(source: Input, reading: Reading) -> Iterator[Block]:
     from pyarrow import parquet  # noqa: PLC0415  takes long to import
 
     if not source.stream.seekable():
@@ -700,7 +728,8 @@ def _read_parquet(source: Input, reading: Reading) -> Iterator[pa.RecordBatch]:
         names = _columns_of(source, header, reading, "its columns are")
         source.rows_read, source.rows_count = 0, file.metadata.num_rows
         for batch in file.iter_batches(_ROWS, columns=[*names.values()]):
-            yield pa.RecordBatch.from_pydict({n: batch.column(one) for n, one in names.items()})
+            rows = pa.RecordBatch.from_pydict({n: batch.column(one) for n, one in names.items()})
+            yield _block(source, rows, "row", source.rows_read + 1)
             source.rows_read += len(batch)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise ConfigError(f"{source.name} cannot be read as Parquet: {error}") from None

@@ -16,6 +16,7 @@ import pyarrow as pa
 from spark_kbatch.cli.inputs import (  # fmt: skip
     COLUMNS,
     FORMATS,
+    Block,
     Input,
     Reading,
     format_of,
@@ -32,7 +33,13 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.cli.progress import OnProgress, progress_bar
 from spark_kbatch.cli.stopping import end_as_interrupted
-from spark_kbatch.errors import KBatchError, RequestTimedOutError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ConfigError,
+    InvalidTimestampError,
+    KBatchError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.model import CODECS, INT_MAX
 from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.options.remote import CLUSTER_OPTIONS, is_address
@@ -187,9 +194,10 @@ def produce(
             cluster.create_topic(topic, exist_ok=True)
         with cluster.producer(**options) as producer:
             try:
-                for rows in _rows_of(readings, topic, lambda: _written(producer)):
-                    rows = _completed(rows, headers, partition)
-                    producer.send_arrow(None if topic == _COLUMN_TOPIC else topic, rows)
+                to = None if topic == _COLUMN_TOPIC else topic
+                for block in _blocks_of(readings, topic, lambda: _written(producer)):
+                    rows = _completed(block.rows, headers, partition)
+                    _send(producer, to, rows, block.place_of)
                     producer.ensure_delivered()
                 producer.flush()
                 producer.ensure_delivered()
@@ -224,6 +232,51 @@ def _with_creation(
             )
             return UnknownTopicOrPartitionError(f"{error}; {how}")
     return error
+
+
+def _send(
+    producer: Producer,
+    topic: str | None,
+    rows: pa.RecordBatch,
+    place_of: Callable[[int], str],
+    first_row: int = 0,
+) -> None:
+    """Send rows; of those with one that the producer refuses, send what is before it.
+
+    A producer that refuses a row sends none of the table: it is halved until that row stands alone.
+
+    Args:
+        producer: sends.
+        topic: of all rows; None if each names its own.
+        rows: what to send.
+        place_of: where a row stands in the input.
+        first_row: the number that `place_of` knows the first of the rows by.
+
+    Raises:
+        ConfigError, UnknownTopicOrPartitionError: a row is refused; says where it stands.
+    """
+    try:
+        producer.send_arrow(topic, rows)
+        return
+    except KBatchError as error:
+        if not _may_be_of_a_row(error, topic):
+            raise
+        # Columns of a wrong type are refused without rows too: then no row is at fault.
+        producer.send_arrow(topic, rows.slice(0, 0))
+        if len(rows) == 1:
+            is_unknown = isinstance(error, UnknownTopicOrPartitionError)
+            kind = UnknownTopicOrPartitionError if is_unknown else ConfigError
+            raise kind(f"{place_of(first_row)}: {error}") from None
+    half = len(rows) // 2
+    _send(producer, topic, rows.slice(0, half), place_of, first_row)
+    _send(producer, topic, rows.slice(half), place_of, first_row + half)
+
+
+def _may_be_of_a_row(error: KBatchError, topic: str | None) -> bool:
+    """Return True if the producer may have refused a single row: also for its topic, if it names one."""
+    if topic is None:
+        return isinstance(error, (ConfigError, InvalidTimestampError, UnknownTopicOrPartitionError))
+    return type(error) in (ConfigError, InvalidTimestampError)  # not InvalidTopicError and the like
 
 
 def _send_rest(producer: Producer) -> None:
@@ -287,10 +340,10 @@ def _reading(
     return Reading(format_name, key_separator, null_marker, columns, key_field)
 
 
-def _rows_of(
+def _blocks_of(
     readings: Sequence[tuple[str, Reading]], topic: str, records_count: Callable[[], int]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all input files of `kbatch produce`, with a progress bar."""
+) -> Iterator[Block]:
+    """Yield the records of all input files of `kbatch produce`, with a progress bar."""
     for name, reading in readings:
         with contextlib.ExitStack() as stack:
             stream: BinaryIO = sys.stdin.buffer
@@ -302,8 +355,8 @@ def _rows_of(
             bar: OnProgress | None = stack.enter_context(
                 progress_bar(f"{source.name} to {topic}", hidden=is_typed)
             )
-            for rows in read_records(source, reading):
-                yield rows
+            for block in read_records(source, reading):
+                yield block
                 if bar is not None:
                     count = records_count() - before
                     rate = count / max(time.monotonic() - started, 0.001)
@@ -327,7 +380,13 @@ def _completed(
     if partition is not None:
         columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), len(rows))
     if headers:
-        own = columns.get("headers", pa.nulls(len(rows))).cast(HEADERS_TYPE)
+        own = columns.get("headers", pa.nulls(len(rows)))
+        try:
+            own = own.cast(HEADERS_TYPE)
+        except pa.ArrowException:
+            raise ConfigError(
+                f"column 'headers' is {own.type}, to which --header cannot add; accepted: {HEADERS_TYPE}"
+            ) from None
         has_none = own.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) == 0
         both = pa.concat_arrays([own, pa.array([headers], HEADERS_TYPE)])
         columns["headers"] = both.take(

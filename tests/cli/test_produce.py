@@ -26,6 +26,7 @@ from spark_kbatch import Cluster
 from spark_kbatch.cli import inputs
 from spark_kbatch.cli.inputs import COLUMNS
 from spark_kbatch.cli.main import cli
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders
 
@@ -363,6 +364,71 @@ def test_a_bad_row_is_named_and_those_before_it_are_written(
     assert done.exit_code == 1
     assert said in str(done.exception)
     assert [one["value"] for one in records(cluster)] == (["a"] if "row 3" in said else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "topic", "said"),
+    [
+        (
+            "in.jsonl",
+            '{"value": "a", "partition": 0}\n\n{"value": "b", "partition": 9}\n{"value": "c"}\n',
+            "events",
+            "in.jsonl, line 3: column 'partition' holds 9",
+        ),
+        (
+            "in.csv",
+            "value,timestamp\na,0\nb,1729843200000000\nc,0\n",
+            "events",
+            "in.csv, row 3: a record for topic 'events' has the time 1729843200000000 ms",
+        ),
+        (
+            "in.parquet",
+            {"value": ["a", "b", "c"], "topic": ["events", "absent", "events"]},
+            "-",
+            "in.parquet, row 2: topic 'absent' does not exist",
+        ),
+    ],
+    ids=["partition", "time", "topic"],
+)
+def test_a_row_that_the_producer_refuses_is_named_and_those_before_it_are_written(
+    cluster: Cluster, name: str, content: Any, topic: str, said: str
+) -> None:
+    if isinstance(content, dict):
+        parquet.write_table(pa.table(content), name)
+    else:
+        Path(name).write_text(content)
+    done = kbatch("produce", cluster.path, topic, name, "--no-create")
+    assert done.exit_code == 1
+    assert str(done.exception).startswith(said)
+    assert done.stdout.startswith("Wrote 1 record")
+    assert [one["value"] for one in records(cluster)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words", "said"),
+    [
+        ("in.csv", b"value,topic\nx,caf\xe9\n", (), "in.csv, after row 1: "),
+        ("in.parquet", {"value": [1]}, (), "column 'value' is int64; accepted: "),
+        (
+            "in.parquet",
+            {"value": ["v"], "headers": ["h"]},
+            ("-H", "a=1"),
+            "column 'headers' is string, to which --header cannot add; accepted: list<",
+        ),
+    ],
+    ids=["no utf-8", "value", "headers"],
+)
+def test_what_arrow_cannot_convert_is_an_error_of_the_input(
+    cluster: Cluster, name: str, content: Any, words: tuple[str, ...], said: str
+) -> None:
+    if isinstance(content, dict):
+        parquet.write_table(pa.table(content), name)
+    else:
+        Path(name).write_bytes(content)
+    done = kbatch("produce", cluster.path, "events", name, *words)
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith(said)
+    assert records(cluster) == []
 
 
 # Where to, and how
