@@ -11,6 +11,7 @@ import click
 import spark_kbatch
 from spark_kbatch.cli.output import counted, print_json, print_line
 from spark_kbatch.cli.parameters import examples, foreign_end_option, json_option, properties_of
+from spark_kbatch.cli.paths import ensure_outlives_command
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import StopOnceBegun, end_as_interrupted
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
@@ -25,7 +26,7 @@ _MB = 1_000_000
 
 @click.command(epilog=examples("kbatch mirror broker:9092 my-copy readings clicks --follow"))
 @click.argument("source")
-@click.argument("target")
+@click.argument("target", callback=ensure_outlives_command)
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--name", help="Name of the mirror, under which TARGET keeps its progress; by default it is made from the id of SOURCE's cluster. Each of several mirrors into one TARGET needs its own.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGINT or SIGTERM.")

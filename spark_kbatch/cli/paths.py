@@ -26,7 +26,7 @@ from spark_kbatch.cli.parameters import client_properties_given, properties_of
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.opening.writes import cluster_to_write
-from spark_kbatch.options.paths import bucket_scheme
+from spark_kbatch.options.paths import bucket_scheme, is_in_memory
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.terminal import visible
 
@@ -99,6 +99,16 @@ def client_options(command: _Command) -> Callable[..., Any]:
     return with_client
 
 
+def ensure_outlives_command(context: click.Context, _parameter: click.Parameter, path: Any) -> Any:
+    """Return a PATH unchanged, refusing topics in memory, which end with the process of the command."""
+    if is_in_memory(path):
+        raise click.BadParameter(
+            f"{path!r} is in the memory of one process, and gone when `{context.command_path}` ends; accepted: "
+            "a folder, HOST:PORT of a real cluster, or the URL of a bucket"
+        )
+    return path
+
+
 def ensure_folder(context: click.Context, _parameter: click.Parameter, path: Any) -> Any:
     """Return a PATH unchanged, refusing the address of a real cluster, and the URL of a bucket."""
     for what, is_one in (
@@ -144,7 +154,9 @@ def complete_topic(
     return [CompletionItem(visible(name)) for name in names if name.startswith(word)]
 
 
-path_argument = click.argument("path", cls=_PathArgument, type=click.Path())
+path_argument = click.argument(
+    "path", cls=_PathArgument, type=click.Path(), callback=ensure_outlives_command
+)
 folder_argument = click.argument(
     "path", cls=_PathArgument, type=click.Path(), callback=ensure_folder
 )

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.opening.cluster import Cluster
 from spark_kbatch.opening.readers import connect, open_for_reading
-from spark_kbatch.opening.stores import is_in_memory, is_of_real_cluster, open_store
+from spark_kbatch.opening.stores import is_of_real_cluster, open_store
 from spark_kbatch.options import arguments
-from spark_kbatch.options.paths import StrPath, bucket_scheme
+from spark_kbatch.options.paths import StrPath, bucket_scheme, is_in_memory
 from spark_kbatch.options.remote import is_address
 from spark_kbatch.options.write import parse_foreign_end
 

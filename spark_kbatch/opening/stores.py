@@ -20,17 +20,10 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
-from spark_kbatch.options.paths import StrPath, absolute_path, bucket_scheme
+from spark_kbatch.options.paths import StrPath, absolute_path, bucket_scheme, is_in_memory
 from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience
 from spark_kbatch.options.remote import ClusterOptions, is_address, parse_client_options
 from spark_kbatch.store.store import Store
-
-_MEMORY = "memory://"
-
-
-def is_in_memory(address: StrPath) -> bool:
-    """Return True if an address is of topics in this process's memory."""
-    return isinstance(address, str) and address.startswith(_MEMORY)
 
 
 def is_of_real_cluster(address: StrPath) -> bool:

@@ -13,6 +13,7 @@ from spark_kbatch.options import arguments
 StrPath = str | os.PathLike[str]
 
 _NAME_BYTES_MAX = 255
+_MEMORY = "memory://"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 FILE_BUCKET, MEMORY_BUCKET = "file+bucket", "memory+bucket"  # for tests
@@ -24,6 +25,11 @@ def bucket_scheme(address: object) -> str:
     scheme = _SCHEME.match(address) if isinstance(address, str) else None
     found = scheme[1].lower() if scheme else ""
     return found if found in BUCKET_SCHEMES else ""
+
+
+def is_in_memory(address: object) -> bool:
+    """Return True if an address is of topics in this process's memory."""
+    return isinstance(address, str) and address.startswith(_MEMORY)
 
 
 def absolute_path(path: StrPath, name: str = "path") -> Path:

@@ -71,6 +71,25 @@ def test_a_path_that_is_given_goes_over_the_environment(tmp_path: Path) -> None:
     assert "is the address of a real cluster" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["create-topic", "memory://m", "t"],
+        ["produce", "memory://m", "t"],
+        ["topics", "memory://m"],
+        ["mirror", "./here", "memory://m", "t"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_topics_in_memory_are_refused_since_they_are_gone_when_the_command_ends(
+    words: list[str],
+) -> None:
+    done = kbatch(*words)
+    said = f"'memory://m' is in the memory of one process, and gone when `kbatch {words[0]}` ends"
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+
+
 @pytest.mark.usefixtures("default")
 def test_a_bare_name_that_is_also_a_folder_is_refused(cluster: Cluster, empty_folder: Path) -> None:
     (empty_folder / "doomed").mkdir()
