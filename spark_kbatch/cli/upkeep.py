@@ -303,8 +303,9 @@ def _state(report: RepairReport, if_found: str) -> str:
 @click.command(epilog=examples("kbatch verify my-cluster", "kbatch verify s3://my-bucket/events"))
 @stored_argument
 @click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1, shell_complete=complete_topic)
+@client_options
 @json_option
-def verify(path: str, names: Sequence[str], as_json: bool) -> None:
+def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: bool) -> None:
     """Check everything that is stored, and change nothing.
 
     That is the CRC of each batch, offsets, indexes, states, the files of topics, leader epochs, that in-sync
@@ -313,7 +314,8 @@ def verify(path: str, names: Sequence[str], as_json: bool) -> None:
     Without names, everything is checked. PATH may be the log dir of a real broker, or the URL of a bucket: there
     it is each batch that the ledger refers to.
     """
-    cluster = open_for_reading(path)
+    ensure_goes_with(path, client)
+    cluster = open_for_reading(path, client=client)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
     done = _with_progress(
         cluster.verify(chosen or None), "Checking", cluster, chosen, hidden=as_json

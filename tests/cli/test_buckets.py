@@ -103,6 +103,14 @@ def test_the_page_of_buckets_lists_the_commands_that_take_one() -> None:
     }
 
 
+@pytest.mark.parametrize("command", ["history", "repair", "verify"])
+def test_upkeep_takes_options_of_the_store(url: str, command: str) -> None:
+    done("create-topic", url, "events")
+    done(command, url)
+    result = kbatch(command, url, "-X", "store.region=here")
+    assert "option 'store.region' is for a bucket of a store" in str(result.exception)
+
+
 def test_history_lists_what_jobs_committed(url: str) -> None:
     done("create-topic", url, "events", "--partitions", "2")
     done("produce", url, "events", "--partition", "1", stdin="a\n")  # by no job
