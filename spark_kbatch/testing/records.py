@@ -49,7 +49,8 @@ class Records:
 
         Args:
             topic: its name; it may be created while this waits.
-            count: how many to wait for; 0 does not wait.
+            count: how many to wait for; 0 does not wait, and the test fails at once if there is no such
+                topic: its name may be misspelt.
             timeout: in seconds; that of `--kbatch-timeout` by default.
             key: what makes a key of a record's bytes: text of UTF-8 by default, `bytes` leaves them.
             value: the same for a value, such as `json.loads`.
@@ -84,6 +85,8 @@ class Records:
         compiled_s = jit.compiling_s()
         looked = _Look(cluster, topic, typed)
         while (table := looked.again(count)) is None:
+            if count == 0:
+                pytest.fail(looked.found(count))
             # Compiling takes seconds, once on a machine, and is not what the test waits for.
             if time.monotonic() >= deadline + jit.compiling_s() - compiled_s:
                 pytest.fail(f"after {patience:g} s {looked.found(count)}")

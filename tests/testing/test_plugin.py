@@ -302,6 +302,20 @@ def test_a_failed_test_shows_the_last_records_of_its_topics(pytester: pytest.Pyt
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
 
 
+def test_a_topic_that_is_missing_is_told_at_once_where_no_record_is_waited_for(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile("""
+        def test_it(kbatch_records):
+            assert kbatch_records("words", 0) == []
+    """)
+    run = pytester.runpytest_inprocess(*WORDS)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(
+        ["E *Failed: there is no topic 'words'; expected: 0 records in it. Topics that exist: none"]
+    )
+
+
 UNREADABLE = """
 import shutil
 
