@@ -35,7 +35,7 @@ def from_one_of(
     csv: StrPath | None,
     key: str | None,
     formats: Formats = NO_FORMATS,
-) -> Any | None:
+) -> pa.Table | None:
     """Return the records to send as a table, from rows, JSON lines or CSV; None if none is given.
 
     Keys and values that have a format are encoded.
@@ -62,24 +62,50 @@ def from_one_of(
             f"rows is {arguments.shown(rows)}; accepted: a list of rows, such as [{arguments.shown(rows)}], "
             "or a table"
         )
-    if isinstance(rows, Sequence | Iterator) and not isinstance(rows, pa.Array):
+    if isinstance(rows, Sequence | Iterator) and not _is_of_arrow(rows):
         return _table(((f"row {number}", row) for number, row in enumerate(rows)), formats)
     to_arrow = getattr(rows, "toArrow", None)  # of a Spark DataFrame
-    table = rows if to_arrow is None else to_arrow()
+    table = _arrow_table(rows if to_arrow is None else to_arrow())
     for name in filter(formats.has, ("key", "value")):
-        table = table if isinstance(table, pa.Table) else pa.table(table)
         place = table.schema.get_field_index(name)
         if place >= 0:
             table = table.set_column(place, name, formats.encoded_column(name, table[name]))
     return table
 
 
-def partitions_count(seed: Any) -> int:
+def _is_of_arrow(rows: Any) -> bool:
+    """Return True if rows are Arrow's, of which a stream is an iterator too."""
+    return isinstance(rows, pa.Array | pa.RecordBatchReader) or hasattr(rows, "__arrow_c_stream__")
+
+
+def _arrow_table(rows: Any) -> pa.Table:
+    """Return a table of any kind as one of Arrow.
+
+    Raises:
+        ConfigError: pyarrow cannot make one of it.
+    """
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    try:
+        return pa.table(rows)
+    except (TypeError, ValueError, OverflowError, OSError, pa.ArrowException) as error:
+        raise ConfigError(
+            f"rows are a {type(rows).__name__}, which pyarrow.table does not accept ({error}); accepted: a list "
+            "of rows, a dict of columns, a DataFrame, or anything of Arrow"
+        ) from error
+
+
+def partitions_count(seed: pa.Table) -> int:
     """Return how many partitions a topic needs for these records; 0 if they name none."""
-    if isinstance(seed, pa.Table) and "partition" in seed.column_names:
+    at = seed.schema.get_field_index("partition")
+    if at >= 0 and pa.types.is_integer(seed.schema.field(at).type):
         import pyarrow.compute as pc  # noqa: PLC0415  takes a tenth of a second
 
-        largest = pc.max(seed["partition"]).as_py()
+        largest = pc.max(seed.column(at)).as_py()
         return 0 if largest is None else int(largest) + 1
     return 0
 

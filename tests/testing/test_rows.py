@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,47 @@ def test_tables_go_as_they_are() -> None:
 
     assert from_one_of(table, None, None, None) is table
     assert from_one_of(SparkFrame(), None, None, None) is table
+
+
+class Stream:
+    """Something of Arrow that is an iterator too."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __iter__(self) -> Iterator[None]:
+        return self
+
+    def __next__(self) -> None:
+        raise StopIteration
+
+    def __arrow_c_stream__(self, schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(schema)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(lambda table: table, id="table"),
+        pytest.param(lambda table: table.to_batches()[0], id="batch"),
+        pytest.param(pa.Table.to_reader, id="reader"),
+        pytest.param(pa.Table.to_pydict, id="dict"),
+        pytest.param(Stream, id="stream"),
+    ],
+)
+def test_every_kind_of_table_is_sent_to_as_many_partitions_as_it_names(made: Any) -> None:
+    table = pa.table({"value": ["a", "b"], "partition": [0, 1]})
+
+    found = from_one_of(made(table), None, None, None)
+
+    assert found is not None
+    assert found.to_pydict() == table.to_pydict()
+    assert partitions_count(found) == 2
+
+
+def test_what_is_no_table_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rows are a object, which pyarrow"):
+        from_one_of(object(), None, None, None)
 
 
 def test_printed_records_are_sent_as_they_were(tmp_path: Path) -> None:
