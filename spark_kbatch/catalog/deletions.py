@@ -31,7 +31,9 @@ for the topic, and says that it does not exist.
 A topic of the same name may be created once 4 is done in the log dirs that can be used. What is in an
 offline log dir comes back with it. Hence deleted/ID.json stays until everything is done everywhere: as
 long as it is there neither a mirror nor a directory brings the topic back. A directory is known by the
-topic id in its partition.metadata, so those of another topic of the same name are left alone.
+topic id in its partition.metadata, so those of another topic of the same name are left alone. A topic with
+the same id, as a mirror that keeps ids makes it, is created only once 5 and 6 are done, and its creation
+does them at once.
 
 HEX is derived from the topic's id, so nothing has to be stored to find the directories again.
 
@@ -173,11 +175,17 @@ class DeletedTopics:
     def forget(self, deleted: DeletedTopic) -> None:
         """Remove all records of a deleted topic of which nothing is left on any disk: step 6."""
         path = self._paths.deleted_file(deleted.topic_id)
+        # `decide` took the topic's file from PATH: one that is there was written since, by an earlier release
+        # even under the same id.
+        is_there_again = self._is_of(
+            self._paths.topic_file(deleted.topic), deleted, is_useless_if_damaged=True
+        )
         with self.changing():
             # PATH's own file goes last: it is the one that is looked at.
             for folder in (*self._json_files.mirrors.folders, self._paths.path):
-                # A disk that was put back as an older image would bring the topic back once no record is left.
-                self._forget_in(folder, deleted)
+                if not is_there_again:
+                    # A disk that was put back as an older image would bring the topic back once no record is left.
+                    self._forget_in(folder, deleted)
                 copy = folder / path.relative_to(self._paths.path)
                 # The first is left by a process that died while it wrote.
                 found = [one for one in (copy.with_suffix(".tmp"), copy) if self._files.exists(one)]
@@ -337,17 +345,30 @@ class Deletions:
         except OSError:
             return False  # of a broken disk
 
-    def ensure_id_is_free_locked(self, topic: Topic) -> None:
-        """Check that no deleted topic has a topic's id, and directories in log dirs that are away.
+    def free_id_locked(self, topic: Topic) -> None:
+        """Finish the deletion of a topic that had a new topic's id, without regard to its delay: steps 5 and 6.
+
+        Otherwise that deletion would go on with the new topic.
 
         Raises:
-            KafkaStorageError: one has: its deletion would go on with the new topic once they are back.
+            KafkaStorageError: it cannot be finished, as some of its directories are in log dirs that are away.
         """
-        if any(one.topic_id == topic.topic_id and one.named for one in self._deleted.all()):
-            raise KafkaStorageError(
-                f"topic {topic.name!r} was deleted, and with its id {topic.topic_id} it cannot be there again before "
-                "its files are deleted: mount the log dirs that are away, and see `kbatch gc`"
-            )
+        for deleted in self._deleted.all():
+            if deleted.topic_id != topic.topic_id:
+                continue
+            if not all(self._is_removed(node, deleted) for node in deleted.nodes):
+                raise KafkaStorageError(
+                    f"topic {topic.name!r} was deleted, and with its id {topic.topic_id} it cannot be there again "
+                    "before its files are deleted: mount the log dirs that are away, and see `kbatch gc`"
+                )
+            self._deleted.forget(deleted)
+
+    def _is_removed(self, node_id: int, deleted: DeletedTopic) -> bool:
+        """Remove a deleted topic's directories on one node; return True if none is left there."""
+        if node_id in deleted.named or not self._dirs.is_used(node_id):
+            return False
+        _, is_done = self._remove(node_id, deleted, LONG_MAX)
+        return is_done
 
     def ensure_name_is_free_locked(self, name: str) -> None:
         """Check that no directory of a deleted topic is in the way of a new one.

@@ -182,7 +182,7 @@ def _create_locked(
     with manager.writing():
         manager.deletions.continue_locked()
         manager.deletions.ensure_name_is_free_locked(topic.name)
-        manager.deletions.ensure_id_is_free_locked(topic)
+        manager.deletions.free_id_locked(topic)
         _write_locked(manager, topic, first_offsets)
     if not topic.name.startswith(INTERNAL_PREFIX):
         logger.log(

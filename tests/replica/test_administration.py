@@ -254,6 +254,44 @@ def test_a_topic_of_the_same_name_is_another_one(cluster: Cluster) -> None:
     ]
 
 
+def made_again(cluster: Cluster) -> tuple[TopicPartition, Path, bytes]:
+    """Delete a topic, make it again under its id as a mirror does, and append to it.
+
+    Returns:
+        Its partition, and the file that recorded the deletion with its bytes.
+    """
+    moved = TopicPartition("moved", 0)
+    first = store_of(cluster).make_moved_topic("moved", "", [0], {})
+    append(cluster, moved)
+    cluster.delete_topic("moved")
+    (record,) = (cluster.path / "deleted").iterdir()
+    data = record.read_bytes()
+    again = store_of(cluster).make_moved_topic("moved", first.topic_id, [0], {})
+    assert again.topic_id == first.topic_id
+    assert append(cluster, moved).base_offset == 0
+    return moved, record, data
+
+
+def test_a_topic_that_is_made_again_under_its_id_is_not_removed_as_deleted(
+    cluster: Cluster,
+) -> None:
+    moved, record, _ = made_again(cluster)
+    assert directories(cluster) == ["events-0", "events-1", "moved-0", "others-0"]
+    assert not record.exists()
+    assert later(cluster).collect_garbage().deleted_topics == []
+    assert len(builders.contents(another(cluster))[moved]) == 3
+
+
+def test_what_an_earlier_release_still_has_to_delete_takes_no_topic_of_the_same_id(
+    cluster: Cluster,
+) -> None:
+    moved, record, data = made_again(cluster)
+    record.write_bytes(data)
+    assert len(later(cluster).collect_garbage().deleted_topics) == 1
+    assert not record.exists()
+    assert len(builders.contents(another(cluster))[moved]) == 3
+
+
 def test_topics_that_come_and_go_leave_nothing(cluster: Cluster) -> None:
     for _ in range(4):
         cluster.delete_topic("events")

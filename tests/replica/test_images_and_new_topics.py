@@ -306,12 +306,18 @@ def test_a_topic_that_was_deleted_by_mistake_is_there_again_with_its_file() -> N
     assert append(case.process, b"third") == 2
 
 
-def test_a_topic_is_not_made_under_the_id_of_one_whose_deletion_waits_for_a_disk() -> None:
+@pytest.mark.parametrize("is_away", [True, False], ids=["before", "after"])
+def test_a_topic_is_not_made_under_the_id_of_one_whose_deletion_waits_for_a_disk(
+    is_away: bool,
+) -> None:
     case = Case(2)
     cluster = case.process
     moved = store_of(cluster).make_moved_topic("moved", "", [0], {})
-    disks_go_away(case, 2)
+    if is_away:
+        disks_go_away(case, 2)
     cluster.delete_topic("moved")
+    if not is_away:
+        disks_go_away(case, 2)
 
     with pytest.raises(KafkaStorageError, match="mount the log dirs that are away"):
         store_of(cluster).make_moved_topic("moved", moved.topic_id, [0], {})
@@ -319,6 +325,7 @@ def test_a_topic_is_not_made_under_the_id_of_one_whose_deletion_waits_for_a_disk
     disks_come_back(case, 2)
     again = store_of(cluster).make_moved_topic("moved", moved.topic_id, [0], {})
     assert again.topic_id == moved.topic_id
+    assert store_of(cluster).metadata.deleted.all() == []
     cluster.create_topic("another")
     assert "moved" in cluster.topic_names()
 
