@@ -355,6 +355,14 @@ class Files:
         """Return the file's size in bytes."""
         return path.stat().st_size
 
+    def opened_size(self, path: Path) -> int:
+        """Return the file's size in bytes, for decisions about loss.
+
+        On a network file system `size` may be some seconds old, but a file that is opened is looked at anew.
+        """
+        with self.opened(path) as descriptor:
+            return self.descriptor_size(descriptor)
+
     def sizes(self, directory: Path, names: Iterable[str]) -> Sequence[int]:
         """Return the sizes in bytes of files in `directory`; -1 for one that does not exist."""
         return [_size(f"{directory}/{name}") for name in names]

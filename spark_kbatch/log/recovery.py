@@ -251,11 +251,21 @@ def _may_have_lost(segments: LogSegments, state: LogState, first_unflushed: int)
         KafkaStorageError: flushed ones are lost.
     """
     path = segment_at(segments.directory, state.segment_base_offset).log
-    size = segments.files.size(path) if segments.files.exists(path) else 0
+    is_short = is_shorter(segments.files, path, state.segment_size)
     all_flushed = first_unflushed >= state.log_end_offset
-    if size < state.segment_size and all_flushed:
+    if is_short and all_flushed:
         raise too_short(segments.files, path, state.segment_size)
-    return not all_flushed and (size < state.segment_size or state.boot_id != boot_id())
+    return not all_flushed and (is_short or state.boot_id != boot_id())
+
+
+def is_shorter(files: Files, path: Path, size: int) -> bool:
+    """Return True if a file has fewer than `size` bytes, or is missing; opens it only if it seems so."""
+    if files.exists(path) and files.size(path) >= size:
+        return False
+    try:
+        return files.opened_size(path) < size
+    except FileNotFoundError:
+        return size > 0
 
 
 def _rebuild_indexes(segments: LogSegments, state: LogState, view: SegmentView) -> LogState:
@@ -311,8 +321,8 @@ def first_damage(
     expected = from_offset
     for view in views:
         path = view.log
-        size = min(view.size_in_bytes, files.size(path))
         with files.opened(path) as descriptor:
+            size = min(view.size_in_bytes, files.descriptor_size(descriptor))
             position = 0
             if view is views[0]:
                 try:

@@ -47,6 +47,7 @@ from spark_kbatch.log.recovery import (
     epochs_of,
     first_damage,
     indexed,
+    is_shorter,
     state_ending_at,
 )
 from spark_kbatch.log.segment import SegmentIndexer, SegmentView, base_offset_of, segment_at
@@ -140,8 +141,7 @@ class LogRepair:
         log, files, directory = self._log, self._files, self._directory
         state = read_state(files, directory)
         path, recorded = segment_at(directory, state.segment_base_offset).log, state.segment_size
-        size = files.size(path) if files.exists(path) else 0
-        if size < recorded:
+        if is_shorter(files, path, recorded):
             # Check from the segment's start: what was flushed is gone, so nothing in it can be trusted.
             first = max(state.segment_base_offset, state.log_start_offset)
             state = self._truncated(state, first)
@@ -219,7 +219,7 @@ class LogRepair:
             f"{state.log_start_offset} to {state.log_end_offset}"
         )
         path, end = segment_at(directory, state.segment_base_offset).log, state.segment_size
-        size = files.size(path) if files.exists(path) else 0
+        size = files.opened_size(path) if files.exists(path) else 0
         if size > end:
             aside = path.with_name(path.name + ".damaged")
             self._do(
@@ -255,13 +255,12 @@ class LogRepair:
             log_start_offset=bases[0],
             log_end_offset=UNKNOWN_OFFSET,
             segment_base_offset=bases[-1],
-            segment_size=self._files.size(segment_at(directory, bases[-1]).log),
+            segment_size=self._files.opened_size(segment_at(directory, bases[-1]).log),
         )
         views = log.segments.views_from(everything, bases, bases[0])
         damage = first_damage(self._files, directory, views, everything, bases[0])
         assert damage is not None, "no log ends at an offset below all others"
-        path = segment_at(directory, damage.base_offset).log
-        if (damage.base_offset, damage.position) != (bases[-1], self._files.size(path)):
+        if (damage.base_offset, damage.position) != (bases[-1], everything.segment_size):
             self._damaged.append(f"{damage.error}; the log ends there")
         end = damage.offset
         return state_ending_at(log.segments, everything, *damage[:3])._replace(

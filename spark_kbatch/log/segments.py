@@ -126,7 +126,7 @@ class LogSegments:
             segment = segment_at(self.directory, bases[at])
             next_offset = bases[at + 1] if at + 1 < len(bases) else state.log_end_offset
             active = bases[at] == state.segment_base_offset
-            size = state.segment_size if active else self.files.size(segment.log)
+            size = state.segment_size if active else self.files.opened_size(segment.log)
             views.append(SegmentView(segment, next_offset, size))
         return views
 

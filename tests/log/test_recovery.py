@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -85,6 +85,21 @@ def write(log: PartitionLog) -> None:
 def write_and_read(log: PartitionLog) -> None:
     write(log)
     read_all(log)
+
+
+class OldSizes(Files):
+    """A network file system, whose client tells the sizes that a log's `.log` files had, unless it opens them."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.known = {path.name: path.stat().st_size for path in log.directory.glob("*.log")}
+
+    def size(self, path: Path) -> int:
+        return self.known.get(path.name, super().size(path))
+
+    def sizes(self, directory: Path, names: Iterable[str]) -> Sequence[int]:
+        names = list(names)
+        found = super().sizes(directory, names)
+        return [self.known.get(name, size) for name, size in zip(names, found, strict=True)]
 
 
 def file_of(base: int, kind: str) -> Callable[[PartitionLog], Path]:
@@ -343,6 +358,21 @@ def test_flushed_batches_are_never_discarded_even_if_damaged(log: PartitionLog) 
     name = "00000000000000000008.log"
     assert after[name] == before[name]
     assert reopened(log).state().log_end_offset == 24
+
+
+@pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed", "not flushed"])
+@pytest.mark.parametrize("batches", [1, 3], ids=["active segment", "rolled segment"])
+def test_what_another_machine_appended_is_not_lost_where_sizes_of_files_are_old(
+    log: PartitionLog, batches: int, is_flushed: bool
+) -> None:
+    behind = reopened(log, OldSizes(log))
+    append(log, *[BATCH] * batches)
+    end = 22 + 2 * batches
+    set_state(log, boot_id=ANOTHER_BOOT, recovery_point=end if is_flushed else 4)
+    assert behind.state().log_end_offset == end
+    write(behind)
+    assert [one.offset for one in read_all(reopened(log))] == list(range(end + 2))
+    ensure_sound(reopened(log))
 
 
 def test_in_a_sound_log_only_the_boot_id_changes(log: PartitionLog) -> None:

@@ -24,6 +24,7 @@ from tests.log.test_partition_log import read_all
 from tests.log.test_recovery import (
     BATCH,
     CONFIG,
+    OldSizes,
     contents,
     cut_at,
     epochs,
@@ -76,6 +77,21 @@ def test_a_sound_log_is_left_as_it_is(log: PartitionLog) -> None:
     before = contents(log.directory)
     assert repair(log, files=ReadOnlyFiles()) == RepairReport(log.topic_partition, 0, 22, (), ())
     assert contents(log.directory) == before
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["as recorded", "state is lost"])
+@pytest.mark.parametrize("batches", [1, 3], ids=["active segment", "rolled segment"])
+def test_a_log_is_repaired_up_to_its_end_where_sizes_of_files_are_old(
+    log: PartitionLog, batches: int, is_lost: bool
+) -> None:
+    files = OldSizes(log)
+    append(log, *[BATCH] * batches)
+    if is_lost:
+        LOST(log)
+    report = repair(log, files=files)
+    assert (report.log_end_offset, report.damaged) == (22 + 2 * batches, ())
+    assert len(read_all(reopened(log))) == report.log_end_offset
+    ensure_sound(reopened(log))
 
 
 def test_an_empty_log_without_leader_epochs_is_sound(tmp_path: Path) -> None:
