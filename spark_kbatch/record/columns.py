@@ -163,7 +163,8 @@ def _plain_type(given: pa.DataType) -> pa.DataType:
     """
     types = pa.types
     if types.is_dictionary(given) or types.is_run_end_encoded(given):
-        return _plain_type(given.value_type)
+        # A chunk of few distinct values may have over 2 GiB once it is decoded.
+        return _large(_plain_type(given.value_type))
     if types.is_string_view(given):
         return pa.large_string()
     if types.is_binary_view(given) or types.is_fixed_size_binary(given):
@@ -183,6 +184,13 @@ def _plain_type(given: pa.DataType) -> pa.DataType:
     if struct.equals(entry) and (types.is_list(given) or types.is_large_list(given)):
         return given
     return pa.large_list(struct)
+
+
+def _large(plain: pa.DataType) -> pa.DataType:
+    """Return the type with int64 bounds of strings or binaries; any other type as it is."""
+    if pa.types.is_string(plain):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary(plain) else plain
 
 
 def _is_list(given: pa.DataType) -> bool:
