@@ -176,7 +176,8 @@ class Coordinator:
                 last committed one, the commit is skipped as a duplicate, with a warning.
             author: for the history.
             overwrite: a topic that holds nothing but the extents afterwards, even if there are none.
-            source_progress: of a mirror, what `take_over` returns from this commit on.
+            source_progress: of a mirror, what `take_over` returns from this commit on, even if there are
+                no extents.
             ensure: called when no other job can commit any more, before anything is placed; an error of
                 it is the cause of a CommitError.
 
@@ -187,7 +188,7 @@ class Coordinator:
             CommitError: its outcome says whether the data is visible.
             LogDirLockedError: a broker uses a log dir; nothing is visible.
         """
-        if not extents and overwrite is None:
+        if not extents and overwrite is None and not source_progress:
             return True
         began_s = time.monotonic()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)

@@ -4,7 +4,8 @@
     2. compare       topics, ids, partition counts; make topics that are missing
     3. start         progress is stored before the first record, where that matters
     4. copy          partition by partition in turn, a fetch at a time; a unit ends when it is large or
-                     old enough, and with it the progress is stored
+                     old enough, and with it the progress is stored, even if what was read has no record
+                     to send: the source may delete it before the next run
 
 Before a partition is copied on, its source is asked for the batch that was copied last. By the first unit
 with records of a topic, that topic has to be as it was found.
@@ -122,7 +123,8 @@ class Mirror:
         self._unit_topics: set[str] = set()  # that the unit has records of
         self._ends: Mapping[TopicPartition, int] = {}
         self._done = MirrorProgress(0, 0, 0, 0, 0, 0, ())
-        self._unit_bytes, self._unit_began_ms = 0, 0
+        self._unit_bytes = 0
+        self._unit_began_ms: int | None = None  # when it was first read for; None before that
         self._buffer = bytearray(FETCH_BYTES)
 
     def run(self, topics: Iterable[str]) -> MirrorProgress:
@@ -364,6 +366,8 @@ class Mirror:
             )  # fmt: skip
 
     def _copy_some(self, fetcher: Fetcher, topic_partition: TopicPartition) -> None:
+        if self._unit_began_ms is None:
+            self._unit_began_ms = monotonic_ms()
         offset, end = self._offsets[topic_partition], self._ends[topic_partition]
         asked = ReadRange(offset, FETCH_BYTES, _ISOLATION, buffer=self._buffer)
         try:
@@ -412,8 +416,6 @@ class Mirror:
             return
         if self._settings.keep_offsets:
             self._target_ends[topic_partition] += sum(one.offsets_count for one in found)
-        if not self._unit_bytes:
-            self._unit_began_ms = monotonic_ms()
         self._target.send(topic_partition, found)
         self._unit_topics.add(topic_partition.topic)
         size, kept = sum(len(one.data) for one in found), sum(one.is_kept for one in found)
@@ -470,13 +472,15 @@ class Mirror:
         )
 
     def _maybe_commit(self) -> None:
-        is_old = monotonic_ms() - self._unit_began_ms >= self._settings.unit_ms
+        began_ms = self._unit_began_ms
+        is_old = began_ms is not None and monotonic_ms() - began_ms >= self._settings.unit_ms
         is_large = self._unit_bytes >= self._settings.unit_bytes
-        if is_large or (self._unit_bytes and is_old) or self._target.is_due():
+        if is_large or is_old or self._target.is_due():
             self._commit()
 
     def _commit(self) -> None:
-        if self._unit_bytes:
+        is_begun = self._unit_began_ms is not None
+        if is_begun:
             # A source may tell only afterwards that what was read belongs to another topic of the name.
             for name in self._topics:
                 self._ensure_same(name)
@@ -488,13 +492,14 @@ class Mirror:
                     number: self._committed_ends[TopicPartition(name, number)]
                     for number in partitions
                 }
-        self._target.commit(self._progress(), ends)
+        if is_begun or self._target.is_due():
+            self._target.commit(self._progress(), ends)
         for name in self._unit_topics:
             self._unwritten.pop(name, None)
         self._committed_ends = self._target_ends.copy()
         if self._unit_bytes:
             self._done = self._done._replace(units=self._done.units + 1)
-        self._unit_bytes = 0
+        self._unit_bytes, self._unit_began_ms = 0, None
         self._unit_topics.clear()
         self._report()
 

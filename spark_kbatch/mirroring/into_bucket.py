@@ -28,6 +28,8 @@ from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, TargetTopic
 from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
+    from spark_kbatch.bucket.extents import Stretches
+    from spark_kbatch.bucket.staging import StagedExtents
     from spark_kbatch.bucket.state import LedgerState
     from spark_kbatch.bucket.store import BucketStore
     from spark_kbatch.options.topic import Topic
@@ -126,14 +128,15 @@ class BucketTarget:
         return False
 
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
-        """Commit the batches with the mirror's progress; without batches do nothing."""
-        if self._data is None or self._job is None:
-            return
+        """Commit the batches, if there are any, with the mirror's progress."""
         began_s = time.monotonic()
-        data, self._data = self._data, None
-        extents = data.finish()
-        staged = stretches_of(extents)
-        placed = in_entry(self._ledger.objects, self._job, staged, self._ledger.rng)
+        extents: StagedExtents = {}
+        placed: Stretches = {}
+        if self._data is not None and self._job is not None:
+            data, self._data = self._data, None
+            extents = data.finish()
+            staged = stretches_of(extents)
+            placed = in_entry(self._ledger.objects, self._job, staged, self._ledger.rng)
         after = mirror_progress.pack(progress).decode()
         step = MirrorStep(self._mirror, self._committed, after)
 

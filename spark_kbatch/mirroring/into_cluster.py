@@ -188,14 +188,12 @@ class ClusterTarget:
         return monotonic_ms() - self._all_committed_ms >= _COMMIT_ALL_AGAIN_MS
 
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
-        """Commit the transaction with the mirror's progress; without records do so only once a day.
+        """Commit the transaction with the offsets that have changed, and once a day with all of them.
 
         Of two mirrors that write to a topic for the first time, at most one commits: each writes before it
         looks at all partitions, so that the one that looks later sees what the other one wrote.
         """
         is_due = self.is_due()
-        if not self._transactions.is_open and not is_due:
-            return
         changed = {
             tp: offset
             for tp, offset in progress.offsets.items()

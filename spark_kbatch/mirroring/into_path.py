@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.job import coordinator_for, new_staging, user_name
 from spark_kbatch.cluster.transports import StagedFiles
-from spark_kbatch.commit.staging import ReplicatedStaging
+from spark_kbatch.commit.staging import Extent, ReplicatedStaging
 from spark_kbatch.errors import (
     CommitError,
     ConfigError,
@@ -139,16 +139,16 @@ class PathTarget:
         return False
 
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
-        """Commit the staged batches with the mirror's progress; without batches do nothing."""
-        if self._staging is None:
-            return
+        """Commit the staged batches, if there are any, with the mirror's progress."""
 
         def ensure_no_other_wrote() -> None:
             found = {topic: self.end_offsets(topic) for topic in ends}
             target.ensure_no_other_wrote(self.name, self._mirror, ends, found)
 
         with self._fenced():
-            extents, self._staging = self._staging.finish(), None
+            extents: list[Extent] = []
+            if self._staging is not None:
+                extents, self._staging = self._staging.finish(), None
             try:
                 is_new = self._coordinator.commit(
                     extents,

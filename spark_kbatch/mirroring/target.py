@@ -102,6 +102,8 @@ class Target(Protocol):
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Make the batches sent since the last commit visible, and store the mirror's progress with them.
 
+        The progress is stored without batches, too.
+
         Args:
             progress: that is reached with them.
             ends: where topics have to end before: those that the mirror writes to for the first time, and all

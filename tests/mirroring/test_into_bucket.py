@@ -18,7 +18,13 @@ from spark_kbatch.errors import ConfigError, KBatchError, MirrorFencedError, Obj
 from spark_kbatch.mirroring.into_bucket import BucketTarget
 from tests.support import builders
 from tests.support.bucket_objects import CountingObjects, a_url
-from tests.support.mirrors import MIRROR, as_mirrored, mirrored, write
+from tests.support.mirrors import (
+    MIRROR,
+    as_mirrored,
+    ensure_goes_on_after_aborted_records,
+    mirrored,
+    write,
+)
 
 
 @pytest.fixture
@@ -75,6 +81,17 @@ def test_small_units_are_one_entry_each(source: Cluster, url: str) -> None:
     with ledger.state() as state:
         assert state.number == 3  # the start, the topic, two units
     rest(url, source)
+
+
+def test_progress_is_stored_where_a_source_had_only_aborted_records(
+    url: str, tmp_path: Path
+) -> None:
+    broker = tmp_path / "broker"
+    ensure_goes_on_after_aborted_records(broker, lambda: mirrored(broker, into(url)))
+
+    with spark_kbatch.open(url) as cluster:
+        found = builders.read_records(cluster, "events")
+    assert [record.value for record in found] == [b"0", b"1", b"6"]
 
 
 def test_the_second_of_two_processes_to_commit_ends(source: Cluster, url: str) -> None:

@@ -38,7 +38,12 @@ from spark_kbatch.wire.connections import Node
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, Request
 from tests.support import builders
-from tests.support.mirrors import MIRROR, as_mirrored, mirrored
+from tests.support.mirrors import (
+    MIRROR,
+    as_mirrored,
+    ensure_goes_on_after_aborted_records,
+    mirrored,
+)
 from tests.support.transactional_cluster import Faults, TransactionalCluster
 
 
@@ -123,6 +128,21 @@ def test_progress_is_stored_with_the_ids_of_the_topics(
     assert offset == 16
     assert brokers.leader_epochs[MIRROR, "events", 2] == 0
     assert source.topic("events").topic_id in metadata
+
+
+def test_progress_is_stored_where_a_source_had_only_aborted_records(
+    brokers: TransactionalCluster, tmp_path: Path
+) -> None:
+    broker = tmp_path / "broker"
+
+    def run_again() -> MirrorProgress:
+        with contextlib.closing(target(brokers)) as process:
+            return mirrored(broker, process)
+
+    ensure_goes_on_after_aborted_records(broker, run_again)
+
+    assert [record.value for record in brokers.committed("events")[0]] == [b"0", b"1", b"6"]
+    assert not brokers.has_open_transaction
 
 
 def test_batches_above_the_topics_limit_are_divided(

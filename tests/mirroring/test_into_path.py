@@ -39,7 +39,14 @@ from tests.support.broker_dirs import a_batch, a_partition
 from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
 from tests.support.log_histories import History, data_batch, histories, marker_batch
-from tests.support.mirrors import MIRROR, as_mirrored, mirror_settings, mirrored, with_gaps
+from tests.support.mirrors import (
+    MIRROR,
+    as_mirrored,
+    ensure_goes_on_after_aborted_records,
+    mirror_settings,
+    mirrored,
+    with_gaps,
+)
 from tests.support.soundness import ensure_sound
 from tests.support.store import store_of
 
@@ -500,6 +507,17 @@ def test_progress_stays_when_its_topic_is_rewritten(
     mirrored(source.path, target)
 
     rest(target, source)
+
+
+def test_progress_is_stored_where_a_source_had_only_aborted_records(
+    tmp_path: Path, target: Cluster
+) -> None:
+    broker = tmp_path / "broker"
+    ensure_goes_on_after_aborted_records(broker, lambda: mirrored(broker, target))
+
+    found = builders.contents(target)[TopicPartition("events", 0)]
+    assert [record.value for record in found] == [b"0", b"1", b"6"]
+    assert [commit.records_count for commit in target.history()] == [1, 0, 2]
 
 
 def test_progress_of_topics_that_are_not_mirrored_this_time_is_kept(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from tests.support import builders, reference
-from tests.support.broker_dirs import a_batch
+from tests.support.broker_dirs import a_batch, a_partition
 from tests.support.log_histories import data_batch, marker_batch
 from tests.support.reference import Record
 from tests.support.store import store_of
@@ -70,6 +71,31 @@ def with_gaps() -> list[bytes]:
         a_batch(12, 14, 17),
         reference.encode_messages([reference.Record(20, 7, b"k", b"v")], magic=1, codec=1),
     ]
+
+
+def ensure_goes_on_after_aborted_records(broker: Path, run: Callable[[], MirrorProgress]) -> None:
+    """Check that a mirror goes on where its source deleted aborted records that an earlier run has read.
+
+    Args:
+        broker: a log dir to be made, with topic "events".
+        run: mirrors it.
+    """
+    directory = broker / "events-0"
+    held = [data_batch(base_offset=0, n=2)]
+    a_partition(directory, {0: held}, index=False)
+    assert run().records_count == 2
+
+    held += [
+        data_batch(base_offset=2, n=3, producer_id=1, transactional=True),
+        marker_batch(base_offset=5, producer_id=1, abort=True),
+    ]
+    a_partition(directory, {0: held}, index=False)
+    done = run()
+    assert (done.records_count, done.units, done.offsets_left) == (0, 0, 0)
+
+    shutil.rmtree(directory)
+    a_partition(directory, {6: [data_batch(base_offset=6)]}, index=False)
+    assert run().records_count == 1
 
 
 def as_mirrored(path: Path | str) -> Contents:
