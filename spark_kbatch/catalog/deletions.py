@@ -184,7 +184,8 @@ class DeletedTopics:
             # PATH's own file goes last: it is the one that is looked at.
             for folder in (*self._json_files.mirrors.folders, self._paths.path):
                 if not is_there_again:
-                    # A disk that was put back as an older image would bring the topic back once no record is left.
+                    # A disk that was put back as an older image would bring the topic back once no record
+                    # is left.
                     self._forget_in(folder, deleted)
                 copy = folder / path.relative_to(self._paths.path)
                 # The first is left by a process that died while it wrote.
@@ -346,20 +347,21 @@ class Deletions:
             return False  # of a broken disk
 
     def free_id_locked(self, topic: Topic) -> None:
-        """Finish the deletion of a topic that had a new topic's id, without regard to its delay: steps 5 and 6.
+        """Finish the deletion of a topic that had a new topic's id, whatever its delay: steps 5 and 6.
 
         Otherwise that deletion would go on with the new topic.
 
         Raises:
-            KafkaStorageError: it cannot be finished, as some of its directories are in log dirs that are away.
+            KafkaStorageError: some of its directories are in log dirs that are away.
         """
         for deleted in self._deleted.all():
             if deleted.topic_id != topic.topic_id:
                 continue
             if not all(self._is_removed(node, deleted) for node in deleted.nodes):
                 raise KafkaStorageError(
-                    f"topic {topic.name!r} was deleted, and with its id {topic.topic_id} it cannot be there again "
-                    "before its files are deleted: mount the log dirs that are away, and see `kbatch gc`"
+                    f"topic {topic.name!r} was deleted, and with its id {topic.topic_id} it cannot be "
+                    "there again before its files are deleted: mount the log dirs that are away, and "
+                    "see `kbatch gc`"
                 )
             self._deleted.forget(deleted)
 

@@ -88,7 +88,7 @@ def write_and_read(log: PartitionLog) -> None:
 
 
 class OldSizes(Files):
-    """A network file system, whose client tells the sizes that a log's `.log` files had, unless it opens them."""
+    """A network file system, whose client tells the sizes that `.log` files had unless it opens them."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.known = {path.name: path.stat().st_size for path in log.directory.glob("*.log")}
