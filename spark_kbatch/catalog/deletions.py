@@ -178,7 +178,7 @@ class DeletedTopics:
         # `decide` took the topic's file from PATH: one that is there was written since, by an earlier release
         # even under the same id.
         is_there_again = self._is_of(
-            self._paths.topic_file(deleted.topic), deleted, is_useless_if_damaged=True
+            self._paths.topic_file(deleted.topic), deleted, is_useless_if_damaged=False
         )
         with self.changing():
             # PATH's own file goes last: it is the one that is looked at.
