@@ -76,6 +76,7 @@ _NONE_COMMITTED: Mapping[TopicPartition, CommittedOffset] = {}
 # Makes the answer to a request that failed as a whole.
 _Failed = Callable[[ErrorCode], Any]
 Numbers: TypeAlias = Mapping[str, Collection[int]]  # of partitions, by topic
+_Asked: TypeAlias = dict[str, dict[int, None]]  # the same, while they are gathered
 _Listed: TypeAlias = tuple[str, str, str]  # a group's id, protocol type and state
 
 _One = TypeVar("_One")
@@ -453,7 +454,7 @@ class GroupCoordinator:
             return
 
         # Each partition of a group is answered once: otherwise a small request could have an answer of any size.
-        asked: dict[str, Numbers | None] = {}
+        asked: dict[str, _Asked | None] = {}
         for one in body.groups:
             before = asked.get(one.group_id, {})
             if one.topics is None or before is None:
@@ -471,7 +472,7 @@ class GroupCoordinator:
             if left > 0:
                 error, found = self._committed(group_id, numbers, topics)
             left -= sum(metadata_size(value.metadata) for value in found.values())
-            answered = _by_topic(found) if numbers is None else numbers
+            answered: Numbers = _by_topic(found) if numbers is None else numbers
             groups.append(
                 group(
                     group_id=group_id,
@@ -487,7 +488,7 @@ class GroupCoordinator:
         body = received.body
         numbers = None if body.topics is None else _asked(body.topics, {})
         error, found = self._committed(body.group_id, numbers, self._store.topics())
-        answered = _by_topic(found) if numbers is None else numbers
+        answered: Numbers = _by_topic(found) if numbers is None else numbers
         topic_of = OffsetFetchResponse.OffsetFetchResponseTopic
         partition_of = topic_of.OffsetFetchResponsePartition
         topics = []
@@ -676,12 +677,11 @@ def _each(
     return [answer_of(one, *error) for one in part]
 
 
-def _asked(topics: Iterable[Any], before: Numbers) -> Numbers:
-    """Return the numbers of partitions by topic, each once, besides those that were asked for before."""
-    found: dict[str, dict[int, None]] = {name: dict.fromkeys(ones) for name, ones in before.items()}
+def _asked(topics: Iterable[Any], gathered: _Asked) -> _Asked:
+    """Add the numbers of partitions by topic, each once, to those that were asked for before; return all."""
     for topic in topics:
-        found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return found
+        gathered.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return gathered
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,21 @@ def test_an_offset_that_is_named_often_is_answered_once(groups: Coordinated, ver
         (topic,) = group.topics
 
     assert [one.partition_index for one in topic.partitions] == [0]
+
+
+def test_a_group_that_is_named_very_often_is_answered_soon(groups: Coordinated) -> None:
+    make = OffsetFetchRequest.OffsetFetchRequestGroup
+    topic_of = make.OffsetFetchRequestTopics
+    asked = [
+        make(group_id="g", topics=[topic_of(name=f"t-{number}", partition_indexes=[number])])
+        for number in range(20_000)
+    ]
+    began_s = time.monotonic()
+
+    (group,) = groups.ask(ApiKey.OFFSET_FETCH, 8, groups=asked).answer.groups
+
+    assert len(group.topics) == len(asked)
+    assert time.monotonic() - began_s < 10  # not by the square of how often
 
 
 def test_groups_that_make_an_answer_too_large_are_to_be_asked_for_again(
