@@ -23,7 +23,7 @@ from tests.conftest import REPOSITORY
 from tests.support import builders
 from tests.support.raw_clients import RawClient, fetch, produce
 from tests.support.served import Served
-from tests.support.worst_requests import KEYS, NOWHERE, worst
+from tests.support.worst_requests import CASES, NOWHERE, worst
 
 MiB = 1 << 20
 MOST = 60_000  # of the 65,536 that are accepted
@@ -56,7 +56,7 @@ def test_every_kind_of_request_has_a_row_and_a_worst_case(tmp_path: Path) -> Non
         offered = {*server._dispatch.supported()}
 
     assert ROWS.keys() == offered
-    assert {*KEYS} == offered
+    assert {api_key for api_key, _ in CASES} == offered
     assert all(cells and all(cells) for cells in ROWS.values())
 
 
@@ -108,11 +108,11 @@ def others_ask(server: Any) -> float:
         pytest.param(NOWHERE, MOST, id="as many as are accepted", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("api_key", ROWS, ids=lambda key: key.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].name}-{case[1]}")
 def test_the_worst_request_of_a_kind_holds_its_bounds(
-    server: _Server, api_key: ApiKey, topic: str, named: int
+    server: _Server, case: tuple[ApiKey, int], topic: str, named: int
 ) -> None:
-    data = worst(api_key, named, topic)
+    data = worst(*case, named, topic)
     sizes: list[int] = []
 
     def ask() -> None:

@@ -27,7 +27,7 @@ from spark_kbatch.wire.records import produce_request
 from tests.support import builders
 from tests.support.raw_clients import fetch, fetch_several, produce, request
 from tests.support.store import reader_of
-from tests.support.worst_requests import KEYS, bomb, worst
+from tests.support.worst_requests import CASES, bomb, worst
 
 RATE = 1_000_000  # bytes/s
 CONNECTIONS = 100
@@ -117,18 +117,18 @@ class Peer:
 
 
 @functools.cache
-def frame(api_key: ApiKey, count: int, topic: str) -> bytes:
-    return worst(api_key, count, topic)
+def frame(case: tuple[ApiKey, int], count: int, topic: str) -> bytes:
+    return worst(*case, count, topic)
 
 
 def _any(peer: Peer, *, large: bool) -> bytes:
     """Return a request of any kind that names much; few of the sizes there are, so that they are made once."""
     topic = peer.rng.choice((OWN, "nowhere"))
     count = peer.rng.choice((20_000, 60_000) if large else (1, 30, 1000))
-    key = peer.rng.choice(KEYS)
-    if topic == OWN and key in (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.DELETE_RECORDS):
+    case = peer.rng.choice(CASES)
+    if topic == OWN and case[0] in (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.DELETE_RECORDS):
         count = min(count, OWN_PARTITIONS)
-    return frame(key, count, topic)
+    return frame(case, count, topic)
 
 
 async def huge_requests(peer: Peer, line: Line) -> None:
@@ -142,7 +142,7 @@ async def middling_requests(peer: Peer, line: Line) -> None:
 
 
 async def a_flood_of_small_ones(peer: Peer, line: Line) -> None:
-    data = frame(peer.rng.choice(KEYS), 1, OWN)
+    data = frame(peer.rng.choice(CASES), 1, OWN)
     while True:
         await line.send(data * 50)
         for _ in range(50):
@@ -155,7 +155,7 @@ async def unread_answers(peer: Peer, line: Line) -> None:
             request(ApiKey.METADATA, 9, p.MetadataRequest(topics=None)),
             request(ApiKey.FETCH, 12, fetch(0, "victim", max_bytes=50 * _MiB)),
             request(ApiKey.LIST_GROUPS, 4, p.ListGroupsRequest(states_filter=[])),
-            frame(ApiKey.OFFSET_FETCH, 20_000, OWN),
+            frame((ApiKey.OFFSET_FETCH, 7), 20_000, OWN),
         )
     )
     await line.send(asked * 20)
@@ -237,7 +237,7 @@ async def fetches_in_a_loop(peer: Peer, line: Line) -> None:
 
 async def times(peer: Peer, line: Line) -> None:
     while True:
-        await line.ask(frame(ApiKey.LIST_OFFSETS, OWN_PARTITIONS, OWN))
+        await line.ask(frame((ApiKey.LIST_OFFSETS, 7), OWN_PARTITIONS, OWN))
 
 
 async def joins(peer: Peer, line: Line) -> None:

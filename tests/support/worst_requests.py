@@ -1,11 +1,12 @@
-"""For each kind of request one that names as much as a request may, as a peer without goodwill would send it.
+"""For each kind of request those that name as much as a request may, as a peer without goodwill would send them.
 
-worst(ApiKey.FETCH, 60_000)     # what it names does not exist
-worst(ApiKey.FETCH, 1_000, "t")  # partitions 0 to 999 of a topic
+worst(ApiKey.FETCH, 12, 60_000)      # in version 12; what it names does not exist
+worst(ApiKey.FETCH, 12, 1_000, "t")  # partitions 0 to 999 of a topic
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.support.raw_clients import fetch_several, request
 NOWHERE = "nowhere"
 _MiB = 1 << 20
 _TIMEOUT_MS = 1000
+_TEXT_MAX = 30_000  # bytes; a request's strings may have a few more
 
 # Makes a body, given how many things it names, and a topic.
 _Make = Callable[[int, str], Any]
@@ -89,6 +91,17 @@ def _offset_fetch(count: int, topic: str) -> Any:
     return p.OffsetFetchRequest(group_id="worst", topics=topics, require_stable=False)
 
 
+def _offset_fetch_of_groups(count: int, topic: str) -> Any:
+    """Return a request that names one group again and again, each time with another topic."""
+    make = p.OffsetFetchRequest.OffsetFetchRequestGroup
+    topic_of = make.OffsetFetchRequestTopics
+    groups = [
+        make(group_id="worst", topics=[topic_of(name=f"{topic}-{one}", partition_indexes=[one])])
+        for one in range(max(count // 3, 1))
+    ]
+    return p.OffsetFetchRequest(groups=groups, require_stable=False)
+
+
 def _offset_delete(count: int, topic: str) -> Any:
     make = p.OffsetDeleteRequest.OffsetDeleteRequestTopic
     partitions = [make.OffsetDeleteRequestPartition(partition_index=one) for one in range(count)]
@@ -142,6 +155,19 @@ def _create_topics(count: int, topic: str) -> Any:
     return p.CreateTopicsRequest(topics=topics, timeout_ms=_TIMEOUT_MS, validate_only=False)
 
 
+def _create_topics_alike(count: int, topic: str) -> Any:
+    """Return a request for topics whose names may be like those of others, and which have no partitions."""
+    make = p.CreateTopicsRequest.CreatableTopic
+    topics = [
+        make(
+            name=f"{topic}.{one}", num_partitions=0, replication_factor=1, assignments=[],
+            configs=[],
+        )
+        for one in range(count)
+    ]  # fmt: skip
+    return p.CreateTopicsRequest(topics=topics, timeout_ms=_TIMEOUT_MS, validate_only=False)
+
+
 def _create_partitions(count: int, topic: str) -> Any:
     make = p.CreatePartitionsRequest.CreatePartitionsTopic
     topics = [make(name=f"{topic}-{one}", count=9, assignments=None) for one in range(count)]
@@ -152,6 +178,12 @@ def _delete_topics(count: int, topic: str) -> Any:
     return p.DeleteTopicsRequest(
         topic_names=[f"{topic}-{one}" for one in range(count)], timeout_ms=_TIMEOUT_MS
     )
+
+
+def _delete_topics_by_id(count: int, _: str) -> Any:
+    make = p.DeleteTopicsRequest.DeleteTopicState
+    topics = [make(name=None, topic_id=uuid.UUID(int=one + 1)) for one in range(count)]
+    return p.DeleteTopicsRequest(topics=topics, timeout_ms=_TIMEOUT_MS)
 
 
 def _describe_configs(count: int, topic: str) -> Any:
@@ -181,74 +213,59 @@ def _incremental(count: int, topic: str) -> Any:
     return p.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
 
 
-# By api key: the version that is sent, and what makes the body.
-_WORST: Mapping[ApiKey, tuple[int, _Make]] = {
-    ApiKey.PRODUCE: (9, _produce),
-    ApiKey.FETCH: (12, _fetch),
-    ApiKey.LIST_OFFSETS: (7, _list_offsets),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: (4, _epochs),
-    ApiKey.METADATA: (9, _metadata),
-    ApiKey.OFFSET_COMMIT: (8, _offset_commit),
-    ApiKey.OFFSET_FETCH: (7, _offset_fetch),
-    ApiKey.OFFSET_DELETE: (0, _offset_delete),
-    ApiKey.JOIN_GROUP: (7, _join),
-    ApiKey.SYNC_GROUP: (5, _sync),
-    ApiKey.LEAVE_GROUP: (4, _leave),
-    ApiKey.DELETE_RECORDS: (2, _delete_records),
-    ApiKey.CREATE_TOPICS: (5, _create_topics),
-    ApiKey.CREATE_PARTITIONS: (2, _create_partitions),
-    ApiKey.DELETE_TOPICS: (4, _delete_topics),
-    ApiKey.DESCRIBE_CONFIGS: (4, _describe_configs),
-    ApiKey.ALTER_CONFIGS: (2, _alter_configs),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (1, _incremental),
-    ApiKey.FIND_COORDINATOR: (
-        4, lambda count, topic: p.FindCoordinatorRequest(
-            key_type=0, coordinator_keys=[f"{topic}-{one}" for one in range(count)]
-        ),
+# What makes the body, by api key and version.
+_WORST: Mapping[tuple[ApiKey, int], _Make] = {
+    (ApiKey.PRODUCE, 9): _produce,
+    (ApiKey.FETCH, 12): _fetch,
+    (ApiKey.LIST_OFFSETS, 7): _list_offsets,
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, 4): _epochs,
+    (ApiKey.METADATA, 9): _metadata,
+    (ApiKey.OFFSET_COMMIT, 8): _offset_commit,
+    (ApiKey.OFFSET_FETCH, 7): _offset_fetch,
+    (ApiKey.OFFSET_FETCH, 8): _offset_fetch_of_groups,
+    (ApiKey.OFFSET_DELETE, 0): _offset_delete,
+    (ApiKey.JOIN_GROUP, 7): _join,
+    (ApiKey.SYNC_GROUP, 5): _sync,
+    (ApiKey.LEAVE_GROUP, 4): _leave,
+    (ApiKey.DELETE_RECORDS, 2): _delete_records,
+    (ApiKey.CREATE_TOPICS, 5): _create_topics,
+    (ApiKey.CREATE_TOPICS, 7): _create_topics_alike,
+    (ApiKey.CREATE_PARTITIONS, 2): _create_partitions,
+    (ApiKey.DELETE_TOPICS, 4): _delete_topics,
+    (ApiKey.DELETE_TOPICS, 6): _delete_topics_by_id,
+    (ApiKey.DESCRIBE_CONFIGS, 4): _describe_configs,
+    (ApiKey.ALTER_CONFIGS, 2): _alter_configs,
+    (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1): _incremental,
+    (ApiKey.FIND_COORDINATOR, 4): lambda count, topic: p.FindCoordinatorRequest(
+        key_type=0, coordinator_keys=[f"{topic}-{one}" for one in range(count)]
     ),
-    ApiKey.DESCRIBE_GROUPS: (
-        5, lambda count, topic: p.DescribeGroupsRequest(
-            groups=[f"{topic}-{one}" for one in range(count)]
-        ),
+    (ApiKey.DESCRIBE_GROUPS, 5): lambda count, topic: p.DescribeGroupsRequest(
+        groups=[f"{topic}-{one}" for one in range(count)]
     ),
-    ApiKey.DELETE_GROUPS: (
-        2, lambda count, topic: p.DeleteGroupsRequest(
-            groups_names=[f"{topic}-{one}" for one in range(count)]
-        ),
+    (ApiKey.DELETE_GROUPS, 2): lambda count, topic: p.DeleteGroupsRequest(
+        groups_names=[f"{topic}-{one}" for one in range(count)]
     ),
-    ApiKey.LIST_GROUPS: (
-        4, lambda count, _: p.ListGroupsRequest(states_filter=[str(one) for one in range(count)])
+    (ApiKey.LIST_GROUPS, 4): lambda count, _: p.ListGroupsRequest(
+        states_filter=[str(one) for one in range(count)]
     ),
-    ApiKey.HEARTBEAT: (
-        4, lambda count, topic: p.HeartbeatRequest(
-            group_id="g" * min(16 * count, 30_000), generation_id=1, member_id=topic
-        ),
+    (ApiKey.HEARTBEAT, 4): lambda count, topic: p.HeartbeatRequest(
+        group_id="g" * min(16 * count, _TEXT_MAX), generation_id=1, member_id=topic
     ),
-    ApiKey.INIT_PRODUCER_ID: (
-        4, lambda count, _: p.InitProducerIdRequest(
-            transactional_id="t" * 16 * count, transaction_timeout_ms=1
-        ),
+    (ApiKey.INIT_PRODUCER_ID, 4): lambda count, _: p.InitProducerIdRequest(
+        transactional_id="t" * min(16 * count, _TEXT_MAX), transaction_timeout_ms=1
     ),
-    ApiKey.DESCRIBE_CLUSTER: (0, lambda *_: p.DescribeClusterRequest()),
-    ApiKey.API_VERSIONS: (
-        3, lambda count, _: p.ApiVersionsRequest(
-            client_software_name="a" * 16 * count, client_software_version="1"
-        ),
+    (ApiKey.DESCRIBE_CLUSTER, 0): lambda *_: p.DescribeClusterRequest(),
+    (ApiKey.API_VERSIONS, 3): lambda count, _: p.ApiVersionsRequest(
+        client_software_name="a" * min(16 * count, _TEXT_MAX), client_software_version="1"
     ),
-}  # fmt: skip
+}
 
-KEYS = tuple(_WORST)
+CASES = tuple(_WORST)  # api keys and versions
 
 
-def version_of(api_key: ApiKey) -> int:
-    """Return the version in which the worst request of a kind is sent."""
-    return _WORST[api_key][0]
-
-
-def worst(api_key: ApiKey, count: int, topic: str = NOWHERE) -> bytes:
-    """Return a framed request of this kind that names `count` things."""
-    version, make = _WORST[api_key]
-    return request(api_key, version, make(count, topic))
+def worst(api_key: ApiKey, version: int, count: int, topic: str = NOWHERE) -> bytes:
+    """Return a framed request of this kind and version that names `count` things."""
+    return request(api_key, version, _WORST[api_key, version](count, topic))
 
 
 def bomb(compression: str, size_in_bytes: int) -> bytes:
