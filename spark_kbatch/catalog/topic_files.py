@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -226,9 +226,26 @@ class TopicFiles:
                 file system ignores case.
         Source: Topic.hasCollision, ReplicationControlManager.createTopic.
         """
+        self.check_of_new_names()(name)
+
+    def check_of_new_names(self) -> Callable[[str], None]:
+        """Return `ensure_may_be_named` for several names: topics are listed once, for the first that needs it."""
+        return functools.partial(
+            self._ensure_unlike_others, functools.cache(self._names_by_likeness)
+        )
+
+    def _names_by_likeness(self) -> Mapping[str, Sequence[str]]:
+        found: dict[str, list[str]] = {}
+        for name in self.names(internal=True):
+            found.setdefault(_likeness(name), []).append(name)
+        return found
+
+    def _ensure_unlike_others(
+        self, by_likeness: Callable[[], Mapping[str, Sequence[str]]], name: str
+    ) -> None:
         if "." not in name and "_" not in name and not self._ignores_case:
             return
-        for other in self.names(internal=True):
+        for other in by_likeness().get(_likeness(name), ()):
             if other == name:
                 continue
             ensure_not_alike(name, other)
@@ -283,6 +300,11 @@ class TopicFiles:
         """Return True if a partition's directory is there, and not of a deleted topic."""
         # In this order: a deleted topic's directory is renamed, and then nothing says whose it was.
         return not self._deleted.owns(directory) and self._files.exists(directory)
+
+
+def _likeness(name: str) -> str:
+    """Return what names have in common that differ only in `.` and `_`, or only by case."""
+    return name.replace(".", "_").lower()
 
 
 def _topic_of(name: str, stored: StoredObject) -> Topic:

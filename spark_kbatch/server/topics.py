@@ -17,7 +17,7 @@ import functools
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
@@ -25,6 +25,7 @@ from spark_kbatch.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidTopicError,
+    KBatchError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -62,6 +63,21 @@ class _Wanted(NamedTuple):
     given: frozenset[str]  # keys of the settings that it gives
 
 
+class _TopicsById(NamedTuple):
+    """All topics by their ids, as one request finds them."""
+
+    found: Mapping[uuid.UUID, Topic]
+    failed: OSError | KBatchError | None  # why one of them could not be read, if so
+
+    def topic(self, topic_id: uuid.UUID) -> Topic:
+        """Return the topic with this id; raise an error if there is none, or it could not be read."""
+        if topic_id in self.found:
+            return self.found[topic_id]
+        if self.failed is not None:
+            raise self.failed.with_traceback(None)
+        raise _unknown_id(topic_id)
+
+
 class TopicsHandler:
     """Handler of requests that create, grow, empty or delete topics; thread-safe, and waits for locks."""
 
@@ -77,9 +93,10 @@ class TopicsHandler:
         result = protocol.CreateTopicsResponse.CreatableTopicResult
         results = []
         total = sum(map(self._partitions_of, body.topics))
+        ensure_may_be_named = self._parts.metadata.topics.check_of_new_names()
         for asked, times in _once(body.topics):
             create = functools.partial(
-                self._create, asked, times, total, deadline, body.validate_only
+                self._create, asked, times, total, ensure_may_be_named, deadline, body.validate_only
             )
             created, outcome = self._outcomes.attempt(create)
             if created is None:
@@ -97,15 +114,22 @@ class TopicsHandler:
         return default if asked.num_partitions == _DEFAULT else max(asked.num_partitions, 0)
 
     def _create(
-        self, asked: Any, times: int, total: int, deadline: float, validate_only: bool
+        self,
+        asked: Any,
+        times: int,
+        total: int,
+        ensure_may_be_named: Callable[[str], None],
+        deadline: float,
+        validate_only: bool,
     ) -> Any:
         """Create one topic of a CreateTopics request; return its entry in the response.
 
         `total` is the number of partitions that the request asks for in all.
         """
+        _ensure_in_time(deadline)
         _ensure_few(total)
         _ensure_once(asked.name, times)
-        wanted = self._wanted(asked)
+        wanted = self._wanted(asked, ensure_may_be_named)
         if validate_only:
             return _created(wanted, None)
         topic = self._parts.make_topic(
@@ -119,13 +143,13 @@ class TopicsHandler:
         )
         return _created(wanted, uuid_of(topic.topic_id))
 
-    def _wanted(self, asked: Any) -> _Wanted:
+    def _wanted(self, asked: Any, ensure_may_be_named: Callable[[str], None]) -> _Wanted:
         """Check one topic of a CreateTopics request; return it with the server's defaults filled in."""
         name = asked.name
         ensure_not_the_clusters(name)
         if self._parts.metadata.topics.find(name) is not None:
             raise TopicAlreadyExistsError(name)
-        self._parts.metadata.topics.ensure_may_be_named(name)
+        ensure_may_be_named(name)
         config, given = settings.parse_new(
             (one.name, _not_null(one.name, one.value)) for one in asked.configs
         )
@@ -165,6 +189,7 @@ class TopicsHandler:
         if _is_over(received, respond):
             return
         deadline = _deadline(received)
+        topics_by_id = functools.cache(self._topics_by_id)
         if received.version >= _FIRST_WITH_IDS:
             asked = [(one.name, one.topic_id) for one in received.body.topics]
         else:
@@ -172,22 +197,31 @@ class TopicsHandler:
         result = protocol.DeleteTopicsResponse.DeletableTopicResult
         results = []
         for (name, topic_id), times in Counter(asked).items():
-            delete = functools.partial(self._delete, name, topic_id, times, deadline)
+            delete = functools.partial(self._delete, name, topic_id, times, topics_by_id, deadline)
             deleted, outcome = self._outcomes.attempt(delete)
             name, topic_id = deleted or (name, topic_id)
             results.append(result(name=name, topic_id=topic_id, **outcome._asdict()))
         respond(protocol.DeleteTopicsResponse(responses=results))
 
     def _delete(
-        self, name: str | None, topic_id: uuid.UUID | None, times: int, deadline: float
+        self,
+        name: str | None,
+        topic_id: uuid.UUID | None,
+        times: int,
+        topics_by_id: Callable[[], _TopicsById],
+        deadline: float,
     ) -> tuple[str, uuid.UUID]:
         """Delete a topic by its name, or by its id; return both."""
+        _ensure_in_time(deadline)
         _ensure_once(name or str(topic_id), times)
         if (name is None) == (topic_id is None):
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST, "give either the name of a topic or its id"
             )
-        topic = self._topic_of(topic_id) if topic_id is not None else self._existing(str(name))
+        if topic_id is not None:
+            topic = topics_by_id().topic(topic_id)
+        else:
+            topic = self._existing(str(name))
         ensure_not_the_clusters(topic.name)
         try:
             deleted = administration.delete_topic(
@@ -210,13 +244,19 @@ class TopicsHandler:
         except InvalidTopicError as error:
             raise UnknownTopicOrPartitionError(str(error)) from None
 
-    def _topic_of(self, topic_id: uuid.UUID) -> Topic:
+    def _topics_by_id(self) -> _TopicsById:
         topics = self._parts.metadata.topics
+        found: dict[uuid.UUID, Topic] = {}
+        failed: OSError | KBatchError | None = None
         for name in topics.names(internal=True):
-            topic = topics.find(name)
-            if topic is not None and uuid_of(topic.topic_id) == topic_id:
-                return topic
-        raise _unknown_id(topic_id)
+            try:
+                topic = topics.find(name)
+            except (OSError, KBatchError) as error:
+                failed = error
+                continue
+            if topic is not None:
+                found[uuid_of(topic.topic_id)] = topic
+        return _TopicsById(found, failed)
 
     def create_partitions(self, received: Received, respond: Respond) -> None:
         """Answer CreatePartitions."""
@@ -233,6 +273,7 @@ class TopicsHandler:
 
     def _grow(self, asked: Any, times: int, deadline: float, validate_only: bool) -> None:
         """Add partitions to a topic."""
+        _ensure_in_time(deadline)
         _ensure_once(asked.name, times)
         topic = self._existing(asked.name)
         ensure_not_the_clusters(topic.name)
@@ -328,6 +369,15 @@ def _is_over(received: Received, respond: Respond) -> bool:
     if is_over:
         respond(refusal(received, ErrorCode.REQUEST_TIMED_OUT))
     return is_over
+
+
+def _ensure_in_time(deadline: float) -> None:
+    """Check that a request's time is not up, so that it ends in time however many topics it names."""
+    if time.monotonic() >= deadline:
+        raise RefusedError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            "the request's time was up before this topic had its turn; ask again",
+        )
 
 
 def _once(topics: Sequence[Any]) -> Iterator[tuple[Any, int]]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog.topic_files import TopicFiles
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
@@ -250,8 +251,8 @@ def test_one_of_two_concurrent_creators_gets_that_the_topic_exists(cluster: Clus
     codes = []
 
     class Slow(TopicsHandler):
-        def _wanted(self, asked: Any) -> Any:
-            wanted = super()._wanted(asked)
+        def _wanted(self, *asked: Any) -> Any:
+            wanted = super()._wanted(*asked)
             looked.wait(5)
             return wanted
 
@@ -327,6 +328,65 @@ def test_a_deletion_is_refused(untouched: Cluster, topic: Any, code: int) -> Non
 
     assert result.error_code == code
     assert untouched.topic_names(internal=True) == ["__commits", "__transaction_state", "events"]
+
+
+def test_topics_are_listed_once_however_many_a_request_names(
+    cluster: Cluster, handler: TopicsHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, names = [0], TopicFiles.names
+
+    def counted(topics: TopicFiles, **named: Any) -> list[str]:
+        listed[0] += 1
+        return names(topics, **named)
+
+    cluster.create_topic("a_0")
+    monkeypatch.setattr(TopicFiles, "names", counted)
+    created = create(handler, *(a_topic(f"a.{one}", partitions=0) for one in range(5)))
+    deleted = delete(
+        handler, topics=[STATE(name=None, topic_id=uuid.UUID(int=one + 5)) for one in range(5)]
+    )
+
+    assert listed == [2]
+    assert [one.error_code for one in created] == [
+        ErrorCode.INVALID_TOPIC_EXCEPTION, *[ErrorCode.INVALID_PARTITIONS] * 4,
+    ]  # fmt: skip
+    assert {one.error_code for one in deleted} == {ErrorCode.UNKNOWN_TOPIC_ID}
+
+
+def test_a_topic_is_deleted_by_its_id_beside_one_whose_file_is_damaged(
+    cluster: Cluster, handler: TopicsHandler
+) -> None:
+    topic_id, unknown = uuid_of(cluster.topic("events").topic_id), uuid.UUID(int=5)
+    cluster.create_topic("damaged")
+    (cluster.path / "topics" / "damaged.json").write_text("{")
+
+    found = delete(
+        handler,
+        topics=[STATE(name=None, topic_id=unknown), STATE(name=None, topic_id=topic_id)],
+    )
+
+    # The unknown id may be that of the damaged file.
+    assert [one.error_code for one in found] == [ErrorCode.KAFKA_STORAGE_ERROR, OK]
+
+
+def test_topics_whose_turn_comes_when_the_time_is_up_are_left_as_they_are(
+    cluster: Cluster, handler: TopicsHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = TopicFiles.find
+
+    def slow(topics: TopicFiles, name: str) -> Any:
+        time.sleep(0.3)
+        return find(topics, name)
+
+    with monkeypatch.context() as slowed:
+        slowed.setattr(TopicFiles, "find", slow)
+        created = create(handler, a_topic("a"), a_topic("b"), timeout_ms=200, validate_only=True)
+        deleted = delete(handler, "none", "events", timeout_ms=200)
+
+    late = ErrorCode.REQUEST_TIMED_OUT
+    assert [one.error_code for one in created] == [OK, late]
+    assert [one.error_code for one in deleted] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, late]
+    assert cluster.topic_names() == ["events"]
 
 
 def test_an_internal_topic_is_not_deleted_by_its_id_either(
