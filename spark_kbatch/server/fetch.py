@@ -1,7 +1,8 @@
 """Fetch: batches for clients, at once or when there are enough bytes.
 
-A fetch that waits holds no thread: `replica/delayed_fetch` answers it. Sessions are not offered (every
-answer has session id 0), so each request names all its partitions.
+A fetch that waits holds no thread: `replica/delayed_fetch` answers it. All that it keeps of its request are
+the partitions, which are counted, whether they exist or not. Sessions are not offered (every answer has
+session id 0), so each request names all its partitions.
 
 Batches are read into memory before they are sent, and a client may receive them slowly. So a fetch reads
 only as much as there is room for in `AnswerMemory`, but at least the first batch: all connections
@@ -13,9 +14,10 @@ Source: KafkaApis.handleFetchRequest.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spark_kbatch.cluster.parts import FolderParts
@@ -64,17 +66,22 @@ class FetchHandler:
         if error:
             respond(refusal(received, error))
             return
-        answer = _FetchAnswer(request, respond, received.peer)
-        infos = self._known_infos(request, answer)
-        fetch = functools.partial(self._fetch, request, infos, answer)
-        answer.partitions = len(infos)
+        infos = _infos(request)
+        answer = _FetchAnswer(tuple(infos), _isolation_of(request), respond, received.peer)
+        self._drop_unknown(infos)
+        least = min(request.min_bytes, request.max_bytes, _MIN_BYTES_MAX)
+        most = min(
+            max(request.max_bytes, 0), self._max_bytes, sum(one.max_bytes for one in infos.values())
+        )
+        fetch = functools.partial(self._fetch, infos, answer, least, most)
+        count = len(answer.partitions)
         with self._mutex:
             waits = not self._is_ending and request.max_wait_ms > 0
-            waits &= self._partitions.total() + len(infos) <= _WAITING_MAX
-            waits &= self._partitions[received.peer] + len(infos) <= _WAITING_OF_PEER_MAX
+            waits &= self._partitions.total() + count <= _WAITING_MAX
+            waits &= self._partitions[received.peer] + count <= _WAITING_OF_PEER_MAX
             if waits:
                 self._waiting[answer] = functools.partial(fetch, 0)
-                self._partitions[received.peer] += len(infos)
+                self._partitions[received.peer] += count
         answer.on_given = self._forget
         try:
             fetch(min(request.max_wait_ms, _MAX_WAIT_MS) if waits else 0)
@@ -93,45 +100,28 @@ class FetchHandler:
     def _forget(self, answer: _FetchAnswer) -> None:
         with self._mutex:
             if self._waiting.pop(answer, None) is not None:
-                self._partitions[answer.peer] -= answer.partitions
+                self._partitions[answer.peer] -= len(answer.partitions)
                 if not self._partitions[answer.peer]:
                     del self._partitions[answer.peer]
 
-    def _known_infos(
-        self, request: FetchRequest, answer: _FetchAnswer
-    ) -> dict[TopicPartition, FetchInfo]:
-        """Return what is asked of partitions that exist; the answer notes the others."""
-        infos = {
-            TopicPartition(topic.topic, one.partition): FetchInfo(
-                one.fetch_offset,
-                max(one.partition_max_bytes, 0),
-                max(one.current_leader_epoch, NO_EPOCH),
-                max(one.last_fetched_epoch, NO_EPOCH),
-            )
-            for topic in request.topics
-            for one in topic.partitions
-        }
-        # As in Kafka, the others are waited for.
+    def _drop_unknown(self, infos: dict[TopicPartition, FetchInfo]) -> None:
+        """Drop the partitions that do not exist; as in Kafka, the others are waited for."""
         count = functools.cache(self._count_of_partitions)
-        answer.unknown = [tp for tp in infos if not 0 <= tp.partition < count(tp.topic)]
-        for topic_partition in answer.unknown:
-            del infos[topic_partition]
-        return infos
+        for tp in [tp for tp in infos if not 0 <= tp.partition < count(tp.topic)]:
+            del infos[tp]
 
     def _fetch(
         self,
-        request: FetchRequest,
         infos: Mapping[TopicPartition, FetchInfo],
         answer: _FetchAnswer,
+        least: int,
+        most: int,
         max_wait_ms: int,
     ) -> None:
-        most = min(
-            max(request.max_bytes, 0), self._max_bytes, sum(one.max_bytes for one in infos.values())
-        )
+        """Fetch at least and at most so many bytes, as far as there is memory for them."""
         with self._memory.reserved(most) as max_bytes:
-            min_bytes = min(request.min_bytes, request.max_bytes, _MIN_BYTES_MAX)
             self._parts.fetch_messages(
-                FetchParams(max_wait_ms, min_bytes, max_bytes, answer.isolation),
+                FetchParams(max_wait_ms, least, max_bytes, answer.isolation),
                 infos,
                 answer.give,
                 room=self._memory.room,
@@ -151,18 +141,22 @@ class FetchHandler:
 class _FetchAnswer:
     """The response to one Fetch request, sent once: when there are enough bytes, or when the server ends."""
 
-    def __init__(self, request: FetchRequest, respond: Respond, peer: Peer | None) -> None:
-        self._request, self._respond, self.peer = request, respond, peer
-        self.partitions = 0  # that exist, and that it may wait for
+    def __init__(
+        self,
+        partitions: Sequence[TopicPartition],
+        isolation: IsolationLevel,
+        respond: Respond,
+        peer: Peer | None,
+    ) -> None:
+        """Answer for `partitions`, in this order; those without a result do not exist.
+
+        Each is there once, as in Kafka: otherwise a small request could have an answer of any size.
+        """
+        self.partitions, self.isolation = partitions, isolation
+        self._respond, self.peer = respond, peer
         self._mutex = threading.Lock()  # guards _is_given
         self._is_given = False
-        self.unknown: Collection[TopicPartition] = ()  # partitions that do not exist
         self.on_given: Callable[[_FetchAnswer], object] = lambda _: None
-        self.isolation = (
-            IsolationLevel.READ_COMMITTED
-            if request.isolation_level
-            else IsolationLevel.READ_UNCOMMITTED
-        )
 
     def give(self, results: Mapping[TopicPartition, FetchResult]) -> None:
         """Send the results of all partitions as the Fetch response, unless it was sent already."""
@@ -171,19 +165,12 @@ class _FetchAnswer:
                 return
             self._is_given = True
         self.on_given(self)
-        # A partition that is named twice is answered once, as in Kafka: otherwise a small request could
-        # have an answer of any size.
-        left = {**results, **dict.fromkeys(self.unknown, _UNKNOWN)}
         topics = [
             _Topic(
-                topic=topic.topic,
-                partitions=[
-                    self._part(one.partition, result)
-                    for one in topic.partitions
-                    if (result := left.pop(TopicPartition(topic.topic, one.partition), None))
-                ],
+                topic=topic,
+                partitions=[self._part(tp.partition, results.get(tp, _UNKNOWN)) for tp in some],
             )
-            for topic in self._request.topics
+            for topic, some in itertools.groupby(self.partitions, lambda tp: tp.topic)
         ]
         self._respond(FetchResponse(responses=topics))
 
@@ -213,6 +200,26 @@ def _diverging(entry: EpochEntry | None) -> Any:
     if entry is None:
         return None
     return _Partition.EpochEndOffset(epoch=entry.epoch, end_offset=entry.start_offset)
+
+
+def _infos(request: FetchRequest) -> dict[TopicPartition, FetchInfo]:
+    """Return what is asked of each partition."""
+    return {
+        TopicPartition(topic.topic, one.partition): FetchInfo(
+            one.fetch_offset,
+            max(one.partition_max_bytes, 0),
+            max(one.current_leader_epoch, NO_EPOCH),
+            max(one.last_fetched_epoch, NO_EPOCH),
+        )
+        for topic in request.topics
+        for one in topic.partitions
+    }
+
+
+def _isolation_of(request: FetchRequest) -> IsolationLevel:
+    if request.isolation_level:
+        return IsolationLevel.READ_COMMITTED
+    return IsolationLevel.READ_UNCOMMITTED
 
 
 def _refused(request: FetchRequest) -> ErrorCode:

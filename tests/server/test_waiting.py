@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,11 @@ from spark_kbatch import Cluster
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.appends import Appends
+from spark_kbatch.server.fetch import FetchHandler
+from spark_kbatch.server.memory import AnswerMemory
+from spark_kbatch.server.requests import Received
 from spark_kbatch.server.server import Server
+from spark_kbatch.server.unwritten_batches import UnwrittenBatches
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
     ApiKey,
@@ -27,7 +33,15 @@ from spark_kbatch.wire.protocol import (
     MetadataRequest,
 )
 from tests.support import builders
-from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
+from tests.support.raw_clients import (
+    RawClient,
+    fetch,
+    fetch_several,
+    fetched,
+    produce,
+    produced,
+    request,
+)
 from tests.support.store import store_of
 
 LOCKED = 8  # partitions, more than there are threads for appends
@@ -235,6 +249,39 @@ def test_fetches_that_name_a_partition_very_often_keep_no_other_from_waiting(
         started = time.monotonic()
         consumer.ask(ApiKey.FETCH, 12, fetch(0, max_wait_ms=300))
         assert time.monotonic() - started > 0.2
+
+
+def test_partitions_that_do_not_exist_count_among_those_that_fetches_wait_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.server.fetch._WAITING_OF_PEER_MAX", 10)
+    asked = fetch_several(dict.fromkeys([0, *range(100, 107)], 0), max_wait_ms=10_000)
+    with RawClient(server) as first, RawClient(server, timeout_s=30) as second:
+        first.send(request(ApiKey.FETCH, 12, asked))
+        time.sleep(0.2)
+        started = time.monotonic()
+        (topic,) = second.ask(ApiKey.FETCH, 12, asked).responses
+        waited_s = time.monotonic() - started
+
+    assert [one.error_code for one in topic.partitions] == [
+        0, *[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 7,
+    ]  # fmt: skip
+    assert waited_s < 5
+
+
+def test_a_fetch_that_waits_does_not_keep_its_request(cluster: Cluster) -> None:
+    handler = FetchHandler(store_of(cluster), AnswerMemory(1 << 20), max_bytes=1 << 20)
+    asked, local = fetch(0, max_wait_ms=5000), ("127.0.0.1", 9092)
+    received = Received(ApiKey.FETCH, 12, "", local[0], local, UnwrittenBatches(), asked)
+    answers: list[Any] = []
+    references = sys.getrefcount(asked)
+
+    handler.handle(received, answers.append)
+
+    assert not answers
+    assert sys.getrefcount(asked) == references
+    handler.end()
+    assert fetched(answers[0]).high_watermark == 0
 
 
 def test_a_group_request_that_takes_very_long_holds_timers_up_for_some_seconds_at_most(
