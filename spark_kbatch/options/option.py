@@ -199,6 +199,7 @@ _INSTEAD = {
     "replication.factor": "a topic gets its replicas when it is created",
 }
 _NEAR_ENOUGH = 0.6  # of `difflib`; below that a suggestion misleads
+_NAME_MAX = 200  # characters of a name that is compared with others: no known one is nearly as long
 
 
 _takers: dict[str, str] = {}  # by key, in small letters: "a read" or "a write"
@@ -292,6 +293,8 @@ def refuse_unknown(key: str, known: list[str]) -> NoReturn:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like a misspelt one, ignoring case; None if none is close."""
+    if len(name) > _NAME_MAX:
+        return None
     by_lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=_NEAR_ENOUGH)
     return by_lower[near[0]] if near else None

@@ -25,7 +25,7 @@ _LOGGED = {
     ErrorCode.KAFKA_STORAGE_ERROR,
 }
 _SENTENCES_MAX = 1000  # logged sentences that are remembered
-_SENTENCE_MAX = 1000  # characters that are logged
+_SENTENCE_MAX = 1000  # characters that are answered and logged, about
 _FORGETS_EVERY_S = 60.0
 
 _Result = TypeVar("_Result")
@@ -59,6 +59,14 @@ def code_of_existing(error: BaseException) -> ErrorCode:
     return code_of(error)
 
 
+def _shortened(sentence: str) -> str:
+    """Return both ends of a long sentence, such as one that shows a long name: an answer may have thousands."""
+    if len(sentence) <= _SENTENCE_MAX:
+        return sentence
+    half = _SENTENCE_MAX // 2
+    return f"{sentence[:half]} ... {sentence[-half:]}"
+
+
 class Outcomes:
     """The conversion of exceptions to error codes and messages for answers, with logging; thread-safe."""
 
@@ -79,8 +87,9 @@ class Outcomes:
         sentence = str(error)
         if isinstance(error, TopicAlreadyExistsError):
             sentence = f"Topic '{error.topic}' already exists."  # not how to say so in Python
+        sentence = _shortened(sentence)
         if code in _LOGGED:
-            self.warn_once(f"a client is refused, {code.name}: {sentence[:_SENTENCE_MAX]}")
+            self.warn_once(f"a client is refused, {code.name}: {sentence}")
         return Outcome(code, sentence)
 
     def warn_once(self, sentence: str) -> None:

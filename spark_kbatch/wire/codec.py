@@ -10,9 +10,9 @@
 All is big-endian. Varints here are unsigned, not zigzag: groups of 7 bits, low group first, at most 5 bytes.
 Records are not copied: decoded ones refer to the frame, encoded ones are pieces of their own.
 
-A `Reader` trusts nothing: a length past the last byte is an error before anything is allocated, and the
-elements of all arrays of a message are counted against a limit, because one byte of an array can become a
-hundred bytes of objects.
+A `Reader` trusts nothing: a length past the last byte is an error before anything is allocated. A string has
+a limit, because what it names is compared and shown, and the elements of all arrays of a message have one
+together, because one byte of an array can become a hundred bytes of objects.
 
 A codec is compiled once per message and version, from small functions: one for each field, or for each run
 of adjacent fields of fixed size.
@@ -40,7 +40,7 @@ INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 _UNSIGNED_INT_MAX = 2**32 - 1
-_STRING_MAX = 2**15 - 1  # bytes of a string that is not flexible
+STRING_MAX = 2**15 - 1  # bytes of a string that is not flexible
 
 # Formats of the types with a fixed size; adjacent fields of these types are read and written together.
 _FIXED = {
@@ -203,19 +203,22 @@ class Reader:
     Every read names its field, for errors. Not thread-safe.
     """
 
-    __slots__ = ("_data", "_elements_left", "_end", "message", "position")
+    __slots__ = ("_data", "_elements_left", "_end", "_max_string", "message", "position")
 
-    def __init__(self, data: memoryview, message: str, *, max_elements: int) -> None:
+    def __init__(
+        self, data: memoryview, message: str, *, max_elements: int, max_string: int = INT_MAX
+    ) -> None:
         """Start at the first byte of `data`.
 
         Args:
             data: one frame, without its size.
             message: the kind of message, for errors; set it again once it is known.
             max_elements: limit on the elements of all arrays and tagged fields together.
+            max_string: limit on the bytes of each string.
         """
         self._data = data
         self._end = len(data)
-        self._elements_left = max_elements
+        self._elements_left, self._max_string = max_elements, max_string
         self.message = message
         self.position = 0
 
@@ -273,9 +276,14 @@ class Reader:
 
     def string(self, layout: struct.Struct | None, field: str) -> str | None:
         """Read a string, or null; what is not UTF-8 becomes U+FFFD, as in Kafka."""
+        start = self.position
         size_in_bytes = self.length(layout, field)
         if size_in_bytes < 0:
             return None
+        if size_in_bytes > self._max_string:
+            self.position = start
+            expected = f"a string of at most {self._max_string} bytes"
+            raise self.refuse(field, expected, size_in_bytes)
         return str(self.view(size_in_bytes, field), "utf-8", "replace")
 
     def records(self, layout: struct.Struct | None, field: str) -> memoryview | None:
@@ -454,8 +462,8 @@ def string(name: str, *, flexible: bool, nullable: bool) -> Codec:
 
     def encode(writer: Writer, value: str) -> None:
         encoded = value.encode()
-        if len(encoded) > _STRING_MAX and not flexible:
-            raise ValueError(f"a string of {len(encoded)} bytes; at most {_STRING_MAX} can be sent")
+        if len(encoded) > STRING_MAX and not flexible:
+            raise ValueError(f"a string of {len(encoded)} bytes; at most {STRING_MAX} can be sent")
         writer += length(len(encoded))
         writer += encoded
 

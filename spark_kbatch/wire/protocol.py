@@ -5,7 +5,8 @@
 A server decodes requests and encodes responses, a client the reverse; `framing` frames both. The classes of
 all messages are attributes of this module, made from the entries in `messages` when they are first used.
 
-Source: Kafka clients/.../common/requests/RequestHeader.java, ApiVersionsResponse.java; KIP-511.
+Source: Kafka clients/.../common/requests/RequestHeader.java, ApiVersionsResponse.java; KIP-511;
+generator/.../message/MessageDataGenerator.java.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ def decode_request(frame: memoryview, max_elements: int = MAX_REQUEST_ELEMENTS) 
     Raises:
         UnsupportedVersionError: its kind or version is not supported. The error has the correlation id,
             because ApiVersions is answered even then, in version 0.
-        ProtocolError: the bytes are not a request.
+        ProtocolError: the bytes are not a request, or one of its strings is longer than Kafka accepts.
     """
-    reader = Reader(frame, "request", max_elements=max_elements)
+    reader = Reader(frame, "request", max_elements=max_elements, max_string=codec.STRING_MAX)
     api_key, version, correlation_id = reader.unpack(_REQUEST_HEADER, "header")
     _ensure_supported(api_key, version, correlation_id)
     kind = _kind(api_key, version, _REQUEST)

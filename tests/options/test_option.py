@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import pytest
 
-from spark_kbatch.options.option import Option, fields_of, table_of
+from spark_kbatch.options.option import Option, fields_of, nearest, table_of
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.registry import PREFIX, RegistryOptions
@@ -53,3 +54,15 @@ def test_an_option_becomes_the_field_of_its_name(cls: type) -> None:
 )
 def test_the_default_that_the_table_names_is_the_one_that_counts(option: Option) -> None:
     assert option.parse(option.default_text) == option.default
+
+
+def test_no_name_is_near_to_a_very_long_one_which_costs_nothing_to_say() -> None:
+    long = "retention.ms" * 20_000
+    tracemalloc.start()
+    found = nearest(long, ["retention.ms"])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert found is None
+    assert peak < len(long)
+    assert nearest("retention.mss", ["retention.ms"]) == "retention.ms"

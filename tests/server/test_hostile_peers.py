@@ -15,7 +15,12 @@ from spark_kbatch import Cluster
 from spark_kbatch.server.server import Server
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.framing import SIZE
-from spark_kbatch.wire.protocol import ApiKey, ApiVersionsRequest, MetadataRequest
+from spark_kbatch.wire.protocol import (
+    ApiKey,
+    ApiVersionsRequest,
+    CreateTopicsRequest,
+    MetadataRequest,
+)
 from tests.support import builders
 from tests.support.raw_clients import (
     RawClient,
@@ -46,6 +51,15 @@ def server(cluster: Cluster) -> Iterator[Server]:
         socket_request_max_bytes=100 * MiB, queued_max_request_bytes=4 * MiB
     ) as server:
         yield server
+
+
+def with_setting(name: str, value: str) -> bytes:
+    topic = CreateTopicsRequest.CreatableTopic
+    setting = topic.CreatableTopicConfig(name=name, value=value)
+    new = topic(
+        name="new", num_partitions=1, replication_factor=1, assignments=[], configs=[setting]
+    )
+    return request(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[new], validate_only=False))
 
 
 def end_offset(cluster: Cluster) -> int:
@@ -103,6 +117,8 @@ def test_requests_sent_together_are_answered_in_order(server: Server) -> None:
         pytest.param(framed(struct.pack(">hhih", -1, -1, 1, -1)), id="negative key"),
         pytest.param(framed(struct.pack(">hhihi", 3, 1, 1, -1, 2**31 - 1)), id="lying count"),
         pytest.param(framed(struct.pack(">hhihi", 3, 1, 1, 30_000, 1)), id="lying length"),
+        pytest.param(with_setting("n" * MiB, "1"), id="long name of a setting"),
+        pytest.param(with_setting("cleanup.policy", "," * MiB), id="long value of a setting"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", id="another protocol"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
     ],

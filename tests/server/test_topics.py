@@ -163,9 +163,11 @@ REFUSED = {
     "compaction": (a_topic(configs={"cleanup.policy": "compact"}), ErrorCode.INVALID_CONFIG, "compaction"),
     "both policies": (a_topic(configs={"cleanup.policy": "compact,delete"}), ErrorCode.INVALID_CONFIG, "compaction"),
     "an unknown setting": (a_topic(configs={"retention.mss": "1"}), ErrorCode.INVALID_CONFIG, "'retention.ms'"),
+    "a long unknown setting": (a_topic(configs={"r" * 30_000: "1"}), ErrorCode.INVALID_CONFIG, "known options"),
     "another spelling": (a_topic(configs={"retention_ms": "1"}), ErrorCode.INVALID_CONFIG, "'retention.ms'"),
     "a client's setting": (a_topic(configs={"kafka.group.id": "1"}), ErrorCode.INVALID_CONFIG, "unknown option"),
     "a bad value": (a_topic(configs={"retention.ms": "soon"}), ErrorCode.INVALID_CONFIG, "'soon'"),
+    "a long value": (a_topic(configs={"retention.ms": "1" * 30_000}), ErrorCode.INVALID_CONFIG, "a whole number from"),
     "no value": (a_topic(configs={"retention.ms": None}), ErrorCode.INVALID_CONFIG, "no value"),
     "a setting with one value": (a_topic(configs={"preallocate": "true"}), ErrorCode.INVALID_CONFIG, "false"),
     "replicas assigned elsewhere": (a_topic(partitions=-1, replicas=-1, assignments={0: [2]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "[2]"),
@@ -184,6 +186,7 @@ def test_a_topic_is_refused(untouched: Cluster, case: str, validate_only: bool) 
 
     assert result.error_code == code
     assert words in result.error_message
+    assert len(result.error_message) < 1100
     assert result.topic_id is None
     assert untouched.topic_names() == ["events"]
 

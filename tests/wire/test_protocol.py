@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from spark_kbatch.errors import UnsupportedVersionError
+from spark_kbatch.errors import ProtocolError, UnsupportedVersionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.wire.protocol import (
     ApiKey,
@@ -96,6 +96,18 @@ def test_a_string_may_be_as_long_as_its_version_allows(version: int) -> None:
         else:
             with pytest.raises(ValueError, match="a string of 32768 bytes; at most 32767"):
                 encode_response(ApiKey.FETCH, version, 1, body)
+
+
+def test_a_string_of_a_request_may_be_as_long_as_kafka_accepts() -> None:
+    def sent(size: int) -> memoryview:
+        body = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t" * size)])
+        return memoryview(b"".join(encode_request(ApiKey.METADATA, 12, 1, None, body)))
+
+    assert decode_request(sent(32767)).body.topics[0].name == "t" * 32767
+    with pytest.raises(
+        ProtocolError, match=r"topics\.name at byte 28: .* of at most 32767 bytes, found 32768"
+    ):
+        decode_request(sent(32768))
 
 
 def test_null_that_a_version_does_not_have_is_sent_as_empty() -> None:

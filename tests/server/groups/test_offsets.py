@@ -14,7 +14,15 @@ from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders, stored_groups
-from tests.support.group_members import NOW, OK, Client, Coordinated, subscribed_to, versions
+from tests.support.group_members import (
+    NOW,
+    OK,
+    UNSTORABLE,
+    Client,
+    Coordinated,
+    subscribed_to,
+    versions,
+)
 from tests.support.store import store_of
 
 PLACE = TopicPartition("events", 0)
@@ -132,7 +140,7 @@ def test_the_group_with_an_empty_name_may_commit(groups: Coordinated) -> None:
 
 
 def test_a_group_id_that_cannot_be_stored_is_refused(groups: Coordinated) -> None:
-    assert groups.commit({PLACE: 1}, group="g" * 32_768) == {PLACE: ErrorCode.INVALID_GROUP_ID}
+    assert groups.commit({PLACE: 1}, group=UNSTORABLE) == {PLACE: ErrorCode.INVALID_GROUP_ID}
 
 
 # Who may commit.
