@@ -31,9 +31,15 @@ from spark_kbatch.cluster.offsets_store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.group import GroupConfig
+from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
 from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing
-from spark_kbatch.server.groups.memory import ANSWER_BYTES_MAX, PROTOCOLS_MAX, GroupMemory
+from spark_kbatch.server.groups.memory import (
+    ANSWER_BYTES_MAX,
+    PROTOCOLS_MAX,
+    GroupMemory,
+    size_of_texts,
+)
 from spark_kbatch.server.groups.offsets import CommittedOffsets, Committing, metadata_size
 from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.server.metadata import GROUP_OPERATIONS, NOT_ASKED
@@ -568,6 +574,13 @@ class GroupCoordinator:
             ]
 
         error, found = self._handled(known, known)
+        size_in_bytes = sum(size_of_texts(group_id, kind) for group_id, kind, _ in found)
+        if size_in_bytes > ANSWER_BYTES_MAX:
+            client_warnings.warn(
+                "groups are not listed for a client, since their names take %d bytes: `kbatch groups` lists them",
+                size_in_bytes,
+            )
+            error, found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         listed = ListGroupsResponse.ListedGroup
         groups = [
             listed(group_id=group_id, protocol_type=kind, group_state=state)
@@ -617,7 +630,9 @@ class GroupCoordinator:
                 functools.partial(_each, part, failed), functools.partial(_each, part, answer_of)
             )
             left -= sum(
-                len(member.member_metadata) + len(member.member_assignment)
+                size_of_texts(member.member_id, member.group_instance_id, member.client_id)
+                + len(member.member_metadata)
+                + len(member.member_assignment)
                 for group in found
                 for member in group.members
             )

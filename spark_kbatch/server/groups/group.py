@@ -21,7 +21,12 @@ from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.cluster.group_records import NO_TIMESTAMP, GroupMetadata, MemberMetadata
 from spark_kbatch.server.groups import subscription
-from spark_kbatch.server.groups.memory import GROUP_OBJECTS, MEMBER_OBJECTS, PENDING_OBJECTS
+from spark_kbatch.server.groups.memory import (
+    GROUP_OBJECTS,
+    MEMBER_OBJECTS,
+    PENDING_OBJECTS,
+    size_of_texts,
+)
 from spark_kbatch.wire.errors import ErrorCode
 
 CONSUMER = "consumer"  # the protocol type of Kafka's consumers
@@ -118,7 +123,8 @@ class Member:
     @property
     def size_in_bytes(self) -> int:
         """Memory that it takes, about."""
-        return MEMBER_OBJECTS + self.metadata_bytes + len(self.assignment)
+        names = size_of_texts(self.member_id, self.instance_id, self.client_id)
+        return MEMBER_OBJECTS + names + self.metadata_bytes + len(self.assignment)
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for a protocol; empty if it does not support it."""
@@ -213,8 +219,9 @@ class Group:
     @property
     def size_in_bytes(self) -> int:
         """Memory that the group takes, about."""
+        names = size_of_texts(self.group_id, self.protocol_type)
         members = sum(one.size_in_bytes for one in self.members.values())
-        return GROUP_OBJECTS + members + PENDING_OBJECTS * len(self.pending_joins)
+        return GROUP_OBJECTS + names + members + PENDING_OBJECTS * len(self.pending_joins)
 
     @property
     def rebalance_timeout_ms(self) -> int:

@@ -55,6 +55,7 @@ from spark_kbatch.server.groups.memory import (
     MEMBER_OBJECTS,
     PENDING_OBJECTS,
     GroupMemory,
+    size_of_texts,
 )
 from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.wire.errors import ErrorCode, code_of
@@ -202,9 +203,12 @@ class Memberships:
         elif joining.asks_for_an_id:
             added = PENDING_OBJECTS
         else:
-            added = size_in_bytes + MEMBER_OBJECTS
+            names = size_of_texts(joining.member_id, joining.instance_id, joining.client_id)
+            added = size_in_bytes + MEMBER_OBJECTS + names
+            if not group.members:
+                added += size_of_texts(joining.protocol_type)
         if group.group_id not in self.groups:
-            added += GROUP_OBJECTS
+            added += GROUP_OBJECTS + size_of_texts(group.group_id)
         if not self._memory.take(added):
             client_warnings.warn(
                 "a member of group %s is refused: groups use up their memory", group.group_id

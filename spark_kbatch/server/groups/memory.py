@@ -2,7 +2,7 @@
 
     a member      1 MiB of metadata, in up to 64 protocols
     a group       4 MiB of members' metadata, and of assignments; 16 MiB of metadata of its offsets
-    all groups    64 MiB, with what Python's objects take
+    all groups    64 MiB, with names and ids, and with what Python's objects take
 
 Kafka's limit is that a group has to fit into one record of `__consumer_offsets`, 1 MiB by default; it
 notices only when the leader has sent the assignments. Here a JoinGroup is refused at once, with the error
@@ -13,6 +13,7 @@ Source: Kafka group-coordinator/.../GroupMetadataManager.java appendGroupMetadat
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 MEMBER_BYTES_MAX = 1 << 20
@@ -27,6 +28,11 @@ _ALL_BYTES_MAX = 64 << 20
 MEMBER_OBJECTS, OFFSET_OBJECTS, GROUP_OBJECTS, PENDING_OBJECTS = 3000, 700, 2000, 1500
 
 _MEASURED_EVERY_MS = 5_000
+
+
+def size_of_texts(*texts: str | None) -> int:
+    """Return the memory that names and ids take, of which each has up to 32 KiB."""
+    return sum(sys.getsizeof(one) for one in texts if one)
 
 
 class GroupMemory:

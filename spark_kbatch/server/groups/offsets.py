@@ -41,6 +41,7 @@ from spark_kbatch.server.groups.memory import (
     OFFSET_OBJECTS,
     OFFSETS_BYTES_MAX,
     GroupMemory,
+    size_of_texts,
 )
 from spark_kbatch.wire.errors import ErrorCode
 
@@ -119,8 +120,10 @@ class CommittedOffsets:
             before = of_group.get(tp)
             more_metadata = size_in_bytes - (metadata_size(before.metadata) if before else 0)
             of_objects = OFFSET_OBJECTS if before is None else 0
-            if group is None and not of_group and not changes:
-                of_objects += GROUP_OBJECTS
+            if not of_group and not changes:
+                of_objects += size_of_texts(committing.group_id)
+                if group is None:
+                    of_objects += GROUP_OBJECTS + size_of_texts(committing.group_id)
             is_too_much = more_metadata > 0 and metadata_bytes + more_metadata > OFFSETS_BYTES_MAX
             if is_too_much or not self._memory.take(of_objects + more_metadata):
                 answers[tp] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -164,8 +167,8 @@ class CommittedOffsets:
     def size_in_bytes(self) -> int:
         """Return the memory that all committed offsets take, about."""
         return sum(
-            len(of_group) * OFFSET_OBJECTS + _metadata_bytes(of_group)
-            for of_group in self._store.contents.offsets.values()
+            size_of_texts(group_id) + len(of_group) * OFFSET_OBJECTS + _metadata_bytes(of_group)
+            for group_id, of_group in self._store.contents.offsets.items()
         )
 
     def stored(

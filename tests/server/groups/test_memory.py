@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,55 @@ def test_members_of_all_groups_have_a_limit_together_until_some_leave(
     again = groups.client(group="b", protocols=with_metadata(MiB // 2)).join()
     assert again.joined is not None
     assert again.joined.error is OK
+
+
+@pytest.mark.parametrize("field", ["group", "client_id", "instance_id", "protocol_type"])
+def test_names_and_ids_of_members_count_for_the_limit_of_all_groups(
+    groups: Coordinated, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", 90_000)
+
+    def join(number: int) -> ErrorCode:
+        fields: dict[str, Any] = {"group": str(number), field: f"{number}{'n' * 30_000}"}
+        return groups.client(**fields).join().joined.error  # type: ignore[union-attr]
+
+    assert [join(number) for number in range(3)] == [OK, OK, ErrorCode.GROUP_MAX_SIZE_REACHED]
+    groups.advance(6_000)  # then all is measured
+    assert join(3) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_the_ids_of_groups_with_offsets_alone_count_for_the_limit_of_all_groups(
+    groups: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", 150_000)
+
+    def commit(number: int) -> ErrorCode:
+        return groups.commit({PLACE: 1}, group=f"{number}{'g' * 30_000}")[PLACE]
+
+    assert [commit(number) for number in range(3)] == [
+        OK, OK, ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ]  # fmt: skip
+    groups.advance(6_000)
+    assert commit(3) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert commit(0) is OK
+
+
+def test_names_and_ids_count_for_the_size_of_an_answer(
+    groups: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups.stable(groups.client(group="g", instance_id="i" * 6_000))
+    assert groups.commit({PLACE: 1}, group="h" * 6_000) == {PLACE: OK}
+    assert len(groups.ask(ApiKey.LIST_GROUPS).answer.groups) == 2
+    monkeypatch.setattr("spark_kbatch.server.groups.coordinator.ANSWER_BYTES_MAX", 5000)
+
+    listed = groups.ask(ApiKey.LIST_GROUPS)
+    asked = ["g", *(f"none-{number}" for number in range(10))]
+    described = groups.ask(ApiKey.DESCRIBE_GROUPS, groups=asked).answer.groups
+
+    assert (listed.error, listed.answer.groups) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
+    assert [described[0].error_code, described[10].error_code] == [
+        OK, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ]  # fmt: skip
 
 
 def test_assignments_above_the_limit_of_a_group_are_refused(groups: Coordinated) -> None:
