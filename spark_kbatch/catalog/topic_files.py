@@ -229,7 +229,7 @@ class TopicFiles:
         self.check_of_new_names()(name)
 
     def check_of_new_names(self) -> Callable[[str], None]:
-        """Return `ensure_may_be_named` for several names: topics are listed once, for the first that needs it."""
+        """Return `ensure_may_be_named` for several names: topics are listed once, and only if need be."""
         return functools.partial(
             self._ensure_unlike_others, functools.cache(self._names_by_likeness)
         )

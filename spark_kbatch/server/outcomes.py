@@ -60,7 +60,7 @@ def code_of_existing(error: BaseException) -> ErrorCode:
 
 
 def _shortened(sentence: str) -> str:
-    """Return both ends of a long sentence, such as one that shows a long name: an answer may have thousands."""
+    """Return both ends of a long sentence, such as one with a long name: an answer may have thousands."""
     if len(sentence) <= _SENTENCE_MAX:
         return sentence
     half = _SENTENCE_MAX // 2

@@ -1,4 +1,4 @@
-"""For each kind of request those that name as much as a request may, as a peer without goodwill would send them.
+"""For each kind of request those that name as much as one may, as a peer without goodwill would send them.
 
 worst(ApiKey.FETCH, 12, 60_000)      # in version 12; what it names does not exist
 worst(ApiKey.FETCH, 12, 1_000, "t")  # partitions 0 to 999 of a topic

@@ -577,7 +577,7 @@ class GroupCoordinator:
         size_in_bytes = sum(size_of_texts(group_id, kind) for group_id, kind, _ in found)
         if size_in_bytes > ANSWER_BYTES_MAX:
             client_warnings.warn(
-                "groups are not listed for a client, since their names take %d bytes: `kbatch groups` lists them",
+                "a client gets no list of groups: their names take %d bytes; `kbatch groups` lists them",
                 size_in_bytes,
             )
             error, found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
