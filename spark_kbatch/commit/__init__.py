@@ -24,8 +24,8 @@ A crash at any point leaves the job's data visible as a whole or not at all:
     crash in      visible         what is left                   repaired by
     stage         nothing         staged files                   no one needs to; they are removed
                                                                  after staging.retention.ms
-    place         nothing         bytes and files past the       the next writer, which discards them
-                                  recorded ends
+    place         nothing         bytes and files past the       the next writer or gc, which discards
+                                  recorded ends                  them
     prepare       nothing         the same, and bytes past the   the next writer, which overwrites them
                                   end of __transaction_state
     commit point  nothing or all  a slot that only a power loss  the next reader or writer sees it or
@@ -47,6 +47,9 @@ A crash at any point leaves the job's data visible as a whole or not at all:
 "Visible" is what every reader sees of the job from then on, for good. A crash is a killed process, or
 a power loss with `flush` on. With `flush` off, a power loss may take whole batches from the ends of
 partitions, even long after the commit.
+
+A commit that fails before the commit point, without a crash, discards what it has placed itself: it may be
+what fills the disk.
 
 With several replicas, all of this is done once for each: step 1 in the staging-N beside each log dir,
 steps 2 to 4 in every in-sync replica. If a replica's disk fails in step 1, the replica is given what

@@ -88,6 +88,7 @@ class _Progress:
 
     def __init__(self) -> None:
         self.outcome = NOTHING_VISIBLE
+        self.touched: list[TopicPartition] = []  # ready, and written to since
         self.commit: Commit | None = None
 
 
@@ -204,7 +205,12 @@ class Coordinator:
                 by_now, job = self._as_topics_are(by_partition, job)
                 with self._manager.locks.partitions([*by_now, COMMITS]):
                     ensure()
-                    is_complete = self._publish_locked(by_now, job, progress)
+                    try:
+                        is_complete = self._publish_locked(by_now, job, progress)
+                    except (OSError, KBatchError):
+                        if progress.outcome == NOTHING_VISIBLE:
+                            self._discard_placed_locked(progress.touched)
+                        raise
                 if not is_complete:
                     self._roll_forward_locked()
                 self._maybe_rewrite()
@@ -229,7 +235,9 @@ class Coordinator:
 
         No other commit is pending.
         """
-        _, log, state = self._ready([*by_partition, COMMITS])[COMMITS]
+        touched = [*by_partition, COMMITS]
+        _, log, state = self._ready(touched)[COMMITS]
+        progress.touched = touched
         number, time_ms = log.discard_unrecorded(state).log_end_offset, self._now_ms()
         states = {
             tp: self._place(tp, staged, number, time_ms, job.overwrite)
@@ -265,6 +273,21 @@ class Coordinator:
                 job.transactional_id, job.sequence, offset, is_mirror=bool(job.source_progress)
             )
         return self._complete(prepared)
+
+    def _discard_placed_locked(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Remove what a commit has placed that failed before it was decided; failures are logged.
+
+        The next writer would do it, too, but on a full disk there may be none until it is gone.
+        """
+        for topic_partition in topic_partitions:
+            try:
+                self._manager.partition(topic_partition).discard_unrecorded_locked()
+            except (OSError, KBatchError) as error:
+                logger.warning(
+                    "what a failed commit has placed in %s stays for now: %s",
+                    topic_partition,
+                    error,
+                )
 
     def take_over(self, transactional_id: str, transaction: str) -> tuple[int, bytes]:
         """Return a mirroring job's last sequence and its progress in the source; -1 and nothing if none.

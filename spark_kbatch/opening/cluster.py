@@ -721,7 +721,8 @@ class Cluster:
     ) -> Garbage:
         """Delete expired segments, files of deleted topics, and staged files of abandoned jobs.
 
-        A partition that cannot be used is skipped, and the result says why.
+        What dead writers left past the ends of logs goes, too. A partition that cannot be used is skipped,
+        and the result says why.
 
         Args:
             topics: whose segments to look at; all by default. Files of deleted topics and of

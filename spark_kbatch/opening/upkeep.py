@@ -74,11 +74,13 @@ def collect_garbage(
     else:
         deleted = manager.remove_deleted_topics()
         commits = folder.coordinator(flush=True)
-        deletions = of_each(
-            lambda some: manager.delete_old_segments(
-                usable(some), commits, skip_deleted=topics is None, skipped=skipped
-            )
+        delete = functools.partial(
+            manager.delete_old_segments,
+            discard=True,
+            skip_deleted=topics is None,
+            skipped=skipped,
         )
+        deletions = of_each(lambda some: delete(usable(some), commits))
     waiting += of_each(lambda some: manager.waiting(usable(some), replicas))
     why = {name: str(error) for name, error in damaged.items()}
     return Garbage(deletions, jobs, not_removed, deleted, why, waiting, skipped)

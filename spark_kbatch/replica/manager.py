@@ -624,6 +624,7 @@ class ReplicaManager:
         topic_partitions: Iterable[TopicPartition],
         commits: Commits,
         *,
+        discard: bool = False,
         skip_deleted: bool = False,
         skipped: dict[TopicPartition, str] | None = None,
     ) -> dict[TopicPartition, Deletion]:
@@ -632,6 +633,7 @@ class ReplicaManager:
         Args:
             topic_partitions: whose.
             commits: the commits of this cluster.
+            discard: whether to remove what dead writers left past the ends of logs, too.
             skip_deleted: whether a partition whose topic was deleted meanwhile is no error.
             skipped: if given, a partition that cannot be used is no error either: it is added here, with
                 the reason.
@@ -644,6 +646,8 @@ class ReplicaManager:
                     with self.locked([topic_partition], commits):
                         partition = self.partition(topic_partition)
                         done[topic_partition] = partition.delete_old_segments_locked(self.now_ms())
+                        if discard:
+                            partition.discard_unrecorded_locked()
                 except UnknownTopicOrPartitionError:
                     if not skip_deleted:
                         raise

@@ -243,6 +243,19 @@ class Partition:
             state = state._replace(leader_epoch=led.state.leader_epoch)
         return Replica(node_id, log, state)
 
+    def discard_unrecorded_locked(self) -> None:
+        """Remove what dead or failed writers left past the recorded ends of the in-sync replicas.
+
+        The partition is ready.
+        """
+        if self.only_log is not None:
+            logs = [self.view.usable_only_log()]
+        else:
+            isr = self._ready().state.isr
+            logs = [self._log_of(node_id) for node_id in isr if self._dirs.is_online(node_id)]
+        for log in logs:
+            log.discard_unrecorded(log.state(), thorough=True)
+
     def ensure_enough_in_sync_locked(self) -> None:
         """Check that the ISR has min.insync.replicas members, as acks=all requires.
 

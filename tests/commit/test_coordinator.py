@@ -111,6 +111,53 @@ def test_a_commit_succeeds_if_its_staged_files_cannot_be_removed(
     assert len(contents(cluster)[EVENTS]) == 3
 
 
+def test_a_commit_that_fails_before_it_is_decided_takes_back_what_it_has_placed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that is full no later writer may come so far as to do it."""
+    cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
+    builders.write(cluster, a_job(1))
+    job = {("events", 0): [batch(seed=2)], ("others", 1): [batch(seed=3)]}
+    extents = staged(cluster, job, adopt_min_bytes=0)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(coordinator.Coordinator, "_prepare", full)
+    with pytest.raises(CommitError, match="No space left") as error:
+        commit(cluster, extents, adopt_min_bytes=0)
+
+    assert error.value.outcome == coordinator.NOTHING_VISIBLE
+    for tp in (EVENTS, TopicPartition("others", 1), COMMITS):
+        log = store_of(cluster).manager.log(tp)
+        (file,) = log.directory.glob("*.log")
+        assert file.stat().st_size == log.state().segment_size
+        ensure_sound(log)
+
+
+def test_an_error_while_a_failed_commit_is_taken_back_does_not_hide_why_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    extents = staged(cluster, a_job(1))
+
+    def fail(number: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coordinator.Coordinator, "_prepare", lambda *_: fail(errno.ENOSPC))
+        patch.setattr(
+            "spark_kbatch.replica.partition.Partition.discard_unrecorded_locked",
+            lambda _: fail(errno.EIO),
+        )
+        with pytest.raises(CommitError, match="No space left"):
+            commit(cluster, extents)
+
+    assert "placed in events-0 stays for now" in caplog.text
+    commit(cluster, extents)
+    assert contents(cluster)[EVENTS] == records_of([batch(seed=1)])
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

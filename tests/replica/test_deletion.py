@@ -30,7 +30,13 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.manager import RETENTION_CHECK_INTERVAL_MS
 from tests.support import builders
 from tests.support.builders import JOB, append_records, batch
-from tests.support.faults import Fault, FaultyFiles, StopsInTheFlip, died
+from tests.support.faults import (
+    DiesAtTheCommitPoint,
+    Fault,
+    FaultyFiles,
+    StopsInTheFlip,
+    died,
+)
 from tests.support.soundness import ensure_sound
 from tests.support.store import reader_of, store_of
 
@@ -272,6 +278,24 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(cluster: Cluster) -> N
     assert (waiting.what, waiting.name) == ("deleted segments", "events-0")
     assert offsets(cluster) == [*range(6, 12)]
     assert cluster.collect_garbage().partitions[EVENTS] == Deletion(6, (), 0, ())
+
+
+def test_what_a_killed_commit_has_placed_goes(cluster: Cluster) -> None:
+    append_records(cluster, {OTHERS[0]: batch()})
+    extents = builders.staged(
+        cluster, {OTHERS[0]: [batch(seed=1)], OTHERS[1]: [batch(seed=2)]}, adopt_min_bytes=0
+    )
+    killed = Cluster(cluster.path, files=DiesAtTheCommitPoint())
+    assert died(lambda: builders.commit(killed, extents, adopt_min_bytes=0))
+    logs = [store_of(cluster).manager.log(tp) for tp in OTHERS]
+
+    def sizes() -> list[int]:
+        return [sum(file.stat().st_size for file in log.directory.glob("*.log")) for log in logs]
+
+    assert sizes() == [2 * SIZE, SIZE]
+    cluster.collect_garbage()
+    assert sizes() == [log.state().segment_size for log in logs] == [SIZE, 0]
+    assert offsets(cluster, OTHERS[0]) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "loop", "folder"])
