@@ -30,6 +30,7 @@ from typing import TypeAlias, overload
 
 try:
     import fcntl
+    import resource
 except ImportError as error:
     raise ImportError(
         "spark_kbatch runs on Linux and macOS: this Python has no module 'fcntl', which locks files "
@@ -51,6 +52,27 @@ NO_ROOM = frozenset(
     {errno.ENOSPC, errno.EDQUOT}
 )  # of an OSError: the disk, or the user's share of it, is full
 _LITTLE_ROOM_BYTES = 2**24  # a disk that has less left counts as full
+
+
+def raise_descriptors_limit(needed: int) -> int:
+    """Raise this process's limit of open files to `needed`, or as far as it may; return the limit then."""
+    limit, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    if limit < needed:
+        raised = needed if highest == resource.RLIM_INFINITY else min(needed, highest)
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, highest))
+            return raised
+    return limit
+
+
+def open_descriptors() -> int:
+    """Return how many descriptors this process has open; 0 where the system does not list them."""
+    try:
+        return len(os.listdir("/dev/fd"))  # noqa: PTH208  as in `list`
+    except OSError:
+        return 0
 
 
 def flushing(platform: str) -> Callable[[int], object]:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from spark_kbatch.errors import LockTimeoutError, LogDirLockedError
-from spark_kbatch.files import Files, LockFile
+from spark_kbatch.files import Files, LockFile, open_descriptors, raise_descriptors_limit
 from spark_kbatch.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ T = TypeVar("T")
 _PAUSE_S = 0.0001, 0.005  # between polls: the first, and the longest
 _OTHERS_PATIENCE_S = 10.0
 _LOGGED_AFTER_S, _LOGGED_AGAIN_AFTER_S = 5.0, 300.0
+_FEW_FILES = 32  # for which there is room as a rule
+_DESCRIPTORS_BESIDE = 128  # for what is done while the locks are held
 
 _broker_log_dirs = threading.Lock()  # held with the lock of a broker's log dir; before it
 
@@ -255,6 +257,8 @@ class _PartitionLocks:
         by_file: dict[str, dict[int, TopicPartition]] = {}
         for (_, name, byte), topic_partition in sorted(locations.items()):
             by_file.setdefault(name, {})[byte] = topic_partition
+        if len(by_file) > _FEW_FILES:  # each stays open
+            raise_descriptors_limit(open_descriptors() + len(by_file) + _DESCRIPTORS_BESIDE)
         for name, of_bytes in by_file.items():
             self._take(self._dir / name, of_bytes)
 

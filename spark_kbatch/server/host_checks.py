@@ -6,11 +6,11 @@ for them.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-import resource
 from pathlib import Path, PurePath
+
+from spark_kbatch.files import raise_descriptors_limit
 
 logger = logging.getLogger(__name__)
 
@@ -67,14 +67,9 @@ def connections_possible(wanted: int) -> int:
 
     Raises the process's limit where it may; logs a warning if that is not enough.
     """
-    limit, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _FOR_FILES
-    if limit != resource.RLIM_INFINITY and limit < needed:
-        raised = needed if highest == resource.RLIM_INFINITY else min(needed, highest)
-        with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit than it says
-            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, highest))
-            limit = raised
-    if limit == resource.RLIM_INFINITY or limit >= needed:
+    limit = raise_descriptors_limit(needed)
+    if limit >= needed:
         return wanted
     possible = min(wanted, max(limit - _FOR_FILES, limit // 2))
     logger.warning(

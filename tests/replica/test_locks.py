@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import pickle
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -139,6 +140,25 @@ def test_a_thread_keeps_its_lock_when_another_of_its_process_leaves_the_same_fil
         assert not got.exists()
     assert os.waitpid(child, 0)[1] == 0
     assert got.exists()
+
+
+def test_locks_of_more_topics_than_a_process_may_open_files_are_taken_together(
+    folder: Path,
+) -> None:
+    before, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= highest < 1000:
+        pytest.skip(f"this process may open only {highest} files")
+    most = len(list(Path("/proc/self/fd").iterdir())) + 50
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, highest))
+    try:
+        many = [TopicPartition(f"topic-{number}", 0) for number in range(200)]
+        with some_locks(folder).partitions(many):
+            assert len(open_files(folder)) == 200
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert limits[0] > most
+        assert limits[1] == highest
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, highest))
 
 
 def test_other_partitions_and_topics_do_not_wait(folder: Path) -> None:
