@@ -618,6 +618,7 @@ class Coordinator:
                     log.directory,
                     state,
                     commit=commit_number,
+                    now_ms=time_ms,
                     delete_ms=time_ms + overwrite.delete_delay_ms,
                 )
                 appender.start_segment()

@@ -5,7 +5,8 @@
 JSON, oldest first, the time in ms. It is no cache: nothing else tells until when an overwritten range may be
 read. An overwrite moves the log start to the log's end and starts a segment there. A range that was resolved
 before may still be read while its segments exist, and they stay until the delete delay has passed; after that
-the entry names the commit.
+the entry names the commit. The file has a thousand entries, or few more: the oldest ones go whose time has come,
+and if all still wait, neighbours whose times lie close together become one, with the later time and commit.
 
     1. the file is replaced and flushed   while the commit is placed: the entry does not count yet
     2. the log start moves                with the commit: now the entry counts, since it ends at or
@@ -29,7 +30,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.stored_json import parse_rows
 
 OVERWRITTEN_FILE = "kbatch.overwritten"
-_ENTRIES_MAX = 1000  # older ones only name commits whose files are long gone
+_ENTRIES_MAX = 1000
 
 
 class Overwritten(NamedTuple):
@@ -47,7 +48,7 @@ class Overwritten(NamedTuple):
 
 
 def add_entry(
-    files: Files, directory: Path, state: LogState, *, commit: int, delete_ms: int
+    files: Files, directory: Path, state: LogState, *, commit: int, now_ms: int, delete_ms: int
 ) -> None:
     """Record in `kbatch.overwritten` that a commit will overwrite all that the log now holds.
 
@@ -55,9 +56,8 @@ def add_entry(
     """
     start, end = state.log_start_offset, state.log_end_offset
     if start < end:
-        entries = _decided(files, directory, state)
-        entries = [*entries[1 - _ENTRIES_MAX :], Overwritten(start, end, commit, delete_ms)]
-        _write(files, directory, entries)
+        entries = _bounded(_decided(files, directory, state), now_ms)
+        _write(files, directory, [*entries, Overwritten(start, end, commit, delete_ms)])
 
 
 def drop_undecided(files: Files, directory: Path, state: LogState) -> None:
@@ -92,6 +92,38 @@ def held(files: Files, directory: Path, state: LogState, now_ms: int) -> list[Ov
 def _decided(files: Files, directory: Path, state: LogState) -> list[Overwritten]:
     entries = _read(files, directory)
     return [one for one in entries if one.end_offset <= state.log_start_offset]
+
+
+def _bounded(entries: list[Overwritten], now_ms: int) -> list[Overwritten]:
+    """Return entries that hold the same files, or some for a little longer, with room for one more."""
+    excess = len(entries) + 1 - _ENTRIES_MAX
+    if excess <= 0:
+        return entries
+    over = [one for one in entries if one.delete_ms <= now_ms][:excess]
+    entries = [one for one in entries if one not in over]
+    return entries if len(over) == excess else _joined(entries, now_ms)
+
+
+def _joined(entries: list[Overwritten], now_ms: int) -> list[Overwritten]:
+    """Return entries in which neighbours are one whose times lie close together.
+
+    Time is divided into spans of a power of two, at most half as many up to the last entry's time as there may
+    be entries. What is joined lies in one span, so no file is held for much longer, however often this is done.
+    If the two oldest were joined each time, the first one's time would never come.
+    """
+    last_ms = max(one.delete_ms for one in entries)
+    span_bits = ((last_ms - now_ms) // (_ENTRIES_MAX // 2)).bit_length()
+    joined = entries[:1]
+    for one in entries[1:]:
+        before = joined[-1]
+        # What comes after files that stay, stays with them.
+        one = one._replace(delete_ms=max(one.delete_ms, before.delete_ms))
+        is_near = one.delete_ms >> span_bits == before.delete_ms >> span_bits
+        if is_near and one.start_offset == before.end_offset:
+            joined[-1] = one._replace(start_offset=before.start_offset)
+        else:
+            joined.append(one)
+    return joined
 
 
 def _read(files: Files, directory: Path) -> list[Overwritten]:
