@@ -201,11 +201,15 @@ class OffsetsStore:
         self._parts, self._flush, self._timeout_ms = parts, flush, timeout_ms
         self._monotonic_ms = monotonic_ms
         self._is_made = False
+        self._lacks_contents = (
+            False  # whether the topic may be a new one, without what `contents` has
+        )
         self._kept_bytes = self._grown_bytes = 0  # of the log: what was rewritten, and since then
 
     def load(self) -> StoredGroups:
         """Read all of `__consumer_offsets` into `contents`, and return them; raises as `read_records`."""
         self.contents, self._kept_bytes, self._grown_bytes = _load(self._parts)
+        self._lacks_contents = False
         return self.contents
 
     def append(self, changes: Sequence[Change]) -> None:
@@ -242,9 +246,11 @@ class OffsetsStore:
         if self._is_made:
             return
         deadline = time.monotonic() + self._timeout_ms / 1000
-        if make_topic(self._parts, deadline) and self.contents != StoredGroups():
+        if make_topic(self._parts, deadline):
+            self._lacks_contents = True
+        if self._lacks_contents and self.contents != StoredGroups():
             self._rewrite()  # The old topic is gone, with all that it held.
-        self._is_made = True
+        self._is_made, self._lacks_contents = True, False
 
     def _append(self, batch: bytearray) -> None:
         done = threading.Event()
@@ -269,7 +275,7 @@ class OffsetsStore:
             )
         error = answered[CONSUMER_OFFSETS].error
         if isinstance(error, UnknownTopicOrPartitionError):
-            self._is_made = False
+            self._is_made, self._lacks_contents = False, True  # whoever creates it again
         if error is not None:
             raise error
 

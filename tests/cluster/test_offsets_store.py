@@ -7,6 +7,7 @@ import itertools
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -267,14 +268,57 @@ def test_a_reader_that_is_overtaken_by_a_rewrite_starts_over(
 def test_a_deleted_topic_is_recreated_with_all_current_records(cluster: Cluster) -> None:
     kept = OffsetsStore(store_of(cluster))
     kept.append([(GroupKey("g"), GROUP), offset(1)])
+    remove_topic(cluster)
+
+    with pytest.raises(KBatchError):
+        kept.append([offset(2)])
+    kept.append([offset(3)])
+
+    assert loaded(cluster) == kept.contents
+    assert kept.contents.groups == {"g": GROUP}
+
+
+def remove_topic(cluster: Cluster) -> None:
     (cluster.path / "topics/__consumer_offsets.json").unlink()
     for directory in cluster.path.glob("broker-*/__consumer_offsets-0"):
         for file in directory.iterdir():
             file.unlink()
         directory.rmdir()
 
+
+def test_a_deleted_topic_has_all_current_records_again_though_the_first_attempt_failed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = OffsetsStore(store_of(cluster))
+    kept.append([(GroupKey("g"), GROUP), offset(1)])
+    remove_topic(cluster)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as failing:
+        failing.setattr("spark_kbatch.cluster.offsets_store.rewrite_locked", full)
+        for number in (2, 3):
+            with pytest.raises(KBatchError):
+                kept.append([offset(number)])
+    kept.append([offset(4, partition=1)])
+
+    assert loaded(cluster) == kept.contents
+    assert kept.contents == contents_after(
+        (GroupKey("g"), GROUP), offset(1), offset(4, partition=1)
+    )
+
+
+def test_a_deleted_topic_that_housekeeping_recreates_has_all_current_records_again(
+    cluster: Cluster,
+) -> None:
+    kept = OffsetsStore(store_of(cluster))
+    kept.append([(GroupKey("g"), GROUP), offset(1)])
+    remove_topic(cluster)
     with pytest.raises(KBatchError):
         kept.append([offset(2)])
+
+    assert offsets_store.make_topic(store_of(cluster), time.monotonic() + 10)
     kept.append([offset(3)])
 
     assert loaded(cluster) == kept.contents
