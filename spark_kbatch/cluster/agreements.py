@@ -10,6 +10,9 @@ from them. So a read costs the same however many there were before, and no read 
 A task that asks when the answer is gone looks up the offsets again. They may then be later than those
 of the other tasks of its action; that takes six hours in which no task of the action started to read.
 
+So does each task if it may not write there. But on a full disk the task fails: another one may find room a
+moment later, and what it stores is not what this one has looked up.
+
 A process caches the last answers that it read: each task of an action asks for one partition, and the
 answer has all of them.
 
@@ -25,7 +28,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spark_kbatch.files import Files
+from spark_kbatch.clock import sleep_ms
+from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.files import NO_ROOM, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.stored_json import parse_rows
 
@@ -34,6 +39,7 @@ logger = logging.getLogger(__name__)
 KEPT_MS = 6 * 3600 * 1000
 _FOLDER_MS = 10 * 60 * 1000
 _REMOVED_AT_ONCE = 100
+_RETRIES, _PAUSE_MS = 3, 100  # on a full disk
 _REMEMBERED = 4  # answers cached by a process; it runs the tasks of few actions at a time
 
 Answer = Mapping[TopicPartition, tuple[int, int]]
@@ -55,22 +61,36 @@ class Agreements:
         """Return the offsets stored under a name, after resolving and storing them if there are none.
 
         If PATH cannot be written, each caller looks up for itself. Callers must not change the result.
+
+        Raises:
+            KafkaStorageError: there is no room to store them.
         """
         path = self._by_name / f"{name}.json"
         try:
-            agreed = self._read(path)
+            return self._read(path)
         except (FileNotFoundError, NotADirectoryError):
             resolved = resolve()
+        retries = _RETRIES
+        while True:
             try:
                 self._add(path, resolved)
-                agreed = self._read(path)
+                return self._read(path)
             except OSError as error:
                 # Once there is an answer it is binding, whatever went wrong afterwards.
-                if not self._files.exists(path):
+                if self._files.exists(path):
+                    return self._read(path)
+                if error.errno not in NO_ROOM:
                     logger.info("each task looks up offsets for itself: %s", error)
                     return resolved
-                agreed = self._read(path)
-        return agreed
+                if not retries:
+                    raise KafkaStorageError(
+                        "the tasks of this read cannot agree on what 'earliest' and 'latest' are, as there is "
+                        f"no room to write it down: {error}; make room, or give offsets as numbers"
+                    ) from error
+            retries -= 1
+            with contextlib.suppress(OSError):
+                self._remove_old()
+            sleep_ms(_PAUSE_MS)
 
     def _read(self, path: Path) -> Answer:
         # An answer is never overwritten: at its path is the same answer, or another file.
@@ -93,8 +113,14 @@ class Agreements:
         second = self._folder() / f"{uuid.uuid4().hex}.{path.name}"
         files.make_dir(self._by_name)
         files.make_dir(second.parent)
-        files.write(second, 0, text.encode())
-        if files.link(second, path):
+        try:
+            files.write(second, 0, text.encode())
+            is_first = files.link(second, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                files.remove(second)
+            raise
+        if is_first:
             self._remove_old()
         else:
             files.remove(second)

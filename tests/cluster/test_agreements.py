@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -12,7 +13,8 @@ import pytest
 
 from spark_kbatch.cluster import agreements as agreements_module
 from spark_kbatch.cluster.agreements import KEPT_MS, Agreements
-from spark_kbatch.files import Files
+from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from tests.support.faults import ReadOnlyFiles
 
@@ -96,6 +98,39 @@ def test_each_task_resolves_for_itself_if_nothing_can_be_written(path: Path, clo
     alone = agreements(path, clock, ReadOnlyFiles())
     assert alone.agree("action", lambda: ANSWER) == ANSWER
     assert alone.agree("action", dict) == {}
+
+
+class FullFiles(Files):
+    """A disk that has no room for the first files that are written."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+
+    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+        self.refused -= 1
+        if self.refused >= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write_at(descriptor, position, data)
+
+
+def test_on_a_full_disk_a_task_fails_and_says_what_to_do(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another task may find room, and store what it has looked up later."""
+    monkeypatch.setattr(agreements_module, "sleep_ms", lambda _: None)
+    with pytest.raises(KafkaStorageError, match=r"No space left.*give offsets as numbers"):
+        agreements(path, clock, FullFiles(refused=9)).agree("action", lambda: ANSWER)
+    assert files_in(path) == 0
+    assert agreements(path, clock).agree("action", dict) == {}
+
+
+def test_on_a_disk_that_was_full_for_a_moment_tasks_agree(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreements_module, "sleep_ms", lambda _: None)
+    assert agreements(path, clock, FullFiles(refused=3)).agree("action", lambda: ANSWER) == ANSWER
+    assert agreements(path, clock).agree("action", not_asked) == ANSWER
+    assert files_in(path) == 2
 
 
 def test_a_task_that_may_only_read_takes_an_existing_answer(path: Path, clock: Clock) -> None:
