@@ -162,7 +162,8 @@ class Job:
     ) -> bool:
         """Publish the rows that all tasks staged, in the order of tasks, as one commit.
 
-        Topics that do not exist are created first. Raises the errors of `Coordinator.commit`.
+        Topics that do not exist are created first, unless it is a duplicate: one may have been deleted since.
+        Raises the errors of `Coordinator.commit`.
 
         Args:
             transactional_id: with `sequence`, identifies a job that may be retried, so that it is
@@ -173,21 +174,15 @@ class Job:
         """
         parts = FolderParts(self.options.path)
         coordinator = coordinator_for(parts, self.options)
-        planned = [*(one for of_task in staged for one in of_task.planned)]
-        ids = _create(parts, [self._planned, *planned] if self._planned else planned)
-        overwrite = self._overwrite
-        if overwrite is not None and overwrite.topic.topic_id in ids:
-            topic = replace(overwrite.topic, topic_id=ids[overwrite.topic.topic_id])
-            overwrite = overwrite._replace(topic=topic)
+        planned = [] if self._planned is None else [self._planned]
+        planned += (one for of_task in staged for one in of_task.planned)
         is_new = coordinator.commit(
-            [
-                one._replace(topic_id=ids.get(one.topic_id, one.topic_id))
-                for one in _extents(staged)
-            ],
+            _extents(staged),
             transactional_id=transactional_id or self._transaction,
             sequence=sequence,
             author=_author(staged),
-            overwrite=overwrite,
+            overwrite=self._overwrite,
+            create_topics=lambda: _create(parts, planned),
         )
         self._discard(coordinator, staged)
         return is_new

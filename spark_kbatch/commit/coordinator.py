@@ -164,6 +164,7 @@ class Coordinator:
         author: Author = UNKNOWN_AUTHOR,
         overwrite: Overwrite | None = None,
         source_progress: bytes = b"",
+        create_topics: Callable[[], Mapping[str, str]] = dict,
         ensure: Callable[[], None] = lambda: None,
     ) -> bool:
         """Make all batches that a job staged visible, in order within each partition, or none of them.
@@ -179,6 +180,8 @@ class Coordinator:
             overwrite: a topic that holds nothing but the extents afterwards, even if there are none.
             source_progress: of a mirror, what `take_over` returns from this commit on, even if there are
                 no extents.
+            create_topics: called when no other job can commit any more, unless the commit is a duplicate: creates
+                the topics that the job has planned, and returns the id that each has now, by the planned one.
             ensure: called when no other job can commit any more, before anything is placed; an error of
                 it is the cause of a CommitError.
 
@@ -186,10 +189,11 @@ class Coordinator:
             False if it was skipped as a duplicate.
 
         Raises:
-            CommitError: its outcome says whether the data is visible.
+            CommitError: its outcome says whether the data is visible; or as `create_topics`.
             LogDirLockedError: a broker uses a log dir; nothing is visible.
         """
         if not extents and overwrite is None and not source_progress:
+            create_topics()
             return True
         began_s = time.monotonic()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
@@ -201,8 +205,9 @@ class Coordinator:
                 if self._is_duplicate(job):
                     return False
                 self._history.ensure_kept()
+                ids = create_topics()
                 # Topics are deleted, altered and extended under the commit lock too.
-                by_now, job = self._as_topics_are(by_partition, job)
+                by_now, job = self._as_topics_are(by_partition, job, ids)
                 with self._manager.locks.partitions([*by_now, COMMITS]):
                     ensure()
                     try:
@@ -214,7 +219,7 @@ class Coordinator:
                 if not is_complete:
                     self._roll_forward_locked()
                 self._maybe_rewrite()
-        except LogDirLockedError:
+        except (LogDirLockedError, CommitError):
             raise
         except (OSError, KBatchError) as error:
             raise CommitError(progress.outcome, str(error)) from error
@@ -511,12 +516,18 @@ class Coordinator:
             logger.warning("files of deleted topics cannot be removed for now: %s", error)
 
     def _as_topics_are(
-        self, by_partition: Mapping[TopicPartition, Sequence[Copies]], job: _Job
+        self,
+        by_partition: Mapping[TopicPartition, Sequence[Copies]],
+        job: _Job,
+        ids: Mapping[str, str],
     ) -> tuple[Mapping[TopicPartition, Sequence[Copies]], _Job]:
         """Return a job's batches and its overwrite, adapted to topics that changed while the job ran.
 
         If a topic got more partitions, the job's records stay where its tasks put them, like those of any
         producer that ran meanwhile. An overwrite covers the new partitions too.
+
+        Args:
+            ids: that planned topics have now, by those that they were planned with.
 
         Raises:
             UnknownTopicOrPartitionError, KafkaStorageError: a topic was deleted, or recreated.
@@ -525,10 +536,12 @@ class Coordinator:
         for topic_partition, staged in by_partition.items():
             known = topics.setdefault(topic_partition.topic, set())
             for extent in chain.from_iterable(one_of(copies) for copies in staged):
-                known.add((extent.topic_id, extent.partition_count))
+                topic_id = ids.get(extent.topic_id, extent.topic_id)
+                known.add((topic_id, extent.partition_count))
         if job.overwrite is not None:
             topic = job.overwrite.topic
-            topics[topic.name].add((topic.topic_id, topic.partitions))
+            topic_id = ids.get(topic.topic_id, topic.topic_id)
+            topics[topic.name].add((topic_id, topic.partitions))
         for name, known in topics.items():
             topic = self._find(name)
             for topic_id, partitions in sorted(known):

@@ -237,6 +237,32 @@ def test_a_job_that_fails_leaves_no_topic(tmp_path: Path) -> None:
     assert list((cluster.path / "staging-0").iterdir()) == []
 
 
+def write_batch(cluster: Cluster) -> None:
+    job = begin(cluster, **{"num.partitions": "2", "txnAppId": "nightly", "txnVersion": "7"})
+    job.commit_batch([stage(job)])
+
+
+def write_micro_batch(cluster: Cluster) -> None:
+    options = {"path": str(cluster.path), "topic": "events", "num.partitions": "2"}
+    parsed = parse_write_options(options)
+    staged = begin_job(parsed, is_micro_batch=True).stage([VALUES], query_id="query")
+    begin_job(parsed, is_micro_batch=True).commit_micro_batch([staged], 3)
+
+
+@pytest.mark.parametrize("write", [write_batch, write_micro_batch])
+def test_a_duplicate_does_not_bring_back_a_topic_that_was_deleted(
+    tmp_path: Path, write: Callable[[Cluster], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster(tmp_path, create=True)
+    write(cluster)
+    assert written(cluster) == 1
+    cluster.delete_topic("events")
+    write(cluster)
+    assert "skipping duplicate transaction" in caplog.text
+    assert cluster.topic_names() == []
+    assert list((cluster.path / "staging-0").iterdir()) == []
+
+
 @pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
 def test_jobs_that_begin_together_write_to_the_topic_that_the_first_one_creates(
     tmp_path: Path, overwrite: bool
