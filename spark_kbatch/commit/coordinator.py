@@ -73,6 +73,7 @@ UNKNOWN = (
 
 _COMMITS_SEGMENTS = 8  # that hold commits.retention.bytes of history
 _DIRECTORIES_MAX = 32  # of deleted topics that one commit removes
+_JOBS_MAX = 100  # that one commit looks at, whether they are abandoned
 _PAUSE_S = 0.1  # between looks at disks that may be back
 
 
@@ -438,8 +439,9 @@ class Coordinator:
         if files.exists(transaction_dir) and {*files.list(transaction_dir)} <= {Probe.NAME}:
             files.remove_dir(transaction_dir)
         removed, _ = remove_abandoned_jobs(
-            files, staging_dir, retention_ms=self._staging_retention_ms, now_ms=self._now_ms()
-        )
+            files, staging_dir,
+            retention_ms=self._staging_retention_ms, now_ms=self._now_ms(), most=_JOBS_MAX,
+        )  # fmt: skip
         for abandoned in removed:
             logger.warning(
                 "removed %d bytes staged by abandoned job %s, which wrote nothing for %.1f days",

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from spark_kbatch.commit.staging import Extent, OpenFiles, Staging, abandoned_jobs
+from spark_kbatch.commit.staging import (
+    Extent,
+    OpenFiles,
+    Staging,
+    abandoned_jobs,
+    remove_abandoned_jobs,
+)
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.options.topic import Topic, TopicConfig
@@ -216,3 +223,23 @@ def test_a_job_that_ends_during_the_check_is_not_called_abandoned(tmp_path: Path
     now_ms = 20_779 * 24 * 3600 * 1000
     assert abandoned_jobs(Ends(), tmp_path, retention_ms=1, now_ms=now_ms) == ([], [])
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_commit_looks_at_some_of_many_jobs_and_each_time_at_others(tmp_path: Path) -> None:
+    class Counting(Files):
+        looks = 0
+
+        def modified_ms(self, path: Path) -> int:
+            self.looks += path.parent == tmp_path
+            return super().modified_ms(path)
+
+    files, now_ms = Counting(), 20_779 * 24 * 3600 * 1000
+    for number in range(300):
+        folder = tmp_path / f"{number:032x}"
+        folder.mkdir()
+        time_s = now_ms / 1000 - 100 * (number % 2)
+        os.utime(folder, (time_s, time_s))
+    for done in range(1, 101):
+        remove_abandoned_jobs(files, tmp_path, retention_ms=50_000, now_ms=now_ms, most=50)
+        assert files.looks <= done * 50
+    assert {path.name for path in tmp_path.iterdir()} == {f"{n:032x}" for n in range(0, 300, 2)}
