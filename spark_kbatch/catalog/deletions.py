@@ -56,6 +56,7 @@ from spark_kbatch.catalog.cluster_file import NODES_MAX, ClusterFile
 from spark_kbatch.catalog.json_files import JsonFiles
 from spark_kbatch.catalog.log_dirs import LogDirs
 from spark_kbatch.catalog.paths import ClusterPaths, mirror_of, partition_of
+from spark_kbatch.clock import sleep_ms
 from spark_kbatch.errors import InvalidTopicError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
@@ -67,6 +68,7 @@ logger = logging.getLogger(__name__)
 
 TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NAME_LENGTH_MAX = 255
+_REMOVAL_ATTEMPTS, _REMOVAL_PAUSE_MS = 20, 50
 
 
 class DeletedTopics:
@@ -367,10 +369,16 @@ class Deletions:
 
     def _is_removed(self, node_id: int, deleted: DeletedTopic) -> bool:
         """Remove a deleted topic's directories on one node; return True if none is left there."""
-        if node_id in deleted.named or not self._dirs.is_used(node_id):
+        if node_id in deleted.named:
             return False
-        _, is_done = self._remove(node_id, deleted, LONG_MAX)
-        return is_done
+        for _ in range(_REMOVAL_ATTEMPTS):
+            if not self._dirs.is_used(node_id):
+                return False
+            _, is_done = self._remove(node_id, deleted, LONG_MAX)
+            if is_done:
+                return True
+            sleep_ms(_REMOVAL_PAUSE_MS)  # another process may be removing the same directory
+        return False
 
     def ensure_name_is_free_locked(self, name: str) -> None:
         """Check that no directory of a deleted topic is in the way of a new one.

@@ -162,7 +162,8 @@ class Job:
     ) -> bool:
         """Publish the rows that all tasks staged, in the order of tasks, as one commit.
 
-        Topics that do not exist are created first, unless it is a duplicate: one may have been deleted since.
+        Topics that do not exist are created first, unless it is a duplicate with rows: one may have been deleted
+        since.
         Raises the errors of `Coordinator.commit`.
 
         Args:

@@ -183,6 +183,7 @@ class Coordinator:
                 no extents.
             create_topics: called when no other job can commit any more, unless the commit is a duplicate: creates
                 the topics that the job has planned, and returns the id that each has now, by the planned one.
+                Of a job without rows it is called in any case.
             ensure: called when no other job can commit any more, before anything is placed; an error of
                 it is the cause of a CommitError.
 

@@ -5,8 +5,9 @@
 JSON, oldest first, the time in ms. It is no cache: nothing else tells until when an overwritten range may be
 read. An overwrite moves the log start to the log's end and starts a segment there. A range that was resolved
 before may still be read while its segments exist, and they stay until the delete delay has passed; after that
-the entry names the commit. The file has a thousand entries, or few more: the oldest ones go whose time has come,
-and if all still wait, neighbours whose times lie close together become one, with the later time and commit.
+the entry names the commit. Of more than a thousand entries the oldest ones go whose time has come; if all still
+wait, neighbours whose times lie close together become one, with the later time and commit, unless records between
+them were deleted.
 
     1. the file is replaced and flushed   while the commit is placed: the entry does not count yet
     2. the log start moves                with the commit: now the entry counts, since it ends at or

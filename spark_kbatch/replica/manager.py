@@ -76,7 +76,7 @@ from spark_kbatch.model import (
     TopicPartition,
     Waiting,
 )
-from spark_kbatch.options.topic import Topic, ensure_not_internal
+from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC, Topic, ensure_not_internal
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.delayed_fetch import (
     DelayedFetch,
@@ -633,7 +633,8 @@ class ReplicaManager:
         Args:
             topic_partitions: whose.
             commits: the commits of this cluster.
-            discard: whether to remove what dead writers left past the ends of logs, too.
+            discard: whether to remove what dead writers left past the ends of logs, too; not of
+                `__transaction_state`.
             skip_deleted: whether a partition whose topic was deleted meanwhile is no error.
             skipped: if given, a partition that cannot be used is no error either: it is added here, with
                 the reason.
@@ -646,7 +647,8 @@ class ReplicaManager:
                     with self.locked([topic_partition], commits):
                         partition = self.partition(topic_partition)
                         done[topic_partition] = partition.delete_old_segments_locked(self.now_ms())
-                        if discard:
+                        # The lock of __transaction_state is the commit lock: a commit may be writing to it.
+                        if discard and topic_partition.topic != TRANSACTION_STATE_TOPIC:
                             partition.discard_unrecorded_locked()
                 except UnknownTopicOrPartitionError:
                     if not skip_deleted:

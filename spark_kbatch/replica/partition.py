@@ -253,8 +253,14 @@ class Partition:
         else:
             isr = self._ready().state.isr
             logs = [self._log_of(node_id) for node_id in isr if self._dirs.is_online(node_id)]
+        errors = []
         for log in logs:
-            log.discard_unrecorded(log.state(), thorough=True)
+            try:
+                log.discard_unrecorded(log.state(), thorough=True)
+            except (OSError, KBatchError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def ensure_enough_in_sync_locked(self) -> None:
         """Check that the ISR has min.insync.replicas members, as acks=all requires.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
     CommitError,
@@ -296,6 +297,23 @@ def test_what_a_killed_commit_has_placed_goes(cluster: Cluster) -> None:
     cluster.collect_garbage()
     assert sizes() == [log.state().segment_size for log in logs] == [SIZE, 0]
     assert offsets(cluster, OTHERS[0]) == [0, 1, 2]
+
+
+def test_a_collection_leaves_a_commit_that_is_being_decided(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extents = builders.staged(cluster, {OTHERS[0]: [batch()]})
+    decide = Coordinator._decide
+
+    def collect_first(coordinator: Coordinator, decided: LogState) -> LogState:
+        Cluster(cluster.path).collect_garbage(["__transaction_state"])
+        return decide(coordinator, decided)
+
+    monkeypatch.setattr(Coordinator, "_decide", collect_first)
+    builders.commit(cluster, extents)
+    monkeypatch.undo()
+    builders.commit(cluster, builders.staged(cluster, {OTHERS[0]: [batch(seed=1)]}))
+    assert len(offsets(cluster, OTHERS[0])) == 6
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "loop", "folder"])
