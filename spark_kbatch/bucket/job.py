@@ -34,8 +34,9 @@ from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
 from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
 from spark_kbatch.bucket.ledger import NOT_COMMITTED
 from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.place import ensure_cluster
-from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
+from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.staging import (
     DataObjects,
     PartitionOfTopic,

@@ -30,9 +30,9 @@ from spark_kbatch.bucket.batch_stream import (
 )
 from spark_kbatch.bucket.checking import check
 from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.gathering import within
+from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
-from spark_kbatch.bucket.shared_ledger import OVERWRITTEN_KEPT_MS, SharedLedger
+from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.state import LedgerState, PartitionHead
 from spark_kbatch.clock import now_ms
 from spark_kbatch.consumer.same_topic import recreated
@@ -248,7 +248,7 @@ class PartitionReader:
         """Return whole batches from an offset on; a `Fetcher`."""
         assert topic_partition == self._topic_partition
         self._reads.ledger.ensure_open()
-        if asked.offset >= self._edges.log_end_offset:
+        if asked.offset >= self._next_offset:
             self._look_again(self._reads.ledger)
             self._stream = None  # it ends where the log did
         self._ensure_in_range(asked.offset)
@@ -278,7 +278,7 @@ class PartitionReader:
         )
 
     def _extents(self, offset: int) -> Iterator[PlacedExtent]:
-        end = min(self._end_offset, self._edges.log_end_offset)
+        end = min(self._end_offset, self._next_offset)
         return self._reads.placements.of(self._changes, offset, end)
 
     def _take_elsewhere(self, asked: ReadRange, missing: KBatchError) -> LogRead:
@@ -294,24 +294,30 @@ class PartitionReader:
             raise CorruptRecordError("the object is missing", path=str(error)) from None
 
     def _ensure_in_range(self, offset: int) -> None:
-        if offset < self._first_offset:
-            self._go_back(offset)
-        if not self._first_offset <= offset <= self._edges.log_end_offset:
-            start, end = self._edges.log_start_offset, self._edges.log_end_offset
+        if self._first_offset <= offset <= self._next_offset:
+            return
+        start, end = self._edges.log_start_offset, self._edges.log_end_offset
+        if offset >= start or not self._go_back(offset):
             raise OffsetOutOfRangeError(str(self._topic_partition), offset, start, end)
 
-    def _go_back(self, offset: int) -> None:
-        """Add what a commit has overwritten, if it is not long ago: the range was resolved before it."""
+    def _go_back(self, offset: int) -> bool:
+        """Read what a commit has overwritten, if it is not long ago: the range was resolved before it.
+
+        What comes after that may have been overwritten, too, by a later commit: it is looked for in its turn.
+        """
         partition, since_ms = self._topic_partition.partition, now_ms() - OVERWRITTEN_KEPT_MS
         found = self._reads.ledger.overwritten(self._topic_id, partition, offset, since_ms)
-        if found is not None:
-            head, changes = found
-            before = within(changes, head.start_offset, self._first_offset)
-            self._first_offset, self._changes = head.start_offset, [*before, *self._changes]
+        if found is None:
+            return False
+        head, self._changes = found
+        self._first_offset, self._next_offset = head.start_offset, head.next_offset
+        return True
 
     def _look_again(self, ledger: SharedLedger) -> None:
         self._edges, self._changes = self._look(ledger)
-        self._first_offset = self._edges.log_start_offset  # that can be read
+        # What the changes tell of.
+        self._first_offset = self._edges.log_start_offset
+        self._next_offset = self._edges.log_end_offset
 
     def _look(self, ledger: SharedLedger) -> tuple[LogOffsets, list[Change]]:
         topic = self._topic_partition.topic

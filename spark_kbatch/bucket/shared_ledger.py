@@ -5,29 +5,24 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import logging
 import random
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from spark_kbatch.bucket.entries import NO_ENTRY, Entry, LedgerCommit, StartOffsets, Tombstone
+from spark_kbatch.bucket.entries import NO_ENTRY, Entry
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.ledger import COMMIT_TIMEOUT_MS, KnownLedger, Ledger, Propose, real_timing
 from spark_kbatch.bucket.ledger_cache import LedgerCache
 from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.overwritten import OverwrittenRanges
 from spark_kbatch.bucket.staging import WriterJob
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartitionHead, TopicExtents
 from spark_kbatch.clock import monotonic_ms, now_ms
-from spark_kbatch.errors import ClosedError, KBatchError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.errors import ClosedError
 from spark_kbatch.model import LONG_MAX
 
-logger = logging.getLogger(__name__)
-
-OVERWRITTEN_KEPT_MS = 3_600_000  # how long reads that were planned before an overwrite go on
-
 _NEVER_MS = -LONG_MAX
-_WINDOW = 64  # entries that are read at a time, to find the one that has overwritten an offset
 _JOB_AGE_MAX_MS = 3_600_000  # of the state that a job may begin at: well below what is collected
 
 
@@ -72,6 +67,7 @@ class SharedLedger:
         self._cache = cache
         self._remembered: int | None = None  # the number of the state that is there by this process
         self._changes: dict[str, _TopicChanges] = {}  # by topic id
+        self._overwritten = OverwrittenRanges(self._ledger)
         self.objects, self.cluster_id = self._ledger.objects, cluster_id
 
     @contextlib.contextmanager
@@ -134,27 +130,13 @@ class SharedLedger:
             offset: below its start.
             since_ms: when the commit was made, or later; since 1970.
 
-        Raises ObjectStoreError, ObjectAccessDeniedError, ClosedError.
+        Raises ObjectStoreError, ObjectAccessDeniedError, ClosedError, and as `LedgerState.ensure_topic`.
         """
         self.ensure_open()
         with self._lock:
             last = self._ledger.state.number
             created = self._ledger.state.ensure_topic(topic_id).created
-        found = _overwritten_by(
-            self.windows(last, _WINDOW), topic_id, partition, offset, created, since_ms
-        )
-        if found is None:
-            return None
-        try:
-            state, changes = self._ledger.before(found, topic_id)
-            head = state.partition(topic_id, partition)
-        except (ObjectStoreError, ObjectAccessDeniedError):
-            raise
-        except KBatchError as error:
-            logger.info("what entry %d has overwritten cannot be read: %s", found, error)
-            return None
-        is_held = head.start_offset <= offset < head.next_offset
-        return (head, changes.get(partition, [])) if is_held else None
+        return self._overwritten.find(last, created, topic_id, partition, offset, since_ms)
 
     def windows(self, last: int, count: int) -> Iterator[list[Entry]]:
         """Yield entries as they are now, the newest first; as `Ledger.windows`, and raises ClosedError."""
@@ -231,37 +213,3 @@ class SharedLedger:
         # Whoever created the cluster may have ended before it wrote the first entry.
         if self._ledger.state.number == NO_ENTRY:
             self._ledger.start(DEFAULT_LIMITS)
-
-
-def _overwritten_by(
-    windows: Iterable[list[Entry]],
-    topic_id: str,
-    partition: int,
-    offset: int,
-    created: int,
-    since_ms: int,
-) -> int | None:
-    """Return the number of the entry that moved a partition's start past an offset, if an overwrite did.
-
-    Records that were deleted, or have expired, after that are not read any more.
-
-    Args:
-        windows: the entries, the newest first, in lists of which each is in their order.
-        topic_id, partition, offset: what is asked for.
-        created: the number of the entry that has created the topic.
-        since_ms: when the first entry that counts was made.
-    """
-    found = None
-    for entries in windows:
-        for entry in reversed(entries):
-            content = entry.content
-            is_older = entry.number <= created or entry.time_ms < since_ms
-            if is_older or isinstance(content, Tombstone):
-                return found
-            if not isinstance(content, LedgerCommit | StartOffsets):
-                continue
-            if content.starts.get(topic_id, {}).get(partition, 0) > offset:
-                if isinstance(content, StartOffsets):
-                    return None
-                found = entry.number
-    return found

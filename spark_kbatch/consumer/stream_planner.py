@@ -29,8 +29,8 @@ no end says where the query started.
 An end without partitions that the query has read loses their offsets. If the options of a restarted
 query leave some out, `latest` fails before Spark logs such an end. With Spark 4.1 it cannot, because it
 is not told where the query stands. If the options name them again, an end that was logged is planned as
-it is, and the micro-batch after it reads nothing: it ends with all partitions, each where it was. Until
-Spark logs that end, only this run knows where they were.
+it is, and the micro-batch after it reads nothing: it ends with all partitions, each where it was, and says so
+as `initial`. Until Spark logs that end, only this run knows where they were.
 
 Spark compares offsets as text and runs an empty batch for any difference, so the order is fixed:
 topics by name, partitions by number, `@kbatch` last.
@@ -315,7 +315,9 @@ class StreamPlanner:
         for tp in sorted(end.offsets.keys() - missing):
             edges, last = seen.views[tp].offsets, end.offsets[tp]
             first = edges.log_start_offset
-            if tp not in start.offsets:
+            if tp not in start.offsets and end.initial is not None and tp in end.initial:
+                first = end.initial[tp]
+            elif tp not in start.offsets:
                 if first > 0:
                     self._lose(f"new partition {tp} from offset 0", edges, f"it starts at {first}")
             elif is_another_topic(tp.topic, start.ids, end.ids):
@@ -345,7 +347,11 @@ class StreamPlanner:
         if partitions:
             offsets = {tp: start.offsets[tp] for tp in partitions}
             ids = {tp.topic: start.ids[tp.topic] for tp in partitions if tp.topic in start.ids}
-            self._rejoined = end, StreamOffset({**offsets, **end.offsets}, {**ids, **end.ids})
+            # As `initial`, which tells another run that plans up to it where they were.
+            self._rejoined = (
+                end,
+                StreamOffset({**offsets, **end.offsets}, {**ids, **end.ids}, offsets),
+            )
 
     def _with_rejoined(self, offset: StreamOffset) -> StreamOffset:
         """Return the offset with the partitions that the run which logged it has left out."""

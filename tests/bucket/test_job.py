@@ -15,6 +15,7 @@ import pytest
 import spark_kbatch
 from spark_kbatch import Cluster, TopicConfig, TopicPartition
 from spark_kbatch.bucket import reading, staging
+from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import (
     ClusterReplacedError,
     CommitError,
@@ -289,6 +290,20 @@ def test_a_task_that_runs_again_after_overwrites_reads_what_its_action_began_wit
     cluster.delete_records({("events", 0): 42})
     with pytest.raises(DataLossError):
         run()
+
+
+def test_a_range_over_several_overwrites_is_read_whole(cluster: Cluster, url: str) -> None:
+    commit_batch(url, [["a"], ["b"]])
+    for value in ("c", "d", "e"):
+        commit_batch(url, [[value]], overwrite=True)
+    reader = TopicReader(cluster._store.source)
+
+    def read(start: int, end: int) -> list[bytes]:
+        batches = reader.read_range(OffsetRange(EVENTS, start, end), ["value"])
+        return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+    assert read(0, 5) == [b"a", b"b", b"c", b"d", b"e"]
+    assert read(1, 4) == [b"b", b"c", b"d"]
 
 
 @pytest.mark.parametrize(

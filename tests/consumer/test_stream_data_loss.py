@@ -154,6 +154,17 @@ def test_a_topic_that_a_logged_end_leaves_out_is_read_on_when_it_is_named_again(
     assert query.batches() == [{"a-0": (3, 5)}]
 
 
+def test_a_run_that_dies_after_it_has_logged_what_it_named_again_reads_nothing_twice() -> None:
+    query = a_query_that_has_logged_an_end_without_a()
+    query.restart(subscribe="a,b")
+    assert query.batch() == {"b-0": (3, 4)}
+    query.next_end()
+
+    query.restart()
+    assert query.batch() == {}
+    assert query.batches() == [{"a-0": (3, 5)}]
+
+
 def test_a_topic_that_is_deleted_after_it_was_named_again_is_left_out() -> None:
     query = a_query_that_has_logged_an_end_without_a()
     query.restart(subscribe="a,b", failOnDataLoss="false")

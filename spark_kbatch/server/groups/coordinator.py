@@ -31,7 +31,6 @@ from spark_kbatch.cluster.offsets_store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.group import GroupConfig
-from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
 from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing
 from spark_kbatch.server.groups.memory import (
@@ -574,13 +573,6 @@ class GroupCoordinator:
             ]
 
         error, found = self._handled(known, known)
-        size_in_bytes = sum(size_of_texts(group_id, kind) for group_id, kind, _ in found)
-        if size_in_bytes > ANSWER_BYTES_MAX:
-            client_warnings.warn(
-                "a client gets no list of groups: their names take %d bytes; `kbatch groups` lists them",
-                size_in_bytes,
-            )
-            error, found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         listed = ListGroupsResponse.ListedGroup
         groups = [
             listed(group_id=group_id, protocol_type=kind, group_state=state)

@@ -124,7 +124,8 @@ class Member:
     def size_in_bytes(self) -> int:
         """Memory that it takes, about."""
         names = size_of_texts(self.member_id, self.instance_id, self.client_id)
-        return MEMBER_OBJECTS + names + self.metadata_bytes + len(self.assignment)
+        decoded = subscription.decoded_size(self.protocols)
+        return MEMBER_OBJECTS + names + self.metadata_bytes + decoded + len(self.assignment)
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for a protocol; empty if it does not support it."""

@@ -36,6 +36,7 @@ from spark_kbatch.cluster.offsets_store import OffsetsStore
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.client_warnings import client_warnings
+from spark_kbatch.server.groups import subscription
 from spark_kbatch.server.groups.group import (
     NO_MEMBER_ID,
     AnswerJoin,
@@ -198,13 +199,15 @@ class Memberships:
             )  # fmt: skip
             return ErrorCode.UNKNOWN_SERVER_ERROR
         member = group.members.get(joining.member_id)
+        decoded = subscription.decoded_size(joining.protocols)
         if member is not None:
-            added = size_in_bytes - member.metadata_bytes
+            added = size_in_bytes + decoded - member.metadata_bytes
+            added -= subscription.decoded_size(member.protocols)
         elif joining.asks_for_an_id:
             added = PENDING_OBJECTS
         else:
             names = size_of_texts(joining.member_id, joining.instance_id, joining.client_id)
-            added = size_in_bytes + MEMBER_OBJECTS + names
+            added = size_in_bytes + decoded + MEMBER_OBJECTS + names
             if not group.members:
                 added += size_of_texts(joining.protocol_type)
         if group.group_id not in self.groups:

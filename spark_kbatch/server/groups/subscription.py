@@ -8,9 +8,27 @@ Source: Kafka clients/.../common/message/ConsumerProtocolSubscription.json.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 _TOPICS_MAX = 20_000
+_TOPIC_OBJECTS = 110  # bytes that a topic's name takes in a set, besides its characters
 _START, _SIZE = struct.Struct(">hi"), struct.Struct(">h")
+
+
+def decoded_size(protocols: Iterable[tuple[str, bytes]]) -> int:
+    """Return the memory that the topics of a member's subscription take once they are decoded, about.
+
+    Args:
+        protocols: names, with the metadata of each, of which one will be decoded.
+    """
+    return max((_TOPIC_OBJECTS * _count(metadata) for _, metadata in protocols), default=0)
+
+
+def _count(data: bytes) -> int:
+    if len(data) < _START.size:
+        return 0
+    _, count = _START.unpack_from(data)
+    return count if 0 <= count <= min(_TOPICS_MAX, len(data) // _SIZE.size) else 0
 
 
 def topics(data: bytes) -> frozenset[str] | None:
