@@ -123,7 +123,7 @@ class OverwrittenRanges:
 
 def _moves_after(known: int, windows: Iterable[list[Entry]], since_ms: int) -> list[_Move]:
     """Return the entries after a known one, and since a time, that have moved starts, the newest first."""
-    found = []
+    found = list[_Move]()
     for entries in windows:
         for entry in reversed(entries):
             content = entry.content
