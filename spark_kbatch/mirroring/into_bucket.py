@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.bucket.commits import summary_of
 from spark_kbatch.bucket.entries import LedgerCommit, MirrorStep
@@ -28,7 +28,6 @@ from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, TargetTopic
 from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
-    from spark_kbatch.bucket.extents import Stretches
     from spark_kbatch.bucket.staging import StagedExtents
     from spark_kbatch.bucket.state import LedgerState
     from spark_kbatch.bucket.store import BucketStore
@@ -131,7 +130,7 @@ class BucketTarget:
         """Commit the batches, if there are any, with the mirror's progress."""
         began_s = time.monotonic()
         extents: StagedExtents = {}
-        placed: Stretches = {}
+        placed: Mapping[str, Iterable[Any]] = {}  # stretches, by topic id
         if self._data is not None and self._job is not None:
             data, self._data = self._data, None
             extents = data.finish()

@@ -49,6 +49,8 @@ def from_one_of(
         raise ConfigError(
             f"{' and '.join(named)} are given; accepted: one of rows, json_lines and csv"
         )
+    if not named and key is None:
+        return None
     if key is not None and named not in (["json_lines"], ["csv"]):
         raise ConfigError(
             "key names a field of json_lines or csv; rows have a field 'key' of their own"
