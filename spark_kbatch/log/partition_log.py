@@ -66,6 +66,7 @@ from spark_kbatch.log.state import (
     LogState,
     boot_id,
     both_slots,
+    compact,
     empty_state,
     flush_state,
     is_of_new_log,
@@ -165,10 +166,10 @@ class PartitionLog:
         """
         try:
             data = read_slots(self.files, self.directory)
-            known, state = self._read
-            if data != known or state is None:
+            slots, (known, state) = compact(data), self._read
+            if slots != known or state is None:
                 state = self.verified(read_state(self.files, self.directory, data))
-                self._read = data, state
+                self._read = slots, state
             return state
         except FileNotFoundError as error:
             raise self.segments.gone(Path(error.filename)) from error

@@ -207,6 +207,14 @@ def read_slots(files: Files, directory: Path) -> bytes:
     return files.read(_path(directory), 0, _READ_SIZE)
 
 
+def compact(data: bytes) -> bytes:
+    """Return what `read_slots` returned without the bytes between the slots, which are most of it.
+
+    What is kept to be compared with later reads is kept so.
+    """
+    return data[:SLOT_SIZE] + data[SLOT_DISTANCE:]
+
+
 def read_state(files: Files, directory: Path, data: bytes | None = None) -> LogState:
     """Read a log's state from the newest valid slot of its `kbatch.state`.
 

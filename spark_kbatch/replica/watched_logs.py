@@ -26,7 +26,7 @@ from typing import Protocol
 from spark_kbatch.catalog.paths import ClusterPaths
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.files import Files
-from spark_kbatch.log.state import read_all_slots
+from spark_kbatch.log.state import compact, read_all_slots
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC
 from spark_kbatch.replica.partition import Partition
@@ -124,7 +124,7 @@ class WatchedLogs:
             self._files, [path for all_ in directories.values() for path in all_]
         )
         for tp, one in partitions.items():
-            states = tuple(itertools.islice(slots, len(directories[tp])))
+            states = tuple(map(compact, itertools.islice(slots, len(directories[tp]))))
             fingerprint = (
                 None
                 if one.only_log is not None

@@ -16,6 +16,7 @@ from spark_kbatch.log.state import (
     STATE_FILE,
     LogState,
     boot_id,
+    compact,
     create_state,
     empty_state,
     pack,
@@ -125,6 +126,16 @@ def test_states_are_written_in_turn_so_that_the_one_before_stays(tmp_path: Path)
         assert unpack(data[start:]) == a_state(sequence)
         assert data[other : other + SLOT_SIZE] == before[other : other + SLOT_SIZE]
         assert read_state(Files(), tmp_path) == a_state(sequence)
+
+
+def test_what_is_kept_to_compare_states_has_both_slots_and_little_more(tmp_path: Path) -> None:
+    path = a_file(tmp_path)
+    kept = {compact(path.read_bytes())}
+    for sequence in range(2, 6):
+        write_state(Files(), tmp_path, a_state(sequence), flush=True)
+        kept.add(compact(path.read_bytes()))
+    assert len(kept) == 5
+    assert {len(one) for one in kept} == {2 * SLOT_SIZE}
 
 
 @pytest.mark.parametrize("sequence", [6, 7], ids=["first slot", "second slot"])

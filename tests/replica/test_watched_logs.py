@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -89,6 +90,17 @@ def test_a_look_at_thousands_of_partitions_reads_a_fixed_number_of_states(
     for _ in range(10):
         assert watched.changed(many) == []
     assert files.read <= 10 * (LOOKS_MAX + 1)
+
+
+def test_what_is_kept_of_each_partition_takes_little_memory(watched: WatchedLogs) -> None:
+    many = partitions("many", MANY)
+    tracemalloc.start()
+    try:
+        watched.changed(many)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < MANY * 3000
 
 
 @pytest.mark.parametrize("number", [0, 1, MANY // 2, MANY - 1])
