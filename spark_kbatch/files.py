@@ -380,7 +380,7 @@ class Files:
     def opened_size(self, path: Path) -> int:
         """Return the file's size in bytes, for decisions about loss.
 
-        On a network file system `size` may be some seconds old, but a file that is opened is looked at anew.
+        On a network file system `size` may be some seconds old, but opening a file asks the server.
         """
         with self.opened(path) as descriptor:
             return self.descriptor_size(descriptor)

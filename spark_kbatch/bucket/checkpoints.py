@@ -108,6 +108,16 @@ class LedgerCheckpoints:
         found = sorted(number for one in listed if (number := names.number_of(one.name)) >= 0)
         return self.numbers() if after and not found else found
 
+    def newest_number(self, hinted: int = NO_CHECKPOINT, last: int = names.NUMBER_MAX) -> int:
+        """Return the number of the newest checkpoint up to `last` that was not given up; NO_CHECKPOINT if none.
+
+        Args:
+            hinted: as of `numbers`.
+            last: an entry's number.
+        """
+        found = (one for one in self.numbers(hinted) if one <= last and one not in self._worthless)
+        return max(found, default=NO_CHECKPOINT)
+
     def newest(self, hinted: int = NO_CHECKPOINT) -> LedgerState | None:
         """Return the state of the newest checkpoint that can be read; None if there is none.
 
@@ -220,14 +230,7 @@ class LedgerCheckpoints:
 
     def rest(self, state: LedgerState) -> None:
         """Let a state rest on the newest checkpoint that is not after it; raises as `root`."""
-        newest = max(
-            (
-                one
-                for one in self.numbers(state.checkpoint)
-                if one <= state.number and one not in self._worthless
-            ),
-            default=NO_CHECKPOINT,
-        )
+        newest = self.newest_number(state.checkpoint, state.number)
         root = self.root(newest) if newest > state.checkpoint else None
         if root is not None:
             _rest_on(state, root)
@@ -244,8 +247,7 @@ class LedgerCheckpoints:
         Raises:
             MissingPartError: a part that would be named again, or merged, is missing.
         """
-        numbers = (one for one in self.numbers(state.checkpoint) if one not in self._worthless)
-        newest = max(numbers, default=NO_CHECKPOINT)
+        newest = self.newest_number(state.checkpoint)
         if not state.checkpoint <= newest < state.number:
             return False
         if newest != state.checkpoint:

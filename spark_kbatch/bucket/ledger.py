@@ -321,7 +321,7 @@ class Ledger:
             KBatchError: it cannot be made any more, since too much was collected.
         """
         checkpoints = LedgerCheckpoints(self._objects, self.timing.rng)
-        newest = max((one for one in checkpoints.numbers() if one < number), default=NO_CHECKPOINT)
+        newest = checkpoints.newest_number(last=number - 1)
         root = None if newest == NO_CHECKPOINT else checkpoints.root(newest)
         state = LedgerState() if root is None else checkpoints.opened(root)
         for entry in self.entries(state.number + 1, number - 1):

@@ -1,4 +1,4 @@
-"""What commits have overwritten a short while ago, as reads need it that were planned before.
+"""Ranges that commits have overwritten in the last hour, for reads that were planned before.
 
 An overwrite moves start offsets to the ends. What was there before stays in its objects for days, and the state
 before the entry tells where. So of the entries of the last hour those are looked for that have moved starts, once,

@@ -96,7 +96,7 @@ class BucketStore(OwnSource):
             url: see `urls`.
             options: of the store that the bucket is in.
             create: whether to create a cluster if there is none.
-            implied: whether no one asked for the creation, so that it is told as a warning.
+            implied: whether no one asked for the creation, so that it is logged as a warning.
 
         Raises:
             ConfigError: there is none; or the URL, the library or the store cannot be used.

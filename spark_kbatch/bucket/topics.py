@@ -168,7 +168,7 @@ class BucketCatalog:
 
         Args:
             name, partitions, replication_factor, config, exist_ok: as for any place.
-            implied: whether no one asked for it, so that it is told as a warning.
+            implied: whether no one asked for it, so that it is logged as a warning.
         """
         settings, given = settings_of_a_new_topic(config)
         found = self._topics.find(name)
