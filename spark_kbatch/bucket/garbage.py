@@ -25,8 +25,9 @@ put a moment ago.
 The state at the horizon is folded from the checkpoint at or below it. If that cannot be done, since another
 collector is at work or because no checkpoint is as old, nothing is deleted this time.
 
-Tombstones are put last, from below. So where they begin to be missing tells that a collection by a checkpoint has
-ended. If entries after the checkpoint were passed by the horizon, each process collects once more for that.
+Whoever moves the horizon collects. Tombstones are put last, from below: where they begin to be missing tells others
+that a collection by a checkpoint has ended. What one that was stopped has left above the checkpoint goes with the
+next horizon. Where nothing happens any more there is no next one, so each process collects once.
 """
 
 from __future__ import annotations
@@ -170,12 +171,13 @@ class GarbageCollector:
         Args:
             now_ms: the time by the store's clock.
             dry_run: whether to delete nothing, and to return what would be deleted.
-            horizon: that is not there yet; for a dry run.
+            horizon: that this process has moved just now, or would move if it were no dry run.
         """
         state = self._ledger.follow()
         if not dry_run:
             # Entries of later kinds may refer to what this version does not see.
             ensure_may_write(state)
+        is_moved = horizon is not None
         if horizon is None or not dry_run:
             horizon = state.horizon
         agreements = self._old_agreements(state, now_ms)
@@ -183,7 +185,7 @@ class GarbageCollector:
         if not dry_run:
             self._delete(agreements)
         numbers = self._checkpoints.numbers()
-        if self._is_done(numbers, horizon):
+        if not is_moved and self._is_done(numbers, horizon, state.number):
             return done
         roots, listed_parts = self._whole_roots(numbers)
         base = max((number for number in roots if number <= horizon), default=NO_ENTRY)
@@ -258,10 +260,16 @@ class GarbageCollector:
 
     # Checkpoints.
 
-    def _is_done(self, numbers: list[int], horizon: int) -> bool:
-        """Return True if a collection for the horizon has ended: so one may say it before roots are read.
+    def _is_done(self, numbers: list[int], horizon: int, last: int) -> bool:
+        """Return True if a collection for the horizon has ended, or the next one does what is left of it.
 
-        The entries up to the checkpoint that a collection goes by become tombstones in its end, in their order.
+        So one may say it before roots are read. The entries up to the checkpoint that a collection goes by become
+        tombstones in its end, in their order.
+
+        Args:
+            numbers: of all roots.
+            horizon: as it is.
+            last: entry of the ledger.
         """
         if horizon in (0, self._collected):
             return True
@@ -269,7 +277,10 @@ class GarbageCollector:
         is_buried = newest == NO_ENTRY or any(
             isinstance(one.content, Tombstone) for one in self._ledger.entries(newest, newest)
         )
-        return is_buried and self._is_all_horizon(newest + 1, horizon)
+        if not is_buried:
+            return False
+        is_quiet = self._is_all_horizon(horizon + 1, last)
+        return not is_quiet or self._is_all_horizon(newest + 1, horizon)
 
     def _whole_roots(self, numbers: list[int]) -> tuple[dict[int, Root], list[str]]:
         """Return those roots of which all parts are there, by number, and the names of all parts."""

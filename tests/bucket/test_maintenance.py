@@ -15,6 +15,7 @@ from spark_kbatch.bucket import maintenance as maintaining
 from spark_kbatch.bucket import merging, names, reading
 from spark_kbatch.bucket.entries import Entry, NewFormat, ReplacedRange, Replacement, encode
 from spark_kbatch.bucket.extents import FINAL_EPOCH, DataExtent, Stretch
+from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
 from spark_kbatch.bucket.placement import PlacedExtent
@@ -681,6 +682,45 @@ def test_a_process_collects_once_for_a_horizon(cluster: Cluster, objects: AgingO
     upkeep.run()
 
     assert "list data" not in objects.taken()
+
+
+def test_of_a_cluster_in_use_whoever_moved_the_horizon_collects(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    send(cluster, *numbered(40))
+    objects.clock_ms += 8 * DAY_MS
+    send(cluster, *numbered(20, 40))
+    assert maintenance(cluster).run().collected.horizon > 40
+    objects.taken()
+
+    maintenance(cluster).run()
+
+    asked = objects.taken()
+    assert "list data" not in asked
+    assert asked["get ledger"] < 30  # of more than 60
+
+
+def test_what_a_collection_left_that_was_stopped_goes_with_the_next_horizon(
+    cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent_long_ago(cluster, objects, 130)
+    maintenance(cluster).run()
+    send(opened_again(cluster), *numbered(5))  # no checkpoint is after them
+    maintenance(cluster).run(run_extents=5)
+    objects.clock_ms += 8 * DAY_MS
+    monkeypatch.setattr(GarbageCollector, "_references", die)
+    with pytest.raises(Died):
+        maintenance(cluster).run()
+    monkeypatch.undo()
+    send(opened_again(cluster), "more")
+    assert maintenance(cluster).run().collected.objects == 0
+    objects.clock_ms += 8 * DAY_MS
+
+    done = maintenance(cluster).run()
+
+    assert done.collected.objects == 5
+    found = [*values(opened_again(cluster))]
+    assert found == [*numbered(130), *numbered(5), "more"]
 
 
 def test_old_agreements_are_deleted(cluster: Cluster, objects: AgingObjects) -> None:
