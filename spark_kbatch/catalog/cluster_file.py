@@ -36,7 +36,7 @@ from spark_kbatch.stored_json import StoredObject
 FORMAT_VERSION = 2  # of a new cluster; an existing one keeps its own
 READ_VERSIONS = (1, 2)
 NODES_MAX = 1000  # also the highest node id: a damaged file must not ask for all memory
-A_PATH = re.compile(r"[^\0]+")
+A_PATH = re.compile(r"[^\0\ud800-\udfff]+")  # of what UTF-8 can encode, see `options/paths`
 _NODE_DIR = re.compile(r"broker-\d+")
 # In a log dir that is empty otherwise; the last is left by a process that died as it replaced the log dir.
 _OF_NO_ONE = {".lock", "lost+found", Path(META_PROPERTIES).with_suffix(".tmp").name}

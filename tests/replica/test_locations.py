@@ -54,6 +54,15 @@ def test_the_folder_may_be_moved_and_have_other_names(tmp_path: Path) -> None:
     assert Cluster(str(moved)).topic_names() == ["one", "two"]
 
 
+def test_what_is_no_name_of_a_folder_is_damage(tmp_path: Path) -> None:
+    cluster_file = a_cluster_on_disks(tmp_path).path / "cluster.json"
+    stored = json.loads(cluster_file.read_text())
+    cluster_file.write_text(json.dumps(stored | {"path": "\ud800"}))
+
+    with pytest.raises(KafkaStorageError, match=r"cluster.json is damaged: path is .*ud800"):
+        Cluster(str(cluster_file.parent))
+
+
 def test_another_cluster_where_it_was_is_not_in_the_way(tmp_path: Path) -> None:
     home = a_cluster_on_disks(tmp_path).path
     moved = home.rename(tmp_path / "moved")
