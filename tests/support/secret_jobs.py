@@ -67,7 +67,9 @@ def main(folder: Path) -> None:
     spark = (
         spark_builder(folder / "warehouse").config("spark.log.level", "DEBUG")
         .config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", str(events))
-        .config("spark.eventLog.compress", "false").getOrCreate()
+        .config("spark.eventLog.compress", "false")
+        # As docs/kafka-cluster.md says: Spark shows the options of a temporary view.
+        .config("spark.sql.redaction.options.regex", "(?i)url|keystore[.]key").getOrCreate()
     )  # fmt: skip
     for given in json.load(sys.stdin):
         job = Job(**given)
