@@ -67,9 +67,7 @@ def main(folder: Path) -> None:
     spark = (
         spark_builder(folder / "warehouse").config("spark.log.level", "DEBUG")
         .config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", str(events))
-        .config("spark.eventLog.compress", "false")
-        # As docs/kafka-cluster.md says: Spark shows the options of a temporary view.
-        .config("spark.sql.redaction.options.regex", "(?i)url|keystore[.]key").getOrCreate()
+        .config("spark.eventLog.compress", "false").getOrCreate()
     )  # fmt: skip
     for given in json.load(sys.stdin):
         job = Job(**given)
@@ -100,7 +98,10 @@ def read(spark: SparkSession, job: Job, folder: Path) -> None:
     frame = spark.read.format("kbatch").options(**job.options, subscribe=job.topic).load()
     for mode in ("simple", "extended", "codegen", "cost", "formatted"):
         frame.explain(mode=mode)
+    # As docs/kafka-cluster.md says: Spark shows the options of a reader where a view of it is made.
+    spark.conf.set("spark.sql.redaction.options.regex", "(?i)url|keystore[.]key")
     frame.createOrReplaceTempView("records")
+    spark.conf.unset("spark.sql.redaction.options.regex")
     spark.sql("DESCRIBE EXTENDED records").show(100, truncate=False)
     spark.sql("EXPLAIN EXTENDED SELECT COUNT(*) FROM records").show(100, truncate=False)
     frame.show()
