@@ -73,7 +73,7 @@ class Root(NamedTuple):
 
 
 class CheckpointObjects(NamedTuple):
-    """What a state is made of: a checkpoint's objects as they are in the store."""
+    """The objects of a checkpoint, as the store has them."""
 
     number: int
     root: bytes

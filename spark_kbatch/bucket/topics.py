@@ -270,7 +270,7 @@ def planned(
         for field, value in vars(config).items()
         if value != getattr(TopicConfig, field)
     )
-    # A TopicConfig may have what no option can be; nobody could read that back.
+    # A TopicConfig may have a value that no option accepts, and that could not be read back.
     parse_topic_options({key: _text(config, key) for key in keys})
     return Topic(name, random_id(), partitions, config, given=keys)
 
