@@ -16,7 +16,8 @@ checkpoint is made: parts that only an older one names may be on their way to be
 Roots and parts are deleted some day. So a root that was listed may be gone: then a newer one is there. A part
 that is missing makes its checkpoint worthless, not the ledger: a process that was stopped for days between
 its parts and its root may have created the root when its parts were gone. Readers take the next checkpoint before
-that one and more entries.
+that one and more entries; but they list once more before, since root and parts may have been deleted after the
+root was read, and newer ones be there.
 
 The root's entry must be there, and have the id that the root tells. If not, the ledger is corrupt.
 """
@@ -128,7 +129,7 @@ class LedgerCheckpoints:
             CorruptLedgerError: a checkpoint is damaged, or is none of this ledger; or none can be read.
         """
         for _ in range(_LISTINGS_MAX):
-            numbers = self.numbers(hinted)
+            numbers, is_old = self.numbers(hinted), False
             for number in reversed(numbers):
                 if number in self._worthless:
                     continue
@@ -140,24 +141,27 @@ class LedgerCheckpoints:
                     heads = self._part(root.heads)
                 except MissingPartError as error:
                     self.give_up(number, error)
+                    is_old = True  # The list may be: it was deleted after its root was read.
                     continue
+                if is_old:
+                    break
                 self.objects = CheckpointObjects(number, *found, heads)
                 return self._state_of(root, heads)
             else:
-                if numbers and hinted > 0:
+                if not numbers:
+                    return None
+                if hinted > 0:
                     hinted = NO_CHECKPOINT
-                elif numbers:
+                elif not is_old:
                     raise CorruptLedgerError(
                         names.root_name(numbers[-1]),
                         "neither it nor a checkpoint before it has all parts",
                     )
-                else:
-                    return None
         raise ObjectStoreError("list", names.CHECKPOINTS, "it shows what is not there")
 
     def give_up(self, number: int, error: MissingPartError) -> None:
         """Read a checkpoint no more, because a part is missing."""
-        logger.warning("reading without checkpoint %d: %s", number, error)
+        logger.warning("reading without checkpoint %d: %s is missing", number, error.name)
         self._worthless.add(number)
 
     def root(self, number: int) -> Root | None:

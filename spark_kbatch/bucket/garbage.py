@@ -235,7 +235,7 @@ class GarbageCollector:
                     for change in changes:
                         found.add(change.stretch)
         except MissingPartError as error:
-            logger.info("another collector is at work: %s", error)
+            logger.info("another collector is at work: %s is missing", error.name)
             return None
         return found
 

@@ -217,6 +217,27 @@ def test_a_root_that_is_deleted_after_it_was_listed_is_looked_up_again(
     assert a_ledger(objects).state.checkpoint == 12
 
 
+@pytest.mark.parametrize("count", [3, 7])  # entries, with one checkpoint and with two
+def test_a_checkpoint_that_is_deleted_after_its_root_was_read_is_left_for_a_newer_one(
+    objects: ScriptedObjects, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    grow(a_ledger(objects, every=4), count)
+    read = [*roots(objects).values()][-1]
+    cluster_of(objects).delete([names.HINT])
+    real = ScriptedObjects.get
+
+    def get(self: ScriptedObjects, name: str) -> bytes | None:
+        if name.endswith(read.heads.name):
+            monkeypatch.setattr(ScriptedObjects, "get", real)
+            grow(a_ledger(self, every=4, seed=5), 8)
+            cluster_of(self).delete([names.root_name(read.number), read.heads.name])
+        return real(self, name)
+
+    monkeypatch.setattr(ScriptedObjects, "get", get)
+
+    assert a_ledger(objects).state.checkpoint == read.number + 8
+
+
 @pytest.mark.parametrize("what", ["heads", "extents"])
 def test_a_checkpoint_without_a_part_is_left_for_the_one_before(
     objects: ScriptedObjects, what: str
