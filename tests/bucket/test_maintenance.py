@@ -20,7 +20,12 @@ from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.bucket.store import BucketStore
-from spark_kbatch.errors import CorruptRecordError, RefusedEntryError, UnsupportedLedgerError
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    KBatchError,
+    RefusedEntryError,
+    UnsupportedLedgerError,
+)
 from tests.support.bucket_jobs import commit_batch
 from tests.support.bucket_objects import AgingObjects, Died, a_bucket, opened_again, values
 from tests.support.long_use import DAY_MS, PARTITIONS, RECORDS, Day, LongUse
@@ -493,6 +498,21 @@ def test_an_erasure_that_cannot_rewrite_its_neighbours_deletes_nothing(
     with pytest.raises(RefusedEntryError, match="'mine' is not erased"):
         maintenance(cluster).erase("mine")
     assert sorted(cluster.topic_names()) == ["events", "mine"]
+
+
+def test_an_erasure_that_deletes_whole_objects_is_found(
+    cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault: what a topic's objects have of its neighbours is not rewritten before they go."""
+
+    def erase(self: Maintenance, topic: str) -> None:
+        topic_id = self._ledger.follow().topic(topic).topic_id
+        self._ledger.objects.delete(self._merger.objects_of(topic_id))
+        self._delete(topic_id, self._ledger.state.number)
+
+    monkeypatch.setattr(Maintenance, "erase", erase)
+    with pytest.raises((AssertionError, KBatchError)):
+        test_an_erased_topics_bytes_go_and_its_neighbours_stay(cluster, objects)
 
 
 # Retention.

@@ -13,7 +13,7 @@ import pytest
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_heads
-from spark_kbatch.bucket.entries import NO_ENTRY_ID, Entry, decode, encode
+from spark_kbatch.bucket.entries import NO_ENTRY_ID, Entry, Replacement, decode, encode
 from spark_kbatch.bucket.extents import Stretch
 from spark_kbatch.bucket.garbage import GarbageCollector, References
 from spark_kbatch.bucket.ledger import NOT_COMMITTED, Ledger
@@ -25,7 +25,7 @@ from tests.support.bucket_schedules import Process, Writer, run_model, run_model
 from tests.support.simulated_bucket import ProcessObjects
 
 QUICK, MANY = 300, 20_000
-SCHEDULES_MAX = 200  # in which a fault has to show
+SCHEDULES_MAX = 500  # in which a fault has to show
 
 Fault: TypeAlias = Callable[[pytest.MonkeyPatch], object]
 
@@ -194,6 +194,32 @@ def _let_two_mirrors_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LedgerState, "_check_mirror", lambda *_: None)
 
 
+def _replace_by_what_may_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a merge that began before the horizon replace what is there."""
+
+    def check(self: LedgerState, content: Replacement) -> None:
+        with pytest.MonkeyPatch.context() as unchecked:
+            unchecked.setattr(LedgerState, "_check_objects", lambda *_: None)
+            LedgerState._check_replacement(self, content)
+
+    rule = (LedgerState._replace, check)
+    monkeypatch.setattr(LedgerState, "_RULES", {**LedgerState._RULES, Replacement: rule})
+
+
+def _let_a_merge_bring_back_what_retention_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin a partition where what replaces its extents does."""
+
+    def replace(self: LedgerState, content: Replacement) -> None:
+        LedgerState._replace(self, content)
+        for topic_id, ranges in content.ranges.items():
+            for one in ranges:
+                head = self.partition(topic_id, one.partition)
+                head.start_offset = min(head.start_offset, one.start_offset)
+
+    rule = (replace, LedgerState._check_replacement)
+    monkeypatch.setattr(LedgerState, "_RULES", {**LedgerState._RULES, Replacement: rule})
+
+
 FAULTS: list[Fault] = [
     _skip_the_look_after_exists,
     _take_the_next_number_while_one_is_unknown,
@@ -211,6 +237,8 @@ FAULTS: list[Fault] = [
     _deny_what_is_unknown,
     _propose_again_while_one_is_unknown,
     _let_two_mirrors_go_on,
+    _replace_by_what_may_be_deleted,
+    _let_a_merge_bring_back_what_retention_dropped,
 ]
 
 

@@ -5,7 +5,8 @@ a new process after each crash and each error. New processes begin with what one
 be old, or with nothing; and some commits do not ask what is new first. Two mirrors have one name. Readers read
 everything that comes. The adversary does whatever may happen to a ledger at any time: it moves the horizon and
 deletes what that allows, puts tombstones and takes checkpoints away, replaces data by merged data, moves start
-offsets, writes wrong hints, changes limits, creates and deletes topics.
+offsets, writes wrong hints, changes limits, creates and deletes topics. Beside it, in some schedules, others do
+nothing but merge, or move start offsets.
 
 All the while:
 
@@ -247,6 +248,10 @@ class Model:
         for _ in range(rng.choice([1, 2])):
             self._spawn(partial(Reader(self).run, rng.choice([1, 3])))
         self.simulation.spawn(Adversary(self).run)
+        if rng.random() < 0.5:
+            self.simulation.spawn(Merger(self).run)
+        if rng.random() < 0.5:
+            self.simulation.spawn(Retention(self).run)
         self.simulation.run()
         self.bucket.weather = Weather()
         self.simulation.spawn(self._end)
@@ -335,6 +340,7 @@ class Model:
             assert self.read.get(key, {}).items() <= of_partition.items(), "a wrong record was read"
             there = {offset for offset in of_partition if offset >= starts[key]}
             assert there <= self.read.get(key, {}).keys(), "a record was not read"
+            assert self.read.get(key, {}).keys() <= there, "a record is back that was deleted"
 
     def _truth(
         self, entries: list[Entry]
@@ -679,6 +685,7 @@ class Adversary(Actor):
             return
         name = names.segment_name(topic_id, partition, began, names.random_id(process.rng))
         process.ledger.objects.put(name, data)
+        self.pause()
         extent = DataExtent(name, 0, len(data), end - start, len(records), 0, 0)
         stretch = Stretch(partition, start, end - start, len(records), -1, (extent,))
         replaced = ReplacedRange(partition, start, end, (stretch,))
@@ -721,6 +728,20 @@ class Adversary(Actor):
         number = self.rng.choice([0, 1, 3, 10, 10**9])
         hints = [seal({"checkpoint": number, "entry": number + 3}), b"", b"x" * 10]
         process.ledger.objects.put(names.HINT, self.rng.choice(hints))
+
+
+class Merger(Adversary):
+    """One who merges all the time, beside the others."""
+
+    def steps(self) -> list[Step]:
+        return [self.replace]
+
+
+class Retention(Adversary):
+    """One who moves start offsets all the time, beside the others."""
+
+    def steps(self) -> list[Step]:
+        return [self.start_offsets]
 
 
 class _SleepyCollector(GarbageCollector):
