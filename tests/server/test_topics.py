@@ -531,7 +531,7 @@ def test_changes_wait_for_a_commit_only_until_they_time_out(
 
     codes = [created.error_code, deleted.error_code, grown.error_code]
     assert [*codes, emptied.partitions[0].error_code] == [ErrorCode.REQUEST_TIMED_OUT] * 4
-    assert waited_s < 2
+    assert waited_s < 10
     assert cluster.topic("events").partitions == 2
 
 
