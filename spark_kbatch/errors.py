@@ -80,9 +80,11 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_kbatch.model import TIMESTAMP_MS_MAX
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class KBatchError(Exception):
@@ -95,6 +97,19 @@ class KBatchError(Exception):
 
     def __str__(self) -> str:
         return self._text.format_map(vars(self)) if self._text else super().__str__()
+
+
+def without_frames(error: _Error) -> _Error:
+    """Return an error that is kept, without the frames in which it and its causes were raised.
+
+    What they had in their hands, such as an answer of many megabytes, would stay in memory with it; and
+    where they have the error itself, until the garbage collector finds them.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = one.__context__ = None
+        one = one.__cause__
+    return error
 
 
 class ConfigError(KBatchError, ValueError):

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -105,7 +107,11 @@ class LogAppender:
             max_timestamp=state.max_timestamp,
             max_timestamp_offset=state.max_timestamp_offset,
             bytes_since_entry=state.bytes_since_index_entry,
-            last_indexed_timestamp=self._last_indexed_timestamp,
+            # Not a method of this object, which would have a reference to itself, and wait for the garbage
+            # collector after each append.
+            last_indexed_timestamp=functools.partial(
+                LogAppender._last_indexed_timestamp, weakref.proxy(self)
+            ),
         )
         self._touched: dict[Path, None] = {}
         self._made_files = False

@@ -36,6 +36,7 @@ from spark_kbatch.errors import (
     KBatchError,
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
+    without_frames,
 )
 from spark_kbatch.log.checkpoints import EpochEntry
 from spark_kbatch.log.epochs import LeaderEpochCache
@@ -152,7 +153,7 @@ class Fetch:
                     # After the read: if the topic is the same now, it was the same all the time.
                     self._ensure_same_topic(topic_partition)
             except (OSError, KBatchError) as error:
-                result = FetchResult(error=error)
+                result = FetchResult(error=without_frames(error))
             size = len(result.read.data)
             left, min_one_batch = left - size, min_one_batch and not size
             results[topic_partition] = result
@@ -211,7 +212,7 @@ class Fetch:
         if diverging is not None:
             return FetchResult(offsets=seen.offsets, diverging=diverging)
         if not seen.state.log_start_offset <= asked.offset <= seen.state.log_end_offset:
-            raise _out_of_range(seen, asked.offset)
+            return FetchResult(error=_out_of_range(seen, asked.offset))
         return FetchResult(*self._read_replica(seen.log.topic_partition, asked, seen))
 
 
@@ -226,7 +227,7 @@ def look_at(topic_partitions: Iterable[TopicPartition], replicas: Replicas) -> M
             for topic_partition in wanted:
                 cause = _error_of(topic_partition, replicas) if left else error
                 if cause is not None:
-                    failed[topic_partition] = cause
+                    failed[topic_partition] = without_frames(cause)
         wanted = [tp for tp in wanted if tp not in failed]
     return failed
 

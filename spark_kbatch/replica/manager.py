@@ -56,6 +56,7 @@ from spark_kbatch.errors import (
     LockTimeoutError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    without_frames,
 )
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log import overwritten, retention
@@ -197,7 +198,7 @@ class ReplicaManager:
                 try:
                     topic = self.metadata.topics.existing(name)
                 except (OSError, KBatchError) as error:
-                    topic = error.with_traceback(None)
+                    topic = without_frames(error)
                 topics[name] = topic
             if isinstance(topic, Exception):
                 found[tp] = topic
@@ -941,12 +942,7 @@ def _is_locked(appended: Appended) -> bool:
 def _answer(error: OSError | KBatchError) -> AppendResult:
     if isinstance(error, OSError) and not isinstance(error, KBatchError):
         error = KafkaStorageError.of(error)
-    # The frames of a traceback would keep the batch's buffer alive.
-    one: BaseException | None = error
-    while one is not None:
-        one.__traceback__ = one.__context__ = None
-        one = one.__cause__
-    return AppendResult(error=error)
+    return AppendResult(error=without_frames(error))
 
 
 def _damaged(error: KafkaStorageError) -> KafkaStorageError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -104,28 +105,28 @@ def test_a_fetch_of_nothing_is_answered(cluster: Cluster) -> None:
     assert fetch(cluster, {}).count == 1
 
 
-@pytest.mark.parametrize(
-    ("topic_partition", "info", "error"),
-    [
-        pytest.param(EVENTS, FetchInfo(2, 100), OffsetOutOfRangeError, id="above the end"),
-        pytest.param(
-            TopicPartition("events", 2), FetchInfo(0, 100), UnknownTopicOrPartitionError,
-            id="no such partition",
-        ),
-        pytest.param(
-            TopicPartition("none", 0), FetchInfo(0, 100), UnknownTopicOrPartitionError,
-            id="no such topic",
-        ),
-        pytest.param(
-            EVENTS, FetchInfo(0, 100, current_leader_epoch=1), UnknownLeaderEpochError,
-            id="a newer leader epoch",
-        ),
-        pytest.param(
-            EVENTS, FetchInfo(0, 100, last_fetched_epoch=1), OffsetOutOfRangeError,
-            id="batches of an epoch that is not known here",
-        ),
-    ],
-)  # fmt: skip
+REFUSED = [
+    pytest.param(EVENTS, FetchInfo(2, 100), OffsetOutOfRangeError, id="above the end"),
+    pytest.param(
+        TopicPartition("events", 2), FetchInfo(0, 100), UnknownTopicOrPartitionError,
+        id="no such partition",
+    ),
+    pytest.param(
+        TopicPartition("none", 0), FetchInfo(0, 100), UnknownTopicOrPartitionError,
+        id="no such topic",
+    ),
+    pytest.param(
+        EVENTS, FetchInfo(0, 100, current_leader_epoch=1), UnknownLeaderEpochError,
+        id="a newer leader epoch",
+    ),
+    pytest.param(
+        EVENTS, FetchInfo(0, 100, last_fetched_epoch=1), OffsetOutOfRangeError,
+        id="batches of an epoch that is not known here",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("topic_partition", "info", "error"), REFUSED)
 def test_an_error_is_answered_at_once_beside_the_others_batches(
     cluster: Cluster, topic_partition: TopicPartition, info: FetchInfo, error: type[Exception]
 ) -> None:
@@ -134,6 +135,27 @@ def test_an_error_is_answered_at_once_beside_the_others_batches(
 
     assert type(answer.results[topic_partition].error) is error
     assert answer.sizes == [0, len(SMALL)]
+
+
+@pytest.mark.parametrize(("topic_partition", "info", "error"), REFUSED)
+def test_an_answer_with_an_error_is_gone_with_its_last_reference(
+    cluster: Cluster, topic_partition: TopicPartition, info: FetchInfo, error: type[Exception]
+) -> None:
+    append_records(cluster, {OTHERS: LARGE})
+
+    def found() -> type[Exception]:
+        return type(
+            fetch(cluster, {OTHERS: 0, topic_partition: info}).results[topic_partition].error
+        )
+
+    assert found() is error  # and what is made once is made
+    gc.collect()
+    gc.disable()
+    try:
+        found()
+        assert gc.collect() == 0  # else the batches of others would wait for the collector, too
+    finally:
+        gc.enable()
 
 
 def test_an_older_leader_epoch_is_fenced_and_a_log_that_went_another_way_is_told_where(

@@ -6,6 +6,7 @@ is a multiple of what a request names.
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
 import time
@@ -33,6 +34,7 @@ RSS_MAX = 512 * MiB
 ANSWER_MAX = 32 * MiB
 OTHERS_WAIT_S = 5.0
 ANSWERED_WITHIN_S = 30.0
+_TIMES = 5
 
 
 def rows() -> dict[ApiKey, list[str]]:
@@ -137,3 +139,37 @@ def test_the_worst_request_of_a_kind_holds_its_bounds(
     assert max(sizes) < ANSWER_MAX
     assert waited_s < OTHERS_WAIT_S
     assert rss < RSS_MAX
+
+
+@pytest.mark.parametrize("topic", [NOWHERE, "events"])
+def test_what_a_request_took_is_free_once_it_is_answered(tmp_path: Path, topic: str) -> None:
+    """The garbage collector runs the less often the more there is in memory."""
+    left: dict[str, int] = {}
+    with (
+        builders.a_cluster(tmp_path, topics={"events": 30}) as cluster,
+        cluster.serve() as server,
+    ):
+        for case in CASES:
+            data = worst(*case, 30, topic)
+
+            def ask(data: bytes = data) -> None:
+                with RawClient(server) as client:
+                    client.send(data)
+                    (size,) = SIZE.unpack(client.read(SIZE.size))
+                    client.read(size)
+
+            ask()
+            ask()  # what is made at first use is made
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(_TIMES):
+                    ask()
+                time.sleep(0.02)  # a thread still has the last answer in its hands
+                found = gc.collect()
+            finally:
+                gc.enable()
+            if found >= _TIMES:
+                left[case[0].name] = found
+
+    assert not left
