@@ -130,7 +130,7 @@ def bench_server(kafka: Kafka, tmp_path: Path, memory_path: Path, targets: Targe
             topic = f"events-{number}"
             both = {OURS: ours, PEER: broker.address}
             for name, address in [*both.items()][:: 1 if number % 2 else -1]:
-                broker.create_topic(topic) if name == PEER else _create(ours, topic)
+                broker.create_topic(topic) if name == PEER else create(ours, topic)
                 found = {
                     "Java produces": java_produces(warm, address, topic),
                     "Java consumes": java_consumes(warm, address, topic),
@@ -160,7 +160,7 @@ def bench_server(kafka: Kafka, tmp_path: Path, memory_path: Path, targets: Targe
         targets.say(f"p{at} of {PEER}: {value:,.2f} ms")
 
 
-def _create(address: str, topic: str) -> None:
+def create(address: str, topic: str) -> None:
     admin = kafka_python.KafkaAdminClient(bootstrap_servers=address)
     admin.create_topics([kafka_python.admin.NewTopic(topic, 1, 1)])
     admin.close()
