@@ -21,6 +21,7 @@ import pyarrow as pa
 from confluent_kafka import Producer as ConfluentProducer
 
 from spark_kbatch import Cluster
+from spark_kbatch.clock import now_ms
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
 from spark_kbatch.model import AppendResult
@@ -61,7 +62,7 @@ def produce(batches: list[pa.RecordBatch]) -> Nowhere:
     config = ProducerConfig(
         batch_size=BATCH_SIZE, linger_ms=None, enable_idempotence=False, max_request_size=2**31 - 1
     )
-    with Producer(config, transport, lambda _: topic, lambda: 0, inline=True) as producer:
+    with Producer(config, transport, lambda _: topic, now_ms, inline=True) as producer:
         for rows in batches:
             producer.append(rows, "events")
     return transport

@@ -55,7 +55,7 @@ def echoing() -> Iterator[str]:
         process.communicate()
 
 
-def answers_per_s(address: str, connections: int, *, seconds: float = SECONDS) -> float:
+def answers_per_s(address: str, connections: int) -> float:
     """Return how many requests are answered a second."""
     host, port = address.split(":")
     sent = request(ApiKey.PRODUCE, echo_server.VERSION, produce(builders.batch(n=1)))
@@ -67,7 +67,7 @@ def answers_per_s(address: str, connections: int, *, seconds: float = SECONDS) -
             selector.register(sock, selectors.EVENT_READ)
             sock.sendall(sent)
         count, started = 0, time.perf_counter()
-        until = started + seconds
+        until = started + SECONDS
         while (now := time.perf_counter()) < until:
             for key, _ in selector.select(1):
                 sock = key.fileobj  # type: ignore[assignment]

@@ -32,7 +32,7 @@ def a_job(*seeds: int) -> dict[tuple[str, int], list[bytes]]:
     return {("events", 0): [batch(seed=seed) for seed in seeds]}
 
 
-def an_undone_flip(cluster: Cluster) -> None:
+def an_undone_flip(cluster: Cluster, *, flush: bool = False) -> None:
     """Leave a job that wrote to both topics decided, and stopped before its first flip."""
     job = {(topic, n): [batch()] for topic, count in TWO_TOPICS.items() for n in range(count)}
     extents = staged(cluster, job)
@@ -41,11 +41,11 @@ def an_undone_flip(cluster: Cluster) -> None:
         def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
             super().write_at(descriptor, position, data)
             if self.steps[-1].endswith("__transaction_state-0/kbatch.state"):
-                self.fault = Fault(len(self.steps), errno.EIO, lasting=True)
+                self.fault = Fault(len(self.steps) + flush, errno.EIO, lasting=True)
 
     undone = Cluster(str(cluster.path), files=StopsAfterTheCommitPoint())
     with pytest.raises(CommitError) as error:
-        commit(undone, extents)
+        commit(undone, extents, flush=flush)
     assert error.value.outcome == coordinator.COMMITTED
 
 
@@ -240,6 +240,14 @@ def test_a_job_that_cannot_finish_the_previous_one_stays_invisible(tmp_path: Pat
         commit(broken, extents, transaction="next")
     assert error.value.outcome == coordinator.NOTHING_VISIBLE
     assert [len(records) for records in contents(cluster).values()] == [3, 3, 3]
+
+
+def test_a_flushed_commit_is_decided_up_to_its_recovery_point(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
+    an_undone_flip(cluster, flush=True)
+    decided = store_of(cluster).manager.log(TRANSACTION_STATE).state()
+    assert decided.has_pending_commit
+    assert decided.recovery_point == decided.log_end_offset
 
 
 class FullDisk(Files):

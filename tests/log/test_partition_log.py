@@ -317,6 +317,37 @@ def test_the_first_batch_is_read_even_when_it_passes_max_bytes(tmp_path: Path) -
         assert len(log.read(state, ReadRange(0, max_bytes=max_bytes)).batches) == count
 
 
+def test_a_first_batch_that_need_not_be_read_is_read_if_it_fits(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=3, n=3)
+    size = len(builders.batch(n=3))
+    for max_bytes, count in ((size - 1, 0), (size, 1), (size + 1, 1)):
+        asked = ReadRange(0, max_bytes=max_bytes, min_one_batch=False)
+        assert len(log.read(log.state(), asked).batches) == count
+
+
+def test_another_format_in_the_middle_is_an_error_that_tells_where(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=3)
+    size, file = len(builders.batch()), segment_at(log.directory, 0).log
+    data = bytearray(file.read_bytes())
+    data[size + 16] = 1
+    file.write_bytes(data)
+    with pytest.raises(CorruptRecordError) as raised:
+        read_all(log)
+    assert (raised.value.path, raised.value.position) == (str(file), size + 16)
+
+
+def test_a_log_holds_what_was_decided_unless_its_file_ends_before(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=2)
+    decided, size = log.state(), len(builders.batch())
+    assert log.holds(decided)
+    file = segment_at(log.directory, 0).log
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:size])  # what a commit placed after it
+    assert log.holds(decided)
+    file.write_bytes(whole[:size])
+    assert not log.holds(decided)
+
+
 def test_a_read_fills_the_buffer_that_it_is_given_where_that_is_large_enough(
     tmp_path: Path,
 ) -> None:

@@ -220,6 +220,15 @@ def test_a_silent_broker_holds_back_its_own_partitions_alone(tmp_path: Path) -> 
         assert {type(future.exception(30)) for future in held} == {RequestTimedOutError}
 
 
+def test_a_full_limit_of_one_broker_keeps_nothing_from_another(tmp_path: Path) -> None:
+    with producing(tmp_path, max_in_flight_requests_per_connection=1) as (producer, brokers, _):
+        brokers.silent.update((0, 1, 2))
+        for node in (0, 1, 2):
+            producer.send("events", b"v", partition=node)
+            until(lambda asks=node + 1: len(brokers.requests) == asks, timeout_s=20)  # type: ignore[misc]
+        assert [node for node, _ in brokers.requests] == [0, 1, 2]
+
+
 def test_a_request_carries_a_batch_of_each_partition_of_its_broker(tmp_path: Path) -> None:
     with producing(tmp_path, linger_ms=10_000, batch_size=10_000) as (producer, brokers, _):
         for partition in range(len(ALL)):

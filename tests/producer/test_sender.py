@@ -28,7 +28,9 @@ from spark_kbatch.errors import (
     InvalidRecordError,
     KafkaStorageError,
     LockTimeoutError,
+    NotEnoughReplicasError,
     OutOfOrderSequenceError,
+    ProducerClosedError,
     ProducerForkedError,
     RecordTooLargeError,
     RequestTimedOutError,
@@ -379,6 +381,46 @@ def test_a_batch_that_may_be_in_the_log_is_not_split(cluster: spark_kbatch.Clust
     assert {type(one.exception(0)) for one in futures} == {RecordTooLargeError}
     assert offsets(later) == [2]
     assert values(cluster) == [b"a", b"b", b"c"]
+
+
+def test_a_batch_that_too_few_replicas_refused_may_be_split(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    """It is not in the log; only an error after the append leaves that open."""
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, batch_size=2000, linger_ms=10_000) as producer:
+        futures = send(producer, b"a", b"b")
+        flushed = threading.Thread(target=producer.flush, args=[10])
+        flushed.start()
+        transport.request(0).fail(NotEnoughReplicasError("events-0", (0,), 2))
+        transport.request(1).split()
+        transport.request(2).deliver()
+        transport.request(3).deliver()
+        flushed.join()
+    assert offsets(futures) == [0, 1]
+    assert values(cluster) == [b"a", b"b"]
+
+
+def test_closing_leaves_to_the_sender_the_memory_of_a_batch_that_it_is_compressing(
+    cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived, is_open, read = threading.Event(), threading.Event(), list[bytes]()
+
+    def compress(_: int, data: memoryview, **__: Any) -> bytes:
+        arrived.set()
+        assert is_open.wait(20)
+        read.append(bytes(data))
+        return bytes(data)
+
+    monkeypatch.setattr(compression, "compress", compress)
+    with producing(cluster, batch_size=2000, compression_type="zstd") as producer:
+        (future,) = send(producer, b"value")
+        assert arrived.wait(10)
+        producer.close(timeout=0)
+        assert isinstance(future.exception(0), ProducerClosedError)
+        is_open.set()
+        until(lambda: bytes_in_use(producer._pool) == 0)
+    assert b"value" in read[0]
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])

@@ -22,17 +22,16 @@ VERSION = 9
 _CORRELATION_ID = struct.Struct(">4xi")  # of a request, after its key and version
 
 
-def answer(correlation_id: int) -> bytes:
-    """Return what a Produce of one batch is answered with, without its size."""
+def answer() -> bytes:
+    """Return what a Produce of one batch is answered with, from after its correlation id on."""
     partition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
     topic = ProduceResponse.TopicProduceResponse(
         name="events", partition_responses=[partition(index=0, base_offset=1)]
     )
-    body = ProduceResponse(responses=[topic])
-    return b"".join(
-        bytes(piece)
-        for piece in protocol.encode_response(ApiKey.PRODUCE, VERSION, correlation_id, body)
+    pieces = protocol.encode_response(
+        ApiKey.PRODUCE, VERSION, 0, ProduceResponse(responses=[topic])
     )
+    return b"".join(bytes(piece) for piece in pieces)[struct.calcsize(">i") :]
 
 
 def main() -> None:
@@ -41,7 +40,7 @@ def main() -> None:
     config = ServerConfig()
     memory = Memory(RequestMemory(config.queued_max_request_bytes), AnswerMemory(1 << 20))
     listener = Listener(sock, config, memory, config.max_connections)
-    rest = answer(0)[4:]
+    rest = answer()
 
     def on_request(connection: ClientConnection, frame: memoryview) -> None:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
