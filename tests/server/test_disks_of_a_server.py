@@ -391,8 +391,7 @@ class Site:
         done = kbatch("log-dirs", self.path, "--replicate")
         assert done.returncode == 0, done
         with self.disks.away(number) as (taken,):
-            self.disks.mount_new(place)
-            shutil.copytree(image, place, symlinks=True, dirs_exist_ok=True)
+            self.disks.mount_copy(image, place)
             discard(taken)
         shutil.rmtree(image)
         self._pass_time()
