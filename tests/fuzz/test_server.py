@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
 from collections.abc import Iterator
@@ -65,7 +66,13 @@ def send(server: Server, data: bytes) -> None:
     with RawClient(server, timeout_s=PATIENCE_S) as client:
         with contextlib.suppress(ConnectionError):
             client.send(data)
-            client.socket.shutdown(socket.SHUT_WR)
+            try:
+                client.socket.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                if (
+                    error.errno != errno.ENOTCONN
+                ):  # the server has closed already, for what it has read
+                    raise
             # Some requests are answered late, such as those that wait for a group's members.
             with contextlib.suppress(TimeoutError):
                 while client.socket.recv(65_536):
