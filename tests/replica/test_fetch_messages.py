@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -35,6 +34,7 @@ from spark_kbatch.replica.delayed_fetch import (
 from tests.support import builders
 from tests.support.builders import append_records, batch
 from tests.support.faults import FaultyFiles
+from tests.support.garbage import garbage_of
 from tests.support.log_histories import data_batch, marker_batch
 from tests.support.store import store_of
 
@@ -149,13 +149,7 @@ def test_an_answer_with_an_error_is_gone_with_its_last_reference(
         )
 
     assert found() is error  # and what is made once is made
-    gc.collect()
-    gc.disable()
-    try:
-        found()
-        assert gc.collect() == 0  # else the batches of others would wait for the collector, too
-    finally:
-        gc.enable()
+    assert garbage_of(found) == 0  # else the batches of others would wait for the collector, too
 
 
 def test_an_older_leader_epoch_is_fenced_and_a_log_that_went_another_way_is_told_where(
