@@ -304,6 +304,42 @@ def test_an_answer_that_fails_stops_no_other(
     assert answers[-1].base_offset == 4
 
 
+class Charges:
+    """A peer that counts the processor time of what is done for it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def charge(self, seconds: float) -> None:
+        assert 0 <= seconds < 1
+        self.seconds += seconds
+
+
+def test_each_peer_is_charged_for_its_own_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, turns = a_cluster(tmp_path / "cluster"), Turns()
+    manager = store_of(cluster).manager
+    check, slow = manager.check, batch(n=1, seed=9)
+
+    def checked(topic_partition: TopicPartition, data: bytes) -> Any:
+        until_s = time.thread_time() + (0.05 if data is slow else 0)
+        while time.thread_time() < until_s:
+            pass
+        return check(topic_partition, data)
+
+    monkeypatch.setattr(manager, "check", checked)
+    queues = Appends(store_of(cluster), turns, turns.later, flush=False)  # type: ignore[arg-type]
+    peers = [Charges() for _ in range(3)]
+    for peer, data in zip(peers, (batch(n=1), slow, batch(n=1)), strict=True):
+        deadline_s = time.monotonic() + 60
+        one = Append(data, ACKS_ALL, 1000, deadline_s, lambda _: None, peer)  # type: ignore[arg-type]
+        queues.append(EVENTS, one)
+    turns.take()
+    assert peers[1].seconds >= 0.05
+    assert all(0 < peer.seconds < 0.04 for peer in (peers[0], peers[2]))
+
+
 def test_an_error_that_no_one_expects_is_the_answer_to_those_that_may_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
