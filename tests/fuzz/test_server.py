@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import random
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,13 +64,7 @@ def send(server: Server, data: bytes) -> None:
     with RawClient(server, timeout_s=PATIENCE_S) as client:
         with contextlib.suppress(ConnectionError):
             client.send(data)
-            try:
-                client.socket.shutdown(socket.SHUT_WR)
-            except OSError as error:
-                if (
-                    error.errno != errno.ENOTCONN
-                ):  # the server has closed already, for what it has read
-                    raise
+            client.end_sending()
             # Some requests are answered late, such as those that wait for a group's members.
             with contextlib.suppress(TimeoutError):
                 while client.socket.recv(65_536):

@@ -6,11 +6,10 @@ is a multiple of what a request names.
 
 from __future__ import annotations
 
-import gc
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from spark_kbatch.wire.framing import SIZE
 from spark_kbatch.wire.protocol import ApiKey, HeartbeatRequest, MetadataRequest
 from tests.conftest import REPOSITORY
 from tests.support import builders
+from tests.support.garbage import garbage_of
 from tests.support.raw_clients import RawClient, fetch, produce
 from tests.support.served import Served
 from tests.support.worst_requests import CASES, NOWHERE, worst
@@ -160,15 +160,13 @@ def test_what_a_request_took_is_free_once_it_is_answered(tmp_path: Path, topic: 
 
             ask()
             ask()  # what is made at first use is made
-            gc.collect()
-            gc.disable()
-            try:
+
+            def ask_often(ask: Callable[[], None] = ask) -> None:
                 for _ in range(_TIMES):
                     ask()
                 time.sleep(0.02)  # a thread still has the last answer in its hands
-                found = gc.collect()
-            finally:
-                gc.enable()
+
+            found = garbage_of(ask_often, times=1)
             if found >= _TIMES:
                 left[case[0].name] = found
 

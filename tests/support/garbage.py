@@ -5,16 +5,17 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
-_TRIES = 5
 
+def garbage_of(work: Callable[[], object], *, times: int = 5) -> int:
+    """Return how many objects `work` leaves, the least of several times.
 
-def garbage_of(work: Callable[[], object]) -> int:
-    """Return how many objects `work` leaves, each time it is done; those of other threads do not count."""
+    What it leaves it leaves each time. What other threads leave meanwhile comes now and then.
+    """
     found = []
     gc.collect()
     gc.disable()
     try:
-        for _ in range(_TRIES):
+        for _ in range(times):
             work()
             found.append(gc.collect())
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Mapping
 from types import TracebackType
@@ -91,6 +92,19 @@ class RawClient:
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
+
+    def end_sending(self) -> None:
+        """Tell the server that nothing more comes; its answers can still be read.
+
+        Raises:
+            ConnectionError: the server has closed already.
+        """
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if error.errno == errno.ENOTCONN:
+                raise ConnectionError("the server has closed the connection") from error
+            raise
 
     def receive(self, api_key: ApiKey, version: int, correlation_id: int = CORRELATION_ID) -> Any:
         """Return the body of the next answer, which must be to this request."""
