@@ -329,7 +329,7 @@ def mirror(
         source_config: of a real cluster: Kafka's keys for clients, such as "security.protocol"; of a bucket:
             options of its store, such as "store.endpoint".
         target_config: likewise of the target.
-        on_progress: called with what was done so far, after each piece; an exception of it ends the mirror.
+        on_progress: called with what was done so far, after each piece; if it raises, the mirror ends.
         stop: an event that another thread sets to end the mirror after what is being copied.
 
     Raises:

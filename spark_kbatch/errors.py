@@ -28,6 +28,8 @@ KBatchError
   TransactionCoordinatorFencedError producer_id, current coordinator epoch, found
   ClosedError (also ValueError)     a cluster or a broker's logs, used after close
   ServerRunningError                path, address and process of the server that runs
+  GroupNotEmptyError                group_id, where; its offsets cannot be set while it has members
+  GroupIdNotFoundError              group_id, where
   ProducerClosedError
   ProducerForkedError               process that created the producer, forked process that used it
   NotPicklableError (also TypeError)  kind, instead; a cluster or producer cannot go to another process

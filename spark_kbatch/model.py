@@ -149,17 +149,16 @@ class Deletion(NamedTuple):
 
 
 class AppendOrigin(Enum):
-    """Origin of an appended batch (client, network, coordinator or follower), which decides what is checked."""
+    """Origin of an appended batch, which decides what is checked. Followers copy what their leader has checked."""
 
     CLIENT = "client"  # a producer of ours: its header is checked, and its sequence numbers
     NETWORK = "network"  # any client of Kafka's protocol: all records are checked as well
     COORDINATOR = "coordinator"  # the cluster itself: may write control batches
-    REPLICATION = "replication"  # a follower, which copies what its leader has checked
 
     @property
     def is_client(self) -> bool:
         """Whether the append is a producer's, with sequence numbers to check."""
-        return self in (AppendOrigin.CLIENT, AppendOrigin.NETWORK)
+        return self is not AppendOrigin.COORDINATOR
 
 
 class AppendResult(NamedTuple):

@@ -31,6 +31,7 @@ append, and no object that is changed by comparing it first.
     merging       small extents become segments
     garbage       what nothing refers to is deleted
     retention     where partitions start by their settings
+    overwritten   until when overwritten records may be read
     credentials   from a function of the user's
     urls          the objects at a URL
     checking      whether every batch of a partition is whole

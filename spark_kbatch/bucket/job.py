@@ -32,7 +32,6 @@ import pyarrow as pa
 from spark_kbatch.bucket.commits import JOB, summary_of
 from spark_kbatch.bucket.entries import Content, LedgerCommit, MicroBatch
 from spark_kbatch.bucket.extents import DataExtent, Stretch, Stretches
-from spark_kbatch.bucket.ledger import NOT_COMMITTED
 from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.place import ensure_cluster
@@ -54,7 +53,6 @@ from spark_kbatch.errors import (
     CommitError,
     ConfigError,
     InvalidTimestampError,
-    KBatchError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
@@ -65,6 +63,7 @@ from spark_kbatch.options.write import (
     WriteOptions,
     ensure_codec_exists,
 )
+from spark_kbatch.store.commits import NOTHING_VISIBLE, query_of
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
@@ -203,16 +202,9 @@ class BucketJob:
             staged: what its tasks staged.
             number: of the micro-batch, in its query.
         """
-        query_ids = {one.query_id for one in staged if one.extents}
-        if not query_ids:
-            return  # no rows
-        (query_id,) = query_ids
-        if query_id is None:
-            raise KBatchError(
-                "the tasks of this micro-batch do not know their query, so a duplicate of it could not "
-                "be recognised; nothing is visible"
-            )
-        self._commit(staged, MicroBatch(query_id, number))
+        query_id = query_of(staged)
+        if query_id is not None:  # else there are no rows
+            self._commit(staged, MicroBatch(query_id, number))
 
     def abort(self, staged: Sequence[BucketStaged]) -> None:
         """Leave all as it is: a commit whose outcome is unknown may still land."""
@@ -288,7 +280,7 @@ class BucketJob:
             ids[topic.topic_id] = found.topic_id
             if replace(found, topic_id=topic.topic_id, given=topic.given) != topic:
                 raise CommitError(
-                    NOT_COMMITTED,
+                    NOTHING_VISIBLE,
                     f"topic {topic.name!r} was created with other settings or partitions while the job ran; "
                     "run the job again",
                 )
@@ -346,10 +338,8 @@ def find_topic(topics: BucketTopics, name: str, options: WriteOptions) -> Topic 
     if topic is not None:
         options.ensure_are_of(topic)
         ensure_codec_exists(topic, options.compression_type)
-    elif not options.auto_create_topics_enable:
-        raise UnknownTopicOrPartitionError(
-            f"topic {name!r} does not exist in {options.path}, and option 'auto.create.topics.enable' is false"
-        )
+    else:
+        options.ensure_may_create(name)
     return topic
 
 

@@ -79,10 +79,10 @@ from spark_kbatch.errors import (
     OutcomeUnknownError,
     UnsupportedLedgerError,
 )
+from spark_kbatch.store.commits import NOTHING_VISIBLE
 
 logger = logging.getLogger(__name__)
 
-NOT_COMMITTED = "nothing is visible"
 OUTCOME_UNKNOWN = "whether the data is committed is unknown"
 
 COMMIT_TIMEOUT_MS = 120_000
@@ -544,7 +544,7 @@ class Ledger:
 
     def _ensure_in_time(self, deadline_ms: int, why: str) -> None:
         if self.timing.monotonic_ms() >= deadline_ms:
-            raise CommitError(NOT_COMMITTED, f"it was not done in time: {why}")
+            raise CommitError(NOTHING_VISIBLE, f"it was not done in time: {why}")
 
     def _create(self, entry: Entry, deadline_ms: int) -> bool:
         """Create an entry, and return True if it is there, False if another one has its number.

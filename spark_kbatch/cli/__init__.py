@@ -12,6 +12,8 @@
     formats     how a record is printed
     offsets     find offsets
     groups      consumer groups
+    schemas     what a registry has for a topic
+    demo        the demo, which needs Spark
     upkeep      garbage, history, checks, repair, log dirs
     buckets     what a bucket's store lets one do, and what has happened in it
     maintaining merging, retention and garbage of a bucket, and what is in it

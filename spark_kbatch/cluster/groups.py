@@ -1,7 +1,7 @@
 """The consumer groups of a cluster: their members, committed offsets and lag.
 
 They are read from `__consumer_offsets`, so it does not matter whether a server runs. What only a server
-knows is missing: a rebalance that goes on, and members that have gone without a word since.
+knows is missing: a rebalance in progress, and members that have died silently since.
 """
 
 from __future__ import annotations

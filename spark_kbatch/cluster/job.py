@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.commit.coordinator import NOTHING_VISIBLE, Coordinator, Overwrite
+from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.commit.staging import Extent, OpenFiles, Probe, ReplicatedStaging, Staging
 from spark_kbatch.errors import (
     CommitError,
@@ -42,7 +42,7 @@ from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
 from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
 from spark_kbatch.replica import administration
-from spark_kbatch.store.commits import Author
+from spark_kbatch.store.commits import NOTHING_VISIBLE, Author, query_of
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
@@ -203,16 +203,10 @@ class Job:
             staged: what its tasks staged.
             number: of the micro-batch, in its query.
         """
-        query_ids = {one.query_id for one in staged if one.extents}
-        if not query_ids:
+        query_id = query_of(staged)
+        if query_id is None:
             self.abort(staged)  # no rows
             return
-        (query_id,) = query_ids
-        if query_id is None:
-            raise KafkaStorageError(
-                "the tasks of this micro-batch do not know their query, so a duplicate of it could not "
-                "be recognised; nothing is visible"
-            )
         self.commit(staged, transactional_id=query_id, sequence=number)
 
     def abort(self, staged: Sequence[Staged]) -> None:
@@ -247,10 +241,7 @@ def plan_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic:
         UnknownTopicOrPartitionError: the options do not let it be created.
         ConfigError: the options do not go together.
     """
-    if not options.auto_create_topics_enable:
-        raise UnknownTopicOrPartitionError(
-            f"topic {name!r} does not exist in {parts.path}, and option 'auto.create.topics.enable' is false"
-        )
+    options.ensure_may_create(name)
     topic = administration.plan_topic(
         parts.manager,
         name,

@@ -47,10 +47,12 @@ class LocalLog:
         A run of batches is appended as one.
         """
         entries: dict[TopicPartition, list[Buffer]] = {}
+        topic, is_v2 = None, True
         for batch in request.batches:
-            entries.setdefault(batch.topic_partition, []).append(
-                _in_format(batch, self._level).data
-            )
+            if batch.topic is not topic:
+                topic, is_v2 = batch.topic, batch.topic.message_magic == MAGIC
+            data = batch.data if is_v2 else _in_format(batch, self._level).data
+            entries.setdefault(batch.topic_partition, []).append(data)
         self._append_records(
             timeout_ms=request.timeout_ms,
             required_acks=request.acks,

@@ -60,11 +60,10 @@ from spark_kbatch.replica.given_up import GivenUp
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
-from spark_kbatch.store.commits import UNKNOWN_AUTHOR, Author, Commit
+from spark_kbatch.store.commits import NOTHING_VISIBLE, UNKNOWN_AUTHOR, Author, Commit
 
 logger = logging.getLogger(__name__)
 
-NOTHING_VISIBLE = "nothing is visible"
 COMMITTED = "the data is committed; the next writer will finish the commit"
 UNKNOWN = (
     "whether the data is committed is unknown: the deciding write failed; read the topic to see"

@@ -101,10 +101,11 @@ def ensure_same(topic: str, topic_id: str, source: Source) -> None:
         raise recreated(topic)
 
 
-def recreated(topic: str) -> UnknownTopicOrPartitionError:
+def recreated(topic: str, cluster: str = "") -> UnknownTopicOrPartitionError:
     """Return the error that a topic which is being read is another one by now."""
+    where = f" of {cluster}" if cluster else ""
     return UnknownTopicOrPartitionError(
-        f"topic {topic!r} was deleted and created again while it was read: read it again"
+        f"topic {topic!r}{where} was deleted and created again while it was read: read it again"
     )
 
 

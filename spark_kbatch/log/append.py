@@ -2,6 +2,7 @@
 
     LogAppender           put batches after the end of a log, invisible until a state shows them
     append_as_leader      append one validated batch, or a run of them: assign offsets and leader epoch
+    append_together       append batches of several producers, made visible by one state; after `check_together`
     append_as_follower    append a leader's batches byte for byte
 
     appender = LogAppender(log, state, now_ms=now_ms)
@@ -26,8 +27,10 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import (
     CorruptRecordError,
+    KBatchError,
     OffsetsOutOfOrderError,
     UnexpectedAppendOffsetError,
+    without_frames,
 )
 from spark_kbatch.files import Buffer
 from spark_kbatch.log import recovery
@@ -60,6 +63,7 @@ from spark_kbatch.record.header import (
     RUN_BYTES_MAX,
     BatchHeader,
     assign,
+    assign_all,
     ensure_valid,
     header_at,
     set_log_append_time,
@@ -140,7 +144,7 @@ class LogAppender:
             batch = memoryview(data)[position : position + header.size_in_bytes]
             head, records = batch[:RECORD_BATCH_OVERHEAD], batch[RECORD_BATCH_OVERHEAD:]
             header = self._assign(head, records, header)
-            self._account(header, self._size + position - first)
+            self._account((header,), self._size + position - first)
         self._write_log(memoryview(data)[first:])
 
     def _append_messages(self, data: memoryview, known: BatchHeader | None = None) -> None:
@@ -192,7 +196,7 @@ class LogAppender:
         view = memoryview(data)
         head, records = bytearray(view[:RECORD_BATCH_OVERHEAD]), view[RECORD_BATCH_OVERHEAD:]
         header = self._assign(head, records, header)
-        self._account(header, self._size)
+        self._account((header,), self._size)
         self._write_log(head, records)
         return header
 
@@ -207,19 +211,14 @@ class LogAppender:
             The batch headers in the log, except for their CRCs.
         """
         view, position = memoryview(data), 0
-        appended: list[BatchHeader] = []
-        for header in batch_headers:
-            end = position + header.size_in_bytes
-            if self._stamps:
-                start = position + RECORD_BATCH_OVERHEAD
-                header = self._assign(view[position:start], view[start:end], header)
-            else:
-                epoch = self._state.leader_epoch
-                assign(view, position, base_offset=self.next_offset, leader_epoch=epoch)
-                header = header.with_base_offset(self.next_offset, epoch)
-            self._account(header, self._size + position)
-            appended.append(header)
+        epoch = self._state.leader_epoch
+        appended = assign_all(view, batch_headers, base_offset=self.next_offset, leader_epoch=epoch)
+        for number, header in enumerate(appended if self._stamps else ()):
+            start, end = position + RECORD_BATCH_OVERHEAD, position + header.size_in_bytes
+            set_log_append_time(view[position:start], view[start:end], self._now_ms)
+            appended[number] = header.with_log_append_time(self._now_ms)
             position = end
+        self._account(appended, self._size)
         self._write_log(view)
         return appended
 
@@ -273,7 +272,7 @@ class LogAppender:
                 self._ensure_magic(header, position)
                 header = self._assign(view, b"", header)
                 self._files.write_at(descriptor, position, view[:_ASSIGNED_BYTES])
-                self._account(header, position)
+                self._account((header,), position)
                 position += header.size_in_bytes
         if position != size or self._files.size(source) != size:
             raise CorruptRecordError(
@@ -362,15 +361,15 @@ class LogAppender:
             header = header.with_log_append_time(self._now_ms)
         return header
 
-    def _account(self, header: BatchHeader, position: int) -> None:
-        """Index a batch at `position` of the active segment, and advance the log's end past it.
+    def _account(self, headers: Sequence[BatchHeader], position: int) -> None:
+        """Index batches from `position` of the active segment on, and advance the log's end past them.
 
-        Its header is final.
+        Their headers are final.
         """
         if position == 0:
-            self._segment_time = header.max_timestamp
-        self._indexer.add(header, position)
-        self.next_offset = header.next_offset
+            self._segment_time = headers[0].max_timestamp
+        self._indexer.add_all(headers, position)
+        self.next_offset = headers[-1].next_offset
 
     def _ensure_magic(self, header: BatchHeader, position: int) -> None:
         if header.magic != self._magic:
@@ -594,6 +593,110 @@ def append_as_leader(
     return _append(
         log, state, data, header, batch_headers, origin, flush=flush, now_ms=now_ms
     ).result
+
+
+def check_together(
+    log: PartitionLog, state: LogState, headers: Sequence[BatchHeader], *, now_ms: int
+) -> list[AppendResult | None]:
+    """Find which batches of several producers `append_together` can append; nothing is written.
+
+    They end before the first that has to be appended alone: the active segment has no room for it, it is
+    a control batch or transactional, or of a producer that has a batch before it. The caller holds the
+    partition's lock until it has appended them, and no decided commit waits for its flip here.
+
+    Returns:
+        For each of these, from the first on, None, or what it is answered without being written: a
+        duplicate's offsets, or the error of `append_as_leader`.
+
+    Raises:
+        CorruptRecordError, KafkaStorageError: of the log, whose producers cannot be read.
+    """
+    count = 0
+    if state.segment_size:  # the first batch of a log goes alone
+        count = _together_count(LogAppender(log, state, now_ms=now_ms), headers)
+    if not count or not log.segments.is_as_recorded(state):
+        return []
+    if any(header.producer_id > NO_PRODUCER_ID for header in headers[:count]):
+        log.producers.read(state, now_ms)
+    return [_known_outcome(log, state, header) for header in headers[:count]]
+
+
+def _together_count(appender: LogAppender, headers: Sequence[BatchHeader]) -> int:
+    producer_ids = set[int]()
+    fits: BatchHeader | None = None
+    for count, header in enumerate(headers):
+        fits = header if fits is None else together([fits, header])
+        if (
+            header.magic < MAGIC
+            or header.is_control
+            or header.is_transactional
+            or header.producer_id in producer_ids
+            or not appender.has_room_for(fits, count + 1)
+        ):
+            return count
+        if header.producer_id > NO_PRODUCER_ID:
+            producer_ids.add(header.producer_id)
+    return len(headers)
+
+
+def _known_outcome(log: PartitionLog, state: LogState, header: BatchHeader) -> AppendResult | None:
+    if header.producer_id <= NO_PRODUCER_ID:
+        return None
+    duplicate = log.producers.states.find_duplicate(header)
+    if duplicate is not None:
+        return _result(log, state, duplicate.base_offset, duplicate.timestamp)
+    try:
+        log.producers.states.ensure_follows(header)
+    except KBatchError as error:
+        return AppendResult(error=without_frames(error))
+    return None
+
+
+def append_together(
+    log: PartitionLog,
+    state: LogState,
+    batches: Sequence[tuple[Buffer, BatchHeader]],
+    outcomes: Sequence[AppendResult | None],
+    *,
+    flush: bool,
+    now_ms: int,
+) -> list[AppendResult]:
+    """Append batches of several producers and make them visible with one state.
+
+    The log is the same as after `append_as_leader` of each in turn, but is written, and flushed, once.
+    The batches are only read.
+
+    Args:
+        outcomes: of `check_together`, for the first of the batches; the others are left.
+
+    Raises:
+        OSError, CorruptRecordError, KafkaStorageError: none is visible; if writing or flushing the state
+            failed, they may be.
+    """
+    taken = [one for one, outcome in zip(batches, outcomes, strict=False) if outcome is None]
+    headers = [header for _, header in taken]
+    appender = LogAppender(log, state, now_ms=now_ms)
+    appended: list[BatchHeader] = []
+    are_known = log.producers.are_known(state)
+    states, last_stable_offset = log.producers.states, None
+    if taken:
+        appended = appender.append_run(bytearray().join(data for data, _ in taken), headers)
+        if any(header.producer_id > NO_PRODUCER_ID for header in headers):
+            last_stable_offset = states.last_stable_offset_with(appended[-1])
+    # A duplicate may not have been flushed, or the flush of its state failed.
+    if taken or (flush and any(one and one.error is None for one in outcomes)):
+        state = appender.finish(flush=flush, last_stable_offset=last_stable_offset)
+        log.write_state(state, flush=flush)
+    if are_known and taken:
+        for header in appended:
+            if header.producer_id > NO_PRODUCER_ID:
+                replay(states, header, None, now_ms)
+        log.producers.appended(state, len(appended))
+    left = iter(appended)
+    return [
+        outcome or _result(log, state, (one := next(left)).base_offset, one.max_timestamp)
+        for outcome in outcomes
+    ]
 
 
 def append_ahead(

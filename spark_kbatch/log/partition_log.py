@@ -177,7 +177,7 @@ class PartitionLog:
     def verified(self, state: LogState) -> LogState:
         """Return `state`, ending before the first bad batch if a reboot may have lost unflushed batches.
 
-        The batches are checked if the state is of another boot and not all of it was flushed.
+        The batches are checked if the state was written before the last reboot and not all of it was flushed.
         `recovery.py` says how that is found.
         """
         if state.boot_id == boot_id() or state.recovery_point >= state.log_end_offset:

@@ -18,13 +18,19 @@ from __future__ import annotations
 import bisect
 import contextlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, overload
 
 from spark_kbatch.files import Buffer, Files
-from spark_kbatch.record.header import BatchHeader, MessageRun, scan_messages, unpack
+from spark_kbatch.record.header import (
+    LOG_OVERHEAD,
+    BatchHeader,
+    MessageRun,
+    scan_messages,
+    unpack,
+)
 
 INDEX_ENTRY = struct.Struct(">ii")
 TIME_INDEX_ENTRY = struct.Struct(">qi")
@@ -152,13 +158,24 @@ class SegmentIndexer:
 
         Its header has its final offsets.
         """
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
-        if self.bytes_since_entry > self._interval_bytes:
-            self.index += INDEX_ENTRY.pack(header.last_offset - self.base_offset, position)
-            self.add_time_entry()
-            self.bytes_since_entry = 0
-        self.bytes_since_entry += header.size_in_bytes
+        self.add_all((header,), position)
+
+    def add_all(self, headers: Iterable[BatchHeader], position: int) -> None:
+        """Add batches that lie back to back from `position` on, as `add`."""
+        since, largest = self.bytes_since_entry, self.max_timestamp
+        for header in headers:
+            last_offset = header[0] + header[6]
+            if header[8] > largest:
+                largest = header[8]
+                self.max_timestamp, self.max_timestamp_offset = largest, last_offset
+            if since > self._interval_bytes:
+                self.index += INDEX_ENTRY.pack(last_offset - self.base_offset, position)
+                self.add_time_entry()
+                since = 0
+            size = LOG_OVERHEAD + header[1]
+            position += size
+            since += size
+        self.bytes_since_entry = since
 
     def add_messages(self, data: Buffer, header: BatchHeader, position: int) -> None:
         """Add V0 or V1 messages that are walked as one batch, each as a batch of its own.

@@ -14,6 +14,7 @@ copied: aborted transactions and markers.
     progress      how far a source was read, as it is stored
     target        what a target does
     into_path     an embedded cluster as target
+    into_bucket   a cluster in a bucket as target
     into_cluster  a real cluster as target
     copying       the loop: fetch, send, commit
     mirror        `spark_kbatch.mirror`: what SOURCE and TARGET are

@@ -1,4 +1,4 @@
-"""`Cluster`, the Python API of topics in any place: a folder, a real Kafka cluster, a broker's logs.
+"""`Cluster`, the Python API of topics in any place: a folder, a bucket, a real Kafka cluster, a broker's logs.
 
     with spark_kbatch.open("PATH", create=True) as cluster:
         cluster.create_topic("events", partitions=4)
@@ -86,7 +86,7 @@ _WITHOUT = {
 
 @raises_kbatch_errors
 class Cluster:
-    """Topics with all their records: of a cluster in a folder, of a real Kafka cluster, of a broker's logs.
+    """Topics with all their records: of a cluster in a folder or a bucket, of a real Kafka cluster, of a broker's logs.
 
     Thread-safe; keeps no file open.
 

@@ -12,6 +12,8 @@ remote      options of a client of a real cluster
 security    those of them that secure its connections
 mirror      options of a mirror
 registry    options of a schema registry
+values      options of keys and values as columns
+object_store  options of a bucket's store
 topic       topic names and settings
 arguments   arguments of public methods
 paths       paths of folders

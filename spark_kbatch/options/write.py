@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.model import CODECS, LONG_MAX, IsolationLevel
 from spark_kbatch.options import arguments, kinds
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions, parse_store_options
@@ -183,6 +183,17 @@ class WriteOptions:
     cluster: ClusterOptions | None = None  # a real one, which is written to in place of `path`
     store: StoreOptions = NO_STORE_OPTIONS  # of the bucket
     producer: Mapping[str, str] = field(default_factory=dict)  # of Kafka's, with the real cluster
+
+    def ensure_may_create(self, name: str) -> None:
+        """Check that a topic that does not exist may be created.
+
+        Raises:
+            UnknownTopicOrPartitionError: these options do not let it be.
+        """
+        if not self.auto_create_topics_enable:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} does not exist in {self.path}, and option 'auto.create.topics.enable' is false"
+            )
 
     def ensure_are_of(self, topic: Topic) -> None:
         """Check that an existing topic has the settings that these options ask for.

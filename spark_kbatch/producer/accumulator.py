@@ -57,6 +57,7 @@ class AccumulatorConfig:
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     capacity_max: int  # of a batch in memory, before compression
+    run_bytes_max: int = 0  # of several batches of a partition in a request; 0: it takes one
 
 
 class Ready(NamedTuple):
@@ -104,7 +105,6 @@ class RecordAccumulator:
         allocate: Callable[[int], int],
         on_ready: Callable[[], None],
         sequences: Sequences | None = None,
-        takes_runs: bool = False,
         seed: int | None = None,
     ) -> None:
         """Accumulate for one producer.
@@ -113,13 +113,11 @@ class RecordAccumulator:
             allocate: takes memory from the pool, waiting for it or freeing it; called without a lock.
             on_ready: called, without a lock, when a batch is full.
             sequences: numbers batches as they are drained, for idempotence.
-            takes_runs: whether a request may have several batches of a partition.
             seed: of the jitter of retry pauses.
         """
         self._config, self._pool = config, pool
         self._on_ready = on_ready
         self._sequences, self._random = sequences, random.Random(seed)
-        self._takes_runs = takes_runs
         self._memory = BatchMemory(
             pool,
             batch_size=config.batch_size,
@@ -159,7 +157,8 @@ class RecordAccumulator:
             BufferExhaustedError, RecordTooLargeError: no memory in time, or the row needs too much.
         """
         queues = self._queues_of(routing)
-        table = TableAppend(columns, routing, queues, self._memory, on_appended)
+        run_bytes_max = self._config.run_bytes_max
+        table = TableAppend(columns, routing, queues, self._memory, on_appended, run_bytes_max)
         append = _Append(threading.get_ident())
         try:
             self._appends.add(append)
@@ -222,7 +221,7 @@ class RecordAccumulator:
                     if (
                         batch is None
                         or batch.topic.topic_id != topic.topic_id  # the topic was recreated
-                        or not batch.builder.append_record(*record)
+                        or not batch.last_builder.append_record(*record)
                     ):
                         batch = None
                         if fresh is not None:
@@ -266,7 +265,8 @@ class RecordAccumulator:
         sizes = []
         for partition in range(topic.partitions):
             queue = queues.get(TopicPartition(topic.name, partition))
-            sizes.append(len(queue.batches) if queue else 0)
+            waiting = list(queue.batches) if queue else ()
+            sizes.append(sum(len(batch.builder.parts) for batch in waiting))
         return sizes
 
     def deallocate(self, batch: ProducerBatch) -> None:
@@ -364,7 +364,7 @@ class RecordAccumulator:
                     self._memory.close(batch)
                 except Exception as error:  # noqa: BLE001  any error fails this batch, not the others
                     batch.error = error
-                size += len(batch.builder.data)
+                size += batch.builder.estimated_size_in_bytes
             taken += run
         return taken
 
@@ -380,7 +380,7 @@ class RecordAccumulator:
             sequences.assign(first)
         taken, topic = [first], first.topic
         # Messages of an older format are not numbered through a run.
-        if not self._takes_runs or topic.message_magic < MAGIC:
+        if not self._config.run_bytes_max or topic.message_magic < MAGIC:
             return taken
         before = first.run
         if before is not None and before.is_dissolved:
@@ -402,7 +402,8 @@ class RecordAccumulator:
                 if not sequences.follows(taken[-1], batch):
                     break
                 sequences.assign(batch)
-            batch.run, batch.index_in_run = run, len(taken)
+            last = taken[-1]
+            batch.run, batch.index_in_run = run, last.index_in_run + len(last.builder.parts)
             taken.append(batches.popleft())
         return taken
 
@@ -452,18 +453,30 @@ class RecordAccumulator:
         """Put back a batch that was refused together with others, so that each is now sent alone, at once."""
         assert batch.run is not None
         batch.run.is_dissolved = True
-        self._put_back(batch)
+        if len(batch.builder.parts) == 1:
+            self._put_back(batch)
+            return
+        if self._sequences is not None:
+            self._sequences.remove(batch)
+        children = batch.take_apart()
+        for index, child in enumerate(children):
+            child.run, child.index_in_run = batch.run, batch.index_in_run + index
+        self._put_back_instead(batch, children)
+        self.complete(batch)
 
     def split_and_reenqueue(self, batch: ProducerBatch) -> int:
         """Replace a batch that was too large by smaller ones; return how many."""
         children = self._memory.split(batch)
+        self._put_back_instead(batch, children)
+        return len(children)
+
+    def _put_back_instead(self, batch: ProducerBatch, children: Sequence[ProducerBatch]) -> None:
         with self._lock:
             self._incomplete.update(children)
+        if self._sequences is not None:
+            self._sequences.add_in_flight(children)
         for child in reversed(children):
-            if self._sequences is not None:
-                self._sequences.add_in_flight(child)
             self._put_back(child)
-        return len(children)
 
     def _put_back(self, batch: ProducerBatch) -> None:
         """Insert a batch at the front of its queue, or in the order of sequence numbers if it has them.

@@ -4,7 +4,7 @@ A batch gets one of three final states, once:
 
     from        to          by
     none        SUCCEEDED   the answer of a transport
-    none        FAILED      an answer that cannot be retried, delivery.timeout.ms, a split
+    none        FAILED      an answer that cannot be retried, delivery.timeout.ms, a split, the end of a run
     none        ABORTED     a producer that is closed by force
     FAILED      any         ignored: the answer came late
     ABORTED     any         ignored: the answer came late
@@ -23,7 +23,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
@@ -31,18 +31,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spark_kbatch.errors import ProducerForkedError
-from spark_kbatch.kernels.records import RECORDS_COUNT
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.record.builder import RecordBatchBuilder, size_upper_bound
+from spark_kbatch.record.builder import BuilderRun, RecordBatchBuilder, size_upper_bound
 from spark_kbatch.record.header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     increment_sequence,
     rewrite,
+    sequence_after,
 )
 
 logger = logging.getLogger(__name__)
@@ -189,13 +189,13 @@ class ProducerBatch:
         self,
         topic: Topic,
         topic_partition: TopicPartition,
-        builder: RecordBatchBuilder,
+        builder: RecordBatchBuilder | BuilderRun,
         now_ms: int,
         *,
         is_pooled: bool = False,
         attributes: int | None = None,
     ) -> None:
-        """Set up an open batch, or one that was encoded elsewhere.
+        """Set up an open batch, full ones that were built together, or one that was encoded elsewhere.
 
         Args:
             is_pooled: whether its bytes are in the pool.
@@ -206,10 +206,11 @@ class ProducerBatch:
         self.created_ms = self.last_attempt_ms = now_ms
         self.is_pooled = is_pooled
         self.readers = 0  # requests that may still read its bytes
+        self.heirs: Sequence[ProducerBatch] = ()  # that have its memory since it was taken apart
         self.attempts, self.backoff_ms = 0, 0.0
         self.is_in_doubt = False  # an attempt that failed may be in the log, or may still get there
         self.run: Run | None = None  # that it was sent in
-        self.index_in_run = 0
+        self.index_in_run = 0  # the number of batches before it, as the log counts them
         self.result = ProduceResult(self.topic_partition)
         self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self.base_sequence, self.sequence_was_reset = NO_SEQUENCE, False
@@ -221,7 +222,12 @@ class ProducerBatch:
     @property
     def records_count(self) -> int:
         """The number of its records."""
-        return self.builder.state[RECORDS_COUNT]
+        return self.builder.records_count
+
+    @property
+    def last_builder(self) -> RecordBatchBuilder:
+        """The builder that may take more records, if any does."""
+        return self.builder.parts[-1]
 
     @property
     def is_done(self) -> bool:
@@ -234,14 +240,14 @@ class ProducerBatch:
         return self.base_sequence != NO_SEQUENCE
 
     @property
-    def can_be_split(self) -> bool:
-        """Whether smaller batches may take its place, which have the attributes of this producer's.
+    def must_stay_whole(self) -> bool:
+        """Whether a log may have it that would know no part of it by its sequence numbers."""
+        return self.is_in_doubt and self.has_sequence
 
-        A log that has the batch would know none of them by its sequence numbers.
-        """
-        if self.is_in_doubt and self.has_sequence:
-            return False
-        return self.records_count > 1 and self._attributes is None
+    @property
+    def can_be_split(self) -> bool:
+        """Whether smaller batches may take its place, which have the attributes of this producer's."""
+        return self.records_count > 1 and self._attributes is None and not self.must_stay_whole
 
     def add_callback(
         self, first: int, count: int, callback: Callable[[ProduceResult, int, int], None]
@@ -257,16 +263,18 @@ class ProducerBatch:
         self.sequence_was_reset = self.has_sequence
         self.producer_id, self.producer_epoch = producer_id, epoch
         self.base_sequence = base_sequence
-        if self.builder.is_closed:
-            if self.readers:
-                self.builder.data = memoryview(bytearray(self.builder.data))
-            rewrite(
-                self.builder.data,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=base_sequence,
-                attributes=self._attributes,
-            )
+        for part in self.builder.parts:
+            if part.is_closed and self.readers:
+                part.data = memoryview(bytearray(part.data))
+            if part.is_closed:
+                rewrite(
+                    part.data,
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    base_sequence=base_sequence,
+                    attributes=self._attributes,
+                )
+            base_sequence = sequence_after(base_sequence, part.records_count)
 
     def close(self) -> None:
         """Close the batch to further records and finish its bytes, unless that is done."""
@@ -324,7 +332,8 @@ class ProducerBatch:
         The children inherit its callbacks and age, and get consecutive sequence numbers. The records
         are decoded from the closed bytes.
         """
-        rows = codec.decode(bytes(self.builder.data))
+        (whole,) = self.builder.parts
+        rows = codec.decode(bytes(whole.data))
         columns = arrow.columns(
             rows.num_rows,
             key=rows.column("key"),
@@ -354,6 +363,28 @@ class ProducerBatch:
             children.append((first, child))
         self._hand_over(children)
         return [child for _, child in children]
+
+    def take_apart(self) -> Sequence[ProducerBatch]:
+        """Make a batch of each of several that were built together; this one then ends as FAILED.
+
+        The children inherit its callbacks, age, memory and sequence numbers.
+        """
+        children: list[tuple[int, ProducerBatch]] = []
+        first = 0
+        for part in self.builder.parts:
+            child = ProducerBatch(
+                self.topic, self.topic_partition, part, self.created_ms, is_pooled=self.is_pooled
+            )
+            child.attempts, child.last_attempt_ms = self.attempts, self.last_attempt_ms
+            child.producer_id, child.producer_epoch = self.producer_id, self.producer_epoch
+            child.base_sequence = sequence_after(self.base_sequence, first)
+            child.sequence_was_reset, child.is_in_doubt = self.sequence_was_reset, self.is_in_doubt
+            child.readers = self.readers
+            children.append((first, child))
+            first += part.records_count
+        self._hand_over(children)
+        self.is_pooled, self.heirs = False, [child for _, child in children]
+        return self.heirs
 
     def _hand_over(self, children: list[tuple[int, ProducerBatch]]) -> None:
         with self._lock:

@@ -154,8 +154,12 @@ class Sequences:
             return not partition.in_flight or partition.in_flight[0] is batch
         if partition.is_unresolved:
             return False
-        return not partition.in_flight or (
-            not self._is_stale(partition)
+        if not partition.in_flight:
+            return True
+        is_run = len(batch.builder.parts) > 1
+        return (
+            not is_run
+            and not self._is_stale(partition)
             and partition.last_acked_sequence != _NONE_ACKED
             and partition.in_flight[0].base_sequence in partition.recent
         )
@@ -182,11 +186,11 @@ class Sequences:
         self._number(partition, batch)
         partition.in_flight.append(batch)
 
-    def add_in_flight(self, batch: ProducerBatch) -> None:
-        """Add a numbered batch that comes from a split to its partition's batches in flight."""
-        if batch.has_sequence:
-            partition = self._partition(batch.topic_partition)
-            partition.in_flight.append(batch)
+    def add_in_flight(self, batches: Sequence[ProducerBatch]) -> None:
+        """Add the numbered batches that one was split into to their partition's batches in flight."""
+        if batches[0].has_sequence:
+            partition = self._partition(batches[0].topic_partition)
+            partition.in_flight.extend(batches)
             # All numbers are shortly before the next one; after the largest number comes 0.
             end = partition.next_sequence
             partition.in_flight.sort(key=lambda other: (other.base_sequence - end) % 2**31)
@@ -268,8 +272,12 @@ class Sequences:
         partition.recent.clear()
         for batch in partition.in_flight:
             self._number(partition, batch)
+            batch.is_in_doubt = False  # no log has it
 
     def _number(self, partition: _Partition, batch: ProducerBatch) -> None:
         batch.set_producer_state(partition.producer_id, partition.epoch, partition.next_sequence)
-        partition.recent.append(batch.base_sequence)
+        # Those that were built together are several batches to the log, which remembers so many.
+        partition.recent.extend(
+            [batch.base_sequence, *[_NONE_ACKED] * (len(batch.builder.parts) - 1)]
+        )
         partition.next_sequence = increment_sequence(partition.next_sequence, batch.records_count)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.record.builder import (
     SPARE_SLOT,
+    BuilderRun,
     CompressionRatioEstimator,
     RecordBatchBuilder,
     capacity_for,
@@ -171,19 +172,25 @@ class BufferPool:
         Raises:
             ValueError: nothing of this size is allocated there; nothing is changed.
         """
-        first, count = start // self.poolable_size, self._buffers(size_in_bytes)
+        self.deallocate_several([(start, size_in_bytes)])
+
+    def deallocate_several(self, allocated: Iterable[tuple[int, int]]) -> None:
+        """Release several allocations, each given by its start and size, as `deallocate`."""
+        states, poolable_size = self._states, self.poolable_size
         with self._lock:
-            if (
-                start != first * self.poolable_size
-                or not 0 <= first <= self._count - count
-                or self._states[first] != _FIRST
-                or (count > 1 and self._states[first : first + count] != _pattern(count))
-                or self._states[first + count] == _FURTHER
-            ):
-                raise ValueError(
-                    f"no {size_in_bytes} bytes are allocated at position {start} of the buffer pool"
-                )
-            self._release_locked(first, count)
+            for start, size_in_bytes in allocated:
+                first, count = start // poolable_size, self._buffers(size_in_bytes)
+                if (
+                    start != first * poolable_size
+                    or not 0 <= first <= self._count - count
+                    or states[first] != _FIRST
+                    or (count > 1 and states[first : first + count] != _pattern(count))
+                    or states[first + count] == _FURTHER
+                ):
+                    raise ValueError(
+                        f"no {size_in_bytes} bytes are allocated at position {start} of the buffer pool"
+                    )
+                self._release_locked(first, count)
             if self._waiters:
                 self._serve_locked()
 
@@ -382,11 +389,11 @@ class BatchMemory:
             self._pool.memory, self._states, columns, first_row, slots, current, spares, batch_of
         )
 
-    def release(self, builder: RecordBatchBuilder) -> None:
+    def release(self, builder: RecordBatchBuilder | BuilderRun) -> None:
         """Release the memory of a builder that is no longer read or written."""
         if not builder.is_closed:
             builder.abort()
-        self._pool.deallocate(builder.start, builder.capacity)
+        self._pool.deallocate_several([(part.start, part.capacity) for part in builder.parts])
 
     def write_limit(self, topic: Topic) -> int:
         """Return the largest size in bytes that a batch of this topic should have when closed."""
@@ -398,15 +405,16 @@ class BatchMemory:
         if not batch.builder.is_closed:
             batch.close()
             codec, _ = self._codec_of(batch.topic)
-            if codec:
-                ratio = batch.builder.actual_compression_ratio()
+            for part in batch.builder.parts if codec else ():
+                ratio = part.actual_compression_ratio()
                 self._ratios.update(batch.topic.name, codec, ratio)
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """Split a batch that is too large for its topic into smaller ones, outside the pool."""
         codec, level = self._codec_of(batch.topic)
         if codec:
-            ratio = batch.builder.actual_compression_ratio()
+            (whole,) = batch.builder.parts
+            ratio = whole.actual_compression_ratio()
             self._ratios.reset(batch.topic.name, codec, max(1.0, ratio))
         return batch.split(self.write_limit(batch.topic), codec_id=codec, level=level)
 

@@ -79,15 +79,16 @@ class ProducerMetrics:
         count = records = size = plain_size = queue_ms = 0
         size_max, queue_ms_max = sample.batch_bytes_max, sample.queue_ms_max
         for batch in batches:
-            builder, waited_ms = batch.builder, now_ms - batch.created_ms
-            batch_size = len(builder.data)
-            count += 1
-            records += builder.records_count
-            size += batch_size
-            plain_size += builder.uncompressed_size
-            queue_ms += waited_ms
-            if batch_size > size_max:
-                size_max = batch_size
+            waited_ms = now_ms - batch.created_ms
+            records += batch.records_count
+            for part in batch.builder.parts:
+                batch_size = len(part.data)
+                count += 1
+                size += batch_size
+                plain_size += part.uncompressed_size
+                queue_ms += waited_ms
+                if batch_size > size_max:
+                    size_max = batch_size
             if waited_ms > queue_ms_max:
                 queue_ms_max = waited_ms
         sample.batches += count
@@ -108,7 +109,7 @@ class ProducerMetrics:
 
     def written(self, batch: ProducerBatch, base_offset: int) -> None:
         """Count a batch that was written, at an offset that may be unknown."""
-        count, size = batch.builder.records_count, len(batch.builder.data)
+        count, size = batch.records_count, batch.builder.estimated_size_in_bytes
         last_offset = base_offset + count - 1 if base_offset >= 0 else NO_OFFSET
         known = self._written.get(batch.topic_partition)
         if known is None:

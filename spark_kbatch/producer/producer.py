@@ -151,12 +151,12 @@ class Producer:
                 retry_backoff_ms=config.retry_backoff_ms,
                 retry_backoff_max_ms=config.retry_backoff_max_ms,
                 capacity_max=capacity_max,
+                run_bytes_max=config.max_request_size if takes_runs else 0,
             ),
             self._pool,
             allocate=self._make_room if inline else self._wait_for_memory,
             on_ready=self._pump if inline else self._wake_up,
             sequences=sequences,
-            takes_runs=takes_runs,
             seed=seed,
         )
         topics = KnownTopics(

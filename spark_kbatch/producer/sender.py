@@ -16,8 +16,8 @@ input and output, in the sender's thread, while the sender waits.
     answer                                  the batch
     no error                                succeeds
     it was written before                   succeeds; its offset is unknown
-    a run is refused, by which no batch     is sent again at once, alone: the others may be sound
-      was written
+    a run is refused, by which no batch     is sent again at once, alone: the others may be sound; it fails if an
+      was written                           earlier attempt may be in the log, which knows it in the run alone
     too large, of several records           is split, unless it came finished, or an earlier attempt may be in the
                                             log; its children are sent at once
     retriable, and there is time            is retried after a pause, before younger ones
@@ -115,7 +115,10 @@ class _InFlight:
     @cached_property
     def _batches_of(self) -> Counter[TopicPartition]:
         """The number of batches by partition; asked for after errors only."""
-        return Counter(batch.topic_partition for batch in self.batches)
+        found = Counter[TopicPartition]()
+        for batch in self.batches:
+            found[batch.topic_partition] += len(batch.builder.parts)
+        return found
 
 
 class Sender:
@@ -307,41 +310,38 @@ class Sender:
         if self._thread is not None:
             self._nodes.wake_up()
 
-    def close(self, timeout: float | None) -> bool:
-        """Send what is left, within `timeout` seconds, and stop; return whether all of it has ended.
+    def close(self, timeout: float | None) -> None:
+        """Send what is left, within `timeout` seconds, and stop.
 
         Batches that have not ended by then fail with ProducerClosedError. Several threads may call it: each
         waits for the end, and the first whose time is up has the rest fail.
         """
         if self._thread is None:
             with self._ending:
-                return self._end(timeout)
+                self._end(timeout)
+            return
         if timeout != 0:
             self._accumulator.close()
             self._is_closing = True
             if not self.is_current_thread:
                 self.wake_up()
                 self._thread.join(timeout)
-        all_ended = not self._has_work
         self._is_forced = True
         self.wake_up()
         # A callback that closes is called within an answer, of which all counts: `_run` has the rest fail.
         if not self.is_current_thread:
             self._thread.join(1)
             self._abort_rest()
-        return all_ended
 
-    def _end(self, timeout: float | None) -> bool:
+    def _end(self, timeout: float | None) -> None:
         """Do as `close`, without a thread."""
         if timeout != 0 and not self._is_forced:
             self._accumulator.close()
             self.run_until(lambda: not self._has_work)
-        all_ended = not self._has_work
         if not self._is_forced:
             self._is_forced = True
             self._nodes.close()
             self._abort_rest()
-        return all_ended
 
     def _abort_rest(self) -> None:
         thread = self._thread
@@ -408,8 +408,9 @@ class Sender:
             self._config.acks,
             self._config.request_timeout_ms,
             [
-                ProduceBatch(b.topic, b.topic_partition, b.builder.data, b.records_count)
+                ProduceBatch(b.topic, b.topic_partition, part.data, part.records_count)
                 for b in batches
+                for part in b.builder.parts
             ],
             node,
         )
@@ -437,9 +438,10 @@ class Sender:
                 if request in self._read_late:
                     self._read_late.remove(request)
                 for batch in request.batches:
-                    batch.readers -= 1
-                    if batch.is_done:
-                        self._accumulator.deallocate(batch)
+                    for one in (batch, *batch.heirs):
+                        one.readers -= 1
+                        if one.is_done:
+                            self._accumulator.deallocate(one)
             if not request.is_answered:
                 self._finish(request)
                 self.metrics.answered(now_ms - request.sent_ms, now_ms)
@@ -485,7 +487,12 @@ class Sender:
             return
         if error is None:
             self._succeed(batch, result)
-        elif is_run and _is_refusal(error) and not self._can_retry(batch, result, now_ms):
+        elif (
+            is_run
+            and _is_refusal(error)
+            and not batch.must_stay_whole
+            and not self._can_retry(batch, result, now_ms)
+        ):
             self._accumulator.dissolve(batch)
         elif _is_too_large(error) and batch.can_be_split:
             if self._sequences is not None:

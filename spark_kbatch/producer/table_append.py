@@ -11,7 +11,8 @@ Source: Kafka clients/producer/internals/RecordAccumulator.java, append, for one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,15 +26,18 @@ from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import (
     NO_BATCH_INDEXES,
     SPARE_SLOT,
+    BuilderRun,
     RecordBatchBuilder,
     size_upper_bound,
     size_upper_bounds,
 )
 from spark_kbatch.record.columns import Array, Columns
-from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
+from spark_kbatch.record.header import MAGIC, RECORD_BATCH_OVERHEAD
 
 # About the most to write in one pass, so that full batches are still in the cache when they are closed.
 _BYTES_AT_ONCE = 1024 * 1024
+
+_Numbered: TypeAlias = tuple[int, RecordBatchBuilder]  # with its index
 
 # A batch, the index of its first record of these rows, and their numbers (int32).
 OnAppended = Callable[[ProducerBatch, int, Array], None]
@@ -49,13 +53,16 @@ class TableAppend:
         queues: Mapping[int, PartitionQueue],
         memory: BatchMemory,
         on_appended: OnAppended | None,
+        run_bytes_max: int,
     ) -> None:
         """Append the rows of one table.
 
         Args:
             queues: by the slots that rows go to.
             on_appended: called for every batch that takes rows.
+            run_bytes_max: the most bytes of several batches of a partition in a request.
         """
+        self._run_bytes_max = run_bytes_max
         self._columns, self._routing, self._queues = columns, routing, queues
         self._memory, self._on_appended = memory, on_appended
         # Batches of several topics differ in size: then a queue's next batch is created when needed.
@@ -109,7 +116,7 @@ class TableAppend:
         self._make_builders(last)
         current, spares = [-1] * len(self._counts), []
         for slot, batch in last.items():
-            current[slot] = self._memory.number(batch.builder.start)
+            current[slot] = self._memory.number(batch.last_builder.start)
         for slot, builder in self._unused:
             number = self._memory.number(builder.start)
             if slot == SPARE_SLOT:
@@ -124,15 +131,16 @@ class TableAppend:
         self._next_row = self._memory.write(
             self._columns, first_row, self._routing.slots, now_current, spares, batch_of
         )
-        made = self._queue_builders(now_ms)
+        fresh, numbers, slots = self._queue_builders(now_ms)
         if is_told:
-            self._tell([*last.values(), *made], counts, first_row, batch_of)
-        fresh = [batch for batch in made if batch is not None]
+            numbers = [*range(len(last)), *(len(last) + number for number in numbers)]
+            batches = np.array(numbers, np.int32)[batch_of[first_row : self._next_row]]
+            self._tell([*last.values(), *fresh], counts, first_row, batches)
         after = now_current.tolist()
         if not fresh and after == current:
             return [], []
         changed = {slot for slot, before in enumerate(current) if after[slot] != before}
-        changed.update(batch.builder.state[SLOT] for batch in fresh)
+        changed |= slots
         return fresh, [queue for slot in changed if (queue := self._queues[slot]).has_full()]
 
     def _last_batches(self) -> dict[int, ProducerBatch]:
@@ -149,7 +157,7 @@ class TableAppend:
         if self._unused and (batch := last.get(self._unused[0][0])) is not None:
             # It had no room, but another thread may have added a batch that has.
             size = size_upper_bound(self._columns, self._next_row) - RECORD_BATCH_OVERHEAD
-            if batch.builder.has_room_for(size):
+            if batch.last_builder.has_room_for(size):
                 self.release_unused()
             else:
                 del last[self._unused[0][0]]
@@ -182,37 +190,62 @@ class TableAppend:
         for slot in self._queues:
             excess = self._counts[slot] * left
             if slot in last:
-                excess -= last[slot].builder.room
+                excess -= last[slot].last_builder.room
             if excess > 0:
                 wanted += 1 + int(excess / limit)
         return min(wanted, max(_BYTES_AT_ONCE // limit, len(self._queues)))
 
     def _number_builders(self, last: Mapping[int, ProducerBatch]) -> list[int]:
         """Assign numbers to a pass's batch builders for `_tell`; return record counts of those in `last`."""
-        builders = [batch.builder for batch in last.values()]
+        builders = [batch.last_builder for batch in last.values()]
         for index, builder in enumerate([*builders, *(builder for _, builder in self._unused)]):
             builder.state[INDEX] = index
         return [builder.records_count for builder in builders]
 
-    def _queue_builders(self, now_ms: int) -> list[ProducerBatch | None]:
-        """Queue the builders that took rows; return their batches, None for each empty builder."""
+    def _queue_builders(self, now_ms: int) -> tuple[list[ProducerBatch], list[int], Set[int]]:
+        """Queue the builders that took rows.
+
+        Full ones of a partition become one batch, as far as a request takes them.
+
+        Returns:
+            The new batches; for each builder the index of its batch, -1 for empty ones; the slots of
+            the batches.
+        """
         unused, self._unused = self._unused, []
-        made: list[ProducerBatch | None] = []
-        for of, builder in unused:
-            batch = None
+        made, numbers = list[ProducerBatch](), [-1] * len(unused)
+        by_slot: dict[int, list[tuple[int, RecordBatchBuilder]]] = {}
+        for index, (of, builder) in enumerate(unused):
             if builder.records_count:
-                slot = builder.state[SLOT]
-                topic, topic_partition = self._routing.partitions[slot]
-                batch = ProducerBatch(topic, topic_partition, builder, now_ms, is_pooled=True)
-                self._queues[slot].batches.append(batch)
+                by_slot.setdefault(builder.state[SLOT], []).append((index, builder))
             else:
                 self._unused.append((of, builder))
-            made.append(batch)
-        return made
+        for slot, builders in by_slot.items():
+            topic, topic_partition = self._routing.partitions[slot]
+            for run in self._runs(topic, builders):
+                for index, _ in run:
+                    numbers[index] = len(made)
+                parts = [builder for _, builder in run]
+                whole = parts[0] if len(parts) == 1 else BuilderRun(parts)
+                batch = ProducerBatch(topic, topic_partition, whole, now_ms, is_pooled=True)
+                self._queues[slot].batches.append(batch)
+                made.append(batch)
+        return made, numbers, by_slot.keys()
+
+    def _runs(self, topic: Topic, builders: Sequence[_Numbered]) -> Iterator[Sequence[_Numbered]]:
+        """Yield a slot's builders in groups: those that are one batch together. The last one may take more rows."""
+        most = 1
+        if topic.message_magic >= MAGIC:
+            most = max(self._run_bytes_max // self._memory.write_limit(topic), 1)
+        if self._large is not None:
+            most = 1
+        full = len(builders) - 1
+        for first in range(0, full, most):
+            yield builders[first : min(first + most, full)]
+        yield builders[full:]
 
     def _tell(
         self,
-        batches: Sequence[ProducerBatch | None],
+        batches: Sequence[ProducerBatch],
         counts: Sequence[int],
         first_row: int,
         batch_of: Array,
@@ -222,16 +255,16 @@ class TableAppend:
         The pass started at `first_row`.
 
         Args:
-            batches: by the numbers in `batch_of`; None for those without records.
+            batches: by the numbers in `batch_of`.
             counts: how many records the first of them had before; the others were empty.
         """
         assert self._on_appended is not None
         bounds = np.zeros(len(batches) + 1, np.int64)
         rows = np.empty(self._next_row - first_row, np.int32)
-        kernels.group_rows(arrow.frozen(batch_of[first_row : self._next_row]), bounds, rows)
+        kernels.group_rows(arrow.frozen(batch_of), bounds, rows)
         rows += np.int32(first_row)
         for index, batch in enumerate(batches):
             taken = rows[bounds[index] : bounds[index + 1]]
-            if batch is not None and len(taken):
+            if len(taken):
                 first = counts[index] if index < len(counts) else 0
                 self._on_appended(batch, first, taken)

@@ -119,6 +119,11 @@ class RecordBatchBuilder:
         return builder
 
     @property
+    def parts(self) -> Sequence[RecordBatchBuilder]:
+        """The batches that this stands for: itself."""
+        return (self,)
+
+    @property
     def records_count(self) -> int:
         """Number of records so far."""
         return self.state[RECORDS_COUNT]
@@ -267,6 +272,50 @@ class RecordBatchBuilder:
         return (len(self.data) - RECORD_BATCH_OVERHEAD) / uncompressed
 
 
+class BuilderRun:
+    """Full batches of one partition that were built together, as one: they have one end.
+
+    It has what a `RecordBatchBuilder` has for those that close, send and release it.
+    """
+
+    takes_more, is_full, is_closed = False, True, False
+
+    def __init__(self, parts: Sequence[RecordBatchBuilder]) -> None:
+        self.parts = parts
+        # As they take no more records, this changes when they are closed.
+        self.records_count = self.uncompressed_size = self.estimated_size_in_bytes = 0
+        for part in parts:
+            part.close_for_appends()
+            self.records_count += part.records_count
+            self.uncompressed_size += part.uncompressed_size
+            self.estimated_size_in_bytes += part.estimated_size_in_bytes
+
+    def close(
+        self,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        base_sequence: int = NO_SEQUENCE,
+    ) -> None:
+        """Finish the batches, whose sequence numbers follow each other; those that were finished stay as they are."""
+        for part in self.parts:
+            if not part.is_closed:
+                part.close(
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    base_sequence=base_sequence,
+                )
+            base_sequence = batch_header.sequence_after(base_sequence, part.records_count)
+        self.estimated_size_in_bytes = sum(len(part.data) for part in self.parts)
+        self.is_closed = True
+
+    def abort(self) -> None:
+        """Discard the batches."""
+        for part in self.parts:
+            part.abort()
+        self.is_closed = True
+
+
 def fill(
     builders: Sequence[RecordBatchBuilder],
     columns: Columns,
@@ -367,7 +416,7 @@ class CompressionRatioEstimator:
     """An estimator of compression ratios per topic and codec, from those of closed batches.
 
     Thread-safe. Quick to get worse, slow to get better: a batch that comes out larger than expected may
-    be too large for its topic, one that comes out smaller is only smaller.
+    be too large for its topic; one that comes out smaller merely wastes space.
     """
 
     _IMPROVING_STEP, _DETERIORATING_STEP = 0.005, 0.05

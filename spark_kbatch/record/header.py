@@ -402,12 +402,40 @@ def increment_sequence(sequence: int, count: int) -> int:
     return (sequence + count) & SEQUENCE_MAX
 
 
+def sequence_after(base_sequence: int, count: int) -> int:
+    """Return the first sequence number of the batch that follows one of `count` records, if they have any."""
+    return base_sequence if base_sequence < 0 else increment_sequence(base_sequence, count)
+
+
 def assign(
     data: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
 ) -> None:
     """Set the base offset and leader epoch of a batch; both lie outside the CRC."""
     length = _LENGTH.unpack_from(data, position + LENGTH_POSITION)[0]
     _BASE_OFFSET_TO_EPOCH.pack_into(data, position, base_offset, length, leader_epoch)
+
+
+def assign_all(
+    data: bytearray | memoryview,
+    headers: Iterable[BatchHeader],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+) -> list[BatchHeader]:
+    """Do as `assign` for batches that lie back to back from the start of `data` on; return their new headers.
+
+    Args:
+        headers: theirs.
+        base_offset: of the first; each of the others starts where the one before it ends.
+    """
+    position, assigned = 0, []
+    for header in headers:
+        length = header[1]
+        _BASE_OFFSET_TO_EPOCH.pack_into(data, position, base_offset, length, leader_epoch)
+        assigned.append(header.with_base_offset(base_offset, leader_epoch))
+        position += LOG_OVERHEAD + length
+        base_offset += header[6] + 1
+    return assigned
 
 
 def with_section(data: Buffer, section: bytes | bytearray | memoryview, codec: int) -> bytearray:

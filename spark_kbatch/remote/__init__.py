@@ -5,7 +5,7 @@ named, so that an embedded one pays nothing for it.
 
     module      contents
     client      requests to whichever broker must answer them, retried; shared by all that use the same options
-    metadata    brokers, topics, partitions and leaders, and how long they are believed
+    metadata    brokers, topics, partitions and leaders, and how long they are cached
     producer    a producer to a cluster, and the topics that it finds
     transport   finished batches to the brokers that lead their partitions, and their answers
     producer_ids  producer ids that one producer of the process leaves to the next

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spark_kbatch.consumer.same_topic import PartitionsApart
-from spark_kbatch.errors import ClosedError, RetriableError, UnknownTopicOrPartitionError
+from spark_kbatch.consumer.same_topic import PartitionsApart, recreated
+from spark_kbatch.errors import ClosedError, RetriableError
 from spark_kbatch.model import (
     IsolationLevel,
     LogOffsets,
@@ -234,10 +234,7 @@ class RemoteSource(PartitionsApart):
         self._ensure_open()
         found = _topic(client, topic).topic_id if topic_id else ""
         if found and found != topic_id:
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} of {self.cluster} was deleted and created again while it was read: "
-                "read it again"
-            )
+            raise recreated(topic, str(self.cluster))
 
     # Asking.
 

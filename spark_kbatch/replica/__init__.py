@@ -6,6 +6,7 @@ There is no server: each process that appends does what is due for the partition
     locks             the locks, and the order in which they are taken
     view              a partition for readers: which replica to read, and up to where
     partition         a partition for writers: leader, in-sync replicas, high watermark
+    elections         how leader and in-sync replicas change
     followers         how a follower becomes equal to its leader
     purgatory         operations that wait: `delayed_produce`, `delayed_fetch`
     watched_logs      which partitions may have changed, found with few reads
@@ -13,7 +14,7 @@ There is no server: each process that appends does what is due for the partition
     manager           appends, fetches and deletions of records
     given_up          what is lost without the in-sync replicas of a partition
     administration    creating, growing, altering and deleting topics; replicas and log dirs
-    cluster_creation  creating a cluster
+    cluster_creation  creating a cluster, and restoring one from its log dirs
     lost_topics       recreating a topic's lost file
 
 Which topics and partitions there are is `catalog/`'s.

@@ -19,7 +19,8 @@ Easily broken:
 
 For a server, whose clients append to many partitions, some of them locked for seconds by a commit:
 - One call for each partition, from a queue of that partition: so its batches keep their order, and at most
-  one thread at a time is busy with it.
+  one thread at a time is busy with it. If several batches wait there, `check` looks at each and
+  `append_together` appends as many as one state can show.
 - `lock_timeout_ms=0`: nothing is waited for. A LockTimeoutError says that another holds the lock and that
   nothing is written; the thread serves other partitions, and a timer has the queue tried again. Before
   that, taking the lock alone tells whether it is free, without checking the batch again.
@@ -39,7 +40,15 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -420,7 +429,7 @@ class ReplicaManager:
                 leader alone: the others get it after the answer, before this returns. With one
                 replica they are the same.
             internal_topics_allowed: whether the cluster's own topics are accepted.
-            origin: where the batches come from. Replicas copy their leader's bytes and do not call this.
+            origin: where the batches come from.
             entries_per_partition: one whole batch each; of a CLIENT also a run, see `accept`, which is
                 appended as a whole or not at all. Not referenced after the return, and only read unless
                 it is a run.
@@ -437,8 +446,6 @@ class ReplicaManager:
                 that have these names now are meant.
         Source: ReplicaManager.appendRecords.
         """
-        if origin is AppendOrigin.REPLICATION:
-            raise ValueError("a follower copies the bytes of its leader and does not append")
         if required_acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
             refused = _answer(InvalidRequiredAcksError(required_acks))
             on_complete(dict.fromkeys(sorted(entries_per_partition), refused))
@@ -478,7 +485,10 @@ class ReplicaManager:
                     patience_s = _LOCK_PATIENCE_S if len(waiting) > 1 else math.inf
         except (OSError, KBatchError) as error:
             appended |= {tp: Appended(_answer(self.or_offline(tp, error))) for tp in accepted}
-        self._count(appended, accepted)  # before the answer, after which the metrics are to have it
+        batches = {tp: batch for tp, (_, batch) in accepted.items()}
+        self._count(
+            [(one, batches.get(tp)) for tp, one in appended.items()]
+        )  # before the answer, after which the metrics are to have it
         self._answer_or_wait(appended, required_acks, timeout_ms, on_complete, commits)
         for topic_partition, (result, is_decided, *_) in appended.items():
             if result.error is not None:
@@ -488,14 +498,14 @@ class ReplicaManager:
             self.delayed_produces.check_and_complete(topic_partition)
             self.delayed_fetches.check_and_complete(topic_partition)
 
-    def _count(
-        self,
-        appended: Mapping[TopicPartition, Appended],
-        accepted: Mapping[TopicPartition, tuple[Partition, Accepted]],
-    ) -> None:
-        """Count an append's batches in the metrics, except those that met a lock, which are tried again."""
-        tried = {tp: one for tp, one in appended.items() if not _is_locked(one)}
-        written = [accepted[tp][1].header for tp, one in tried.items() if one.result.error is None]
+    def _count(self, tried: Iterable[tuple[Appended, Accepted | None]]) -> None:
+        """Count appended and refused batches in the metrics; not those that met a lock, and are tried again."""
+        tried = [(appended, batch) for appended, batch in tried if not _is_locked(appended)]
+        written = [
+            batch.header
+            for appended, batch in tried
+            if batch is not None and appended.result.error is None
+        ]
         self.topic_metrics.appended(
             sum(header.records_count for header in written),
             sum(header.size_in_bytes for header in written),
@@ -582,21 +592,96 @@ class ReplicaManager:
                         batch, origin=origin, required_acks=required_acks, flush=flush
                     )
                 except (OSError, KafkaStorageError) as error:
-                    why = self.or_offline(topic_partition, error)
+                    why = self._of_log(partition, error)
                     if why is not error:
                         raise why from error
-                    if partition.only_log is not None and isinstance(error, KafkaStorageError):
-                        _damaged(error)
                     raise
                 if partition.config.has_retention:
                     self._maybe_delete_old_segments(partition)
                 return appended
-        except CorruptRecordError as error:  # in the log; the batch given is sound
-            damaged = KafkaStorageError(f"{topic_partition} cannot be appended to: {error}")
-            damaged.__cause__ = error
-            return Appended(_answer(_damaged(damaged)))
+        except CorruptRecordError as error:
+            return Appended(_answer(self._of_log(partition, error)))
         except (OSError, KBatchError) as error:
             return Appended(_answer(error))
+
+    def check(
+        self, topic_partition: TopicPartition, data: Buffer
+    ) -> tuple[Partition, Accepted] | None:
+        """Check a network client's batch for `append_together`; None if the partition has several replicas.
+
+        Raises:
+            As `accept`; UnknownTopicOrPartitionError.
+        """
+        partition = self.partition(topic_partition)
+        if partition.only_log is None:
+            return None
+        config, now_ms = partition.config, self.now_ms()
+        origin = AppendOrigin.NETWORK
+        return partition, accept(data, topic_partition, config, origin, now_ms=now_ms)
+
+    def append_together(
+        self,
+        topic_partition: TopicPartition,
+        checked: Sequence[tuple[Partition, Accepted]],
+        *,
+        on_complete: Callable[[list[AppendResult]], object],
+        flush: bool,
+        commits: Commits,
+    ) -> int:
+        """Append batches of several network clients to a partition under one lock, each for itself.
+
+        That is faster than one by one, above all with `flush`. As many are taken as one state can show.
+
+        Args:
+            checked: by `check`.
+            on_complete: called once with the answers of those that were taken, from the first on, if there
+                are any; no lock is held.
+
+        Returns:
+            How many were taken. `append_records` is for the next one: it also waits for locks, starts
+            segments and says what is wrong.
+        """
+        results: list[AppendResult] = []
+        partition = checked[0][0]
+        try:
+            with (
+                self.writing(partition.replicas),
+                self.locks.partitions([topic_partition], commits, deadline=time.monotonic()),
+            ):
+                current = self.partition(topic_partition)  # it may have been recreated, or altered
+                batches = [batch for of, batch in checked if of is current]
+                if len(batches) == len(checked):
+                    results = partition.append_together_locked(
+                        batches,
+                        flush=flush,
+                        answer=lambda error: _answer(self._of_log(partition, error)),
+                    )
+                    if partition.config.has_retention:
+                        self._maybe_delete_old_segments(partition)
+        except (OSError, KBatchError) as error:
+            # Without results nothing is written: `append_records` meets it again, and answers with it.
+            if results:
+                logger.warning("after appends to %s: %s", topic_partition, error)
+        if results:
+            tried = zip(map(Appended, results), checked, strict=False)
+            self._count((appended, batch) for appended, (_, batch) in tried)
+            on_complete(results)
+            self.delayed_fetches.check_and_complete(topic_partition)
+        return len(results)
+
+    def _of_log(self, partition: Partition, error: Exception) -> Exception:
+        """Return what producers are told of an error of a log, whose batches are sound."""
+        topic_partition = partition.topic_partition
+        if not isinstance(error, (OSError, KBatchError)):
+            return error
+        if isinstance(error, CorruptRecordError):
+            damaged = KafkaStorageError(f"{topic_partition} cannot be appended to: {error}")
+            damaged.__cause__ = error
+            return _damaged(damaged)
+        why = self.or_offline(topic_partition, error)
+        if why is error and isinstance(error, KafkaStorageError) and partition.only_log is not None:
+            _damaged(error)
+        return why
 
     def or_offline(
         self, topic_partition: TopicPartition, error: OSError | KBatchError
@@ -939,7 +1024,7 @@ def _is_locked(appended: Appended) -> bool:
     return isinstance(appended.result.error, LockTimeoutError)
 
 
-def _answer(error: OSError | KBatchError) -> AppendResult:
+def _answer(error: Exception) -> AppendResult:
     if isinstance(error, OSError) and not isinstance(error, KBatchError):
         error = KafkaStorageError.of(error)
     return AppendResult(error=without_frames(error))

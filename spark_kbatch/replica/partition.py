@@ -64,7 +64,13 @@ from spark_kbatch.errors import (
     NotEnoughReplicasError,
 )
 from spark_kbatch.log import retention
-from spark_kbatch.log.append import Ahead, append_ahead, append_as_leader
+from spark_kbatch.log.append import (
+    Ahead,
+    append_ahead,
+    append_as_leader,
+    append_together,
+    check_together,
+)
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.log.state import (
@@ -492,6 +498,38 @@ class Partition:
                 epoch, topic_id = led.state.leader_epoch, self.topic.topic_id
                 return Appended(result, is_decided, required, epoch, topic_id)
         raise self.view.no_usable_replica(led.state)
+
+    def append_together_locked(
+        self,
+        batches: Sequence[Accepted],
+        *,
+        flush: bool,
+        answer: Callable[[Exception], AppendResult],
+    ) -> list[AppendResult]:
+        """Append batches of several producers with one new state, if this is the only replica.
+
+        Args:
+            answer: returns what is answered if writing to the log failed.
+
+        Returns:
+            The results of those that were taken, from the first on; see `check_together`. None are if the
+            log cannot be read: an append of one batch says why.
+        """
+        try:
+            self.write_kept_locked()
+            log, now_ms = self.view.usable_only_log(), self._now_ms()
+            state = log.state()
+            outcomes = check_together(log, state, [one.header for one in batches], now_ms=now_ms)
+        except (OSError, KBatchError):
+            return []
+        pairs = [(one.data, one.header) for one in batches]
+        try:
+            return append_together(log, state, pairs, outcomes, flush=flush, now_ms=now_ms)
+        except Exception as error:
+            if not isinstance(error, (OSError, KBatchError)):
+                logger.exception("appends to %s failed", self.topic_partition)
+            failed = answer(error)
+            return [one if one and one.error else failed for one in outcomes]
 
     # Elections.
 

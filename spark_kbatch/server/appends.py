@@ -1,6 +1,7 @@
 """Appends of clients: a queue for each partition, and a few threads that serve the queues.
 
-A partition's appends are done one after the other, in the order in which they arrived. A Spark job that
+A partition's appends are done in the order in which they arrived; those of several producers that have
+come meanwhile are written, and flushed, together. Each is answered as if it had come alone. A Spark job that
 commits may lock a partition for seconds: then its queue waits, and a timer checks the lock from time to
 time. So the queue holds no thread, and other partitions go on. An append that waits longer than its client
 allows is answered with a RequestTimedOutError.
@@ -15,18 +16,22 @@ other processes hold.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError, LockTimeoutError, RequestTimedOutError
 from spark_kbatch.files import Buffer
+from spark_kbatch.log.validator import Accepted
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.replica.partition import Partition
 from spark_kbatch.server.peers import Peer
 from spark_kbatch.server.pools import CallLater, Pool
 
@@ -34,7 +39,9 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.025  # between two checks of a lock
 _CHECKS_PER_S_MAX = 4000  # of all locks: a fifth of a core. A job may lock thousands of partitions
-_IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
+_IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn; but a group is done
+_TOGETHER_MAX, _TOGETHER_BYTES_MAX = 64, 1 << 20  # of appends that are done together
+_CHECKS_S_MAX = 0.002  # of a processor: then what has been checked waits no longer for more
 
 
 class Append(NamedTuple):
@@ -86,22 +93,81 @@ class Appends:
         self._pool.submit(functools.partial(self._serve, queue), queue.appends[0].peer)
 
     def _serve(self, queue: _AppendQueue) -> None:
-        for _ in range(_IN_A_ROW_MAX):
-            append = queue.appends[0]
-            began_s = time.thread_time()
-            is_done = self._is_done(queue, append)
-            if append.peer is not None:
-                append.peer.charge(time.thread_time() - began_s)
-            if not is_done:
-                self._wait(queue)
-                return
+        done, go_together = 0, True
+        while done < _IN_A_ROW_MAX:
+            taken = 0
+            if go_together and len(queue.appends) > 1 and queue.waiting_since is None:
+                taken = self._append_together(queue)
+                go_together = taken > 0
+            if not taken:
+                append, began_s = queue.appends[0], time.thread_time()
+                is_done = self._is_done(queue, append)
+                _charge(append, time.thread_time() - began_s)
+                if not is_done:
+                    self._wait(queue)
+                    return
+                taken = 1
+            done += taken
             queue.waiting_since = None
             with self._mutex:
-                queue.appends.popleft()
+                for _ in range(taken):
+                    queue.appends.popleft()
                 if not queue.appends:
                     del self._queues[queue.topic_partition]
                     return
         self._make_ready(queue)
+
+    def _append_together(self, queue: _AppendQueue) -> int:
+        """Append and answer the first of the queued batches with one lock, state and flush.
+
+        Returns:
+            How many; 0 if the first has to be appended alone.
+        """
+        manager, topic_partition = self._parts.manager, queue.topic_partition
+        with self._mutex:
+            queued = list(itertools.islice(queue.appends, _TOGETHER_MAX))
+        checked: list[tuple[Partition, Accepted]] = []
+        size, checks_s = 0, 0.0
+        for append in queued:
+            if size + len(append.data) > _TOGETHER_BYTES_MAX:
+                break
+            began_s = time.thread_time()
+            one = None
+            with contextlib.suppress(Exception):  # Alone it is answered with it.
+                one = manager.check(topic_partition, append.data)
+            took_s = time.thread_time() - began_s
+            _charge(append, took_s)
+            checks_s += took_s
+            size += len(one[1].data) if one else 0
+            if one is None or size > _TOGETHER_BYTES_MAX:
+                break
+            checked.append(one)
+            if checks_s > _CHECKS_S_MAX:
+                break
+        if len(checked) < 2:
+            return 0
+        answered = 0
+
+        def answer(results: Sequence[AppendResult]) -> None:
+            nonlocal answered
+            for append, result in zip(queued, results, strict=False):
+                answered += 1
+                _answer(append, result)
+
+        began_s = time.thread_time()
+        try:
+            manager.append_together(
+                topic_partition, checked, on_complete=answer, flush=self._flush,
+                commits=self._parts.coordinator(flush=self._flush),
+            )  # fmt: skip
+        except Exception as error:
+            logger.exception("appends to %s failed", topic_partition)
+            if not answered:  # Any of them may be written.
+                answer([AppendResult(error=error)] * len(checked))
+        each_s = (time.thread_time() - began_s) / max(answered, 1)
+        for append in queued[:answered]:
+            _charge(append, each_s)
+        return answered
 
     def _is_done(self, queue: _AppendQueue, append: Append) -> bool:
         """Append and answer a queued batch; return False if it must still wait for the partition's lock."""
@@ -109,7 +175,7 @@ class Appends:
             return self._timed_out(append)
         unknown = self._parts.manager.unknown([queue.topic_partition])
         if unknown:
-            append.answer(AppendResult(error=unknown[queue.topic_partition]))
+            _answer(append, AppendResult(error=unknown[queue.topic_partition]))
             return True
         locked = answered = False
 
@@ -119,7 +185,7 @@ class Appends:
                 locked = True
             else:
                 answered = True
-                append.answer(result)
+                _answer(append, result)
 
         try:
             self._parts.append_records(
@@ -134,7 +200,7 @@ class Appends:
         except Exception as error:
             logger.exception("an append to %s failed", queue.topic_partition)
             if not answered:
-                append.answer(AppendResult(error=error))
+                _answer(append, AppendResult(error=error))
             return True
         return not locked or self._timed_out(append)
 
@@ -159,7 +225,7 @@ class Appends:
             f"the partition was locked by another process or thread, most likely a commit, for more than "
             f"{append.timeout_ms} ms; nothing is written"
         )
-        append.answer(AppendResult(error=error))
+        _answer(append, AppendResult(error=error))
         return True
 
     def _wait(self, queue: _AppendQueue) -> None:
@@ -180,3 +246,17 @@ class Appends:
             self._timed_out(one)
         if not is_idle:
             self._call_later(pause_s, functools.partial(self._make_ready, queue))
+
+
+def _answer(append: Append, result: AppendResult) -> None:
+    """Answer a batch; if that fails, what is queued behind it goes on."""
+    try:
+        append.answer(result)
+    except Exception:
+        logger.exception("an append cannot be answered")
+
+
+def _charge(append: Append, took_s: float) -> None:
+    """Count processor time to the peer that sent a batch."""
+    if append.peer is not None:
+        append.peer.charge(took_s)

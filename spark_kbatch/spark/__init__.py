@@ -25,4 +25,4 @@ if tuple(int(number) for number in pyspark.__version__.split(".")[:2]) < (4, 1):
 
 from spark_kbatch.spark import process
 
-process.set_up_log()
+process.set_up()

@@ -1,4 +1,4 @@
-"""The port to the places where topics are: a folder, a broker's logs, a real cluster.
+"""The port to the places where topics are: a folder, a bucket, a broker's logs, a real cluster, memory.
 
 Protocols and values, no code:
 
@@ -6,4 +6,5 @@ Protocols and values, no code:
     source      topics for readers
     transport   where a producer's batches go
     job         the write of many tasks, committed as one
+    commits     what jobs have committed: who, when, how much
 """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class WriteJob(Protocol):
-    """Interface of a write shared by tasks and driver: `cluster.job.Job` or `remote.job.RemoteJob`."""
+    """Interface of a write shared by tasks and driver; each place that takes jobs has one, in its module `job`."""
 
     def stage(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from spark_kbatch.model import (
@@ -78,7 +77,7 @@ class TopicLookup(Protocol):
 
 
 class Source(TopicLookup, Protocol):
-    """A folder or a real cluster that topics are read from.
+    """A place that topics are read from.
 
     It is thread-safe, and keeps no file open.
     """
@@ -180,11 +179,3 @@ class Source(TopicLookup, Protocol):
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
-
-
-class SourceAtPath(Source, Protocol):
-    """A source of topics in a folder, PATH."""
-
-    @property
-    def path(self) -> Path:
-        """The absolute path of the folder."""

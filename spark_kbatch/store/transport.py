@@ -27,7 +27,7 @@ class Nodes(Protocol):
     def leader_of(self) -> LeaderOf | None:
         """A function that returns a partition's leader node; None if one node leads all partitions.
 
-        It returns None for a leader that is not known, and finds it out.
+        It returns None for a leader that is not known, and starts to look it up.
         """
 
     @property

@@ -15,6 +15,8 @@ in the schemas that it has.
     avro_decoder   bytes -> an Arrow array, with an error for each bad row
     avro_encoder   an Arrow array -> bytes, with an error for each bad row
     sources        the columns that the encoder reads
+    text_decoder   UTF-8 -> an Arrow array of strings
+    plain          decoded columns as Python objects, for JSON
     row_errors     what is wrong with a row
     flat           Arrow arrays as flat arrays, and back
 

@@ -6,7 +6,8 @@ rows of Spark with its workers, and of the broker. Spark does not tell a Python 
 a query needs, so rows are also read with key and value named by `schema`. Ceiling of that: a source that
 yields as many ready-made batches. Peers: `format("kafka")`; confluent-kafka's
 `consume`, whose messages are put into Arrow arrays, since that is what the other two return; kafkarrow;
-kafka-python for records sent one by one; aiokafka for those that are awaited.
+kafka-python for records sent one by one; aiokafka for those that are awaited; Kafka's own producer for
+batches of 16 KiB, its default, and how many of them a request has.
 
 A micro-batch of 100 rows, from topic to topic, is compared with the same on an embedded log: the ratio of
 the two median times.
@@ -17,9 +18,10 @@ the two median times.
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 import confluent_kafka
@@ -35,7 +37,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 import spark_kbatch
 from spark_kbatch.consumer.reading import PIECE_BYTES
 from tests.support.bench_sessions import bench_session
-from tests.support.interleaved import Candidate, interleave
+from tests.support.interleaved import Candidate, Rates, bulk_rows, interleave
 from tests.support.kafka import Broker, Kafka, WarmKafka
 from tests.support.memory_folder import memory_folder
 from tests.support.spark_sources import BareSource
@@ -45,6 +47,8 @@ from tests.support.targets import Targets
 PARTITIONS, MILLION = 4, 1_000_000
 READ, WRITE = 2.5, 1.5  # times Spark's connector
 NAMED = "kbatch, columns named"
+DEFAULT_BATCH_SIZE, SMALL, SMALL_WRITE = 16_384, "kbatch, 16 KiB batches", 1.0  # Kafka's default
+A_REQUEST = 0.9  # batches, times the Java client's
 READY = "ready-made rows"
 CONFLUENT, KAFKARROW = 10.0, 1.0
 PYTHON, SEND = "kafka-python, to a broker", 2.0
@@ -158,8 +162,8 @@ def bench_through_spark(
     broker.create_topic(filled, partitions=PARTITIONS)
     topics.next()
 
-    def write(source: str, topic: str) -> None:
-        sink = rows.write.format(source).mode("append").option("topic", topic)
+    def write(source: str, topic: str, **options: str) -> None:
+        sink = rows.write.format(source).mode("append").option("topic", topic).options(**options)
         sink.option("kafka.bootstrap.servers", broker.address).option(
             "kafka.compression.type", codec
         ).save()
@@ -188,6 +192,8 @@ def bench_through_spark(
         name: Job(lambda name=name: write(name, topics.name), broker)
         for name in ("kbatch", "kafka")
     }
+    small = {"kafka.batch.size": str(DEFAULT_BATCH_SIZE)}
+    writing[SMALL] = Job(lambda: write("kbatch", topics.name, **small), broker)
     reading[READY] = Job(lambda: ready.load().write.format("noop").mode("overwrite").save(), broker)
     reads = interleave(
         {name: Candidate(job.run, millions) for name, job in reading.items()}, rounds=7
@@ -200,7 +206,8 @@ def bench_through_spark(
     title = f"{value_bytes}-byte values, {codec}"
     of_reads = {("kbatch", "kafka"): READ, (NAMED, "kafka"): READ}
     targets.rates(reads, f"Read, {title}", "M rows/s", of_reads)
-    targets.rates(writes, f"Write, {title}", "M rows/s", {("kbatch", "kafka"): WRITE})
+    of_writes = {("kbatch", "kafka"): WRITE, (SMALL, "kafka"): SMALL_WRITE}
+    targets.rates(writes, f"Write, {title}", "M rows/s", of_writes)
     if (value_bytes, codec) == (100, "none"):
         found = {
             "read/kafka": reads.ratio("kbatch", "kafka"),
@@ -266,6 +273,57 @@ def bench_micro_batches(
 
 
 # Plain Python.
+
+
+def bench_default_batches(kafka: Kafka, broker: Broker, targets: Targets) -> None:
+    """Batches of 16 KiB to one partition and to eight, whose peer is Kafka's own producer."""
+    table = bulk_rows(10_000, key_bytes=16, value_bytes=84)
+
+    def ours(topic: str) -> tuple[float, float]:
+        with (
+            spark_kbatch.connect(broker.address) as cluster,
+            cluster.producer(batch_size=DEFAULT_BATCH_SIZE) as producer,
+        ):
+            started = time.perf_counter()
+            for _ in range(MILLION // table.num_rows):
+                producer.send_arrow(topic, table)
+            producer.flush()
+            return 1 / (time.perf_counter() - started), _batches_a_request(producer.metrics())
+
+    def java(topic: str) -> tuple[float, float]:
+        printed = kafka.run(
+            "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", MILLION,
+            "--record-size", 100, "--throughput", -1, "--print-metrics", "--producer-props",
+            f"bootstrap.servers={broker.address}", "acks=all",
+        )  # fmt: skip
+        [rate] = re.findall(rf"^{MILLION} records sent, ([\d.]+) records/sec", printed, re.M)[-1:]
+        named = re.findall(r"^producer-metrics:([a-z-]+):\{[^}]*\}\s*: ([\d.]+)$", printed, re.M)
+        batches = _batches_a_request({name: float(number) for name, number in named})
+        return float(rate) / MILLION, batches
+
+    for partitions in (1, 8):
+        topic = f"default-{partitions}"
+        broker.create_topic(topic, partitions=partitions)
+        found: dict[str, list[tuple[float, float]]] = {"kbatch": [], "Java": []}
+        for _ in range(6):
+            found["kbatch"].append(ours(topic))
+            found["Java"].append(java(topic))
+        rates = Rates({name: [rate for rate, _ in runs[1:]] for name, runs in found.items()})
+        title = f"send_arrow to a broker, batches of 16 KiB, {partitions} partitions"
+        targets.rates(rates, title, "M records/s", {("kbatch", "Java"): 1.0})
+        mine, theirs = (statistics.median(count for _, count in runs) for runs in found.values())
+        targets.say(f"batches a request: kbatch {mine:.2f}, Java {theirs:.2f}")
+        what = f"batches a request, {partitions} partitions, of Java's"
+        targets.at_least(what, mine / theirs, A_REQUEST)
+
+
+def _batches_a_request(metrics: Mapping[str, float | None]) -> float:
+    """Return how many batches a request has on average, from a producer's metrics."""
+    bytes_of = metrics["outgoing-byte-total"] or 0.0
+    requests, batch_size = metrics["request-total"], metrics["batch-size-avg"]
+    assert requests
+    assert batch_size
+    return bytes_of / requests / batch_size
 
 
 def bench_plain_python(spark: SparkSession, broker: Broker, targets: Targets) -> None:

@@ -17,7 +17,7 @@ from spark_kbatch.bucket.entries import (
     encode,
     tombstone_of,
 )
-from spark_kbatch.bucket.ledger import NOT_COMMITTED, QUIET_MS, Ledger
+from spark_kbatch.bucket.ledger import QUIET_MS, Ledger
 from spark_kbatch.bucket.place import create_cluster, read_cluster
 from spark_kbatch.bucket.sealed import seal
 from spark_kbatch.bucket.state import LedgerState
@@ -31,6 +31,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedLedgerError,
 )
+from spark_kbatch.store.commits import NOTHING_VISIBLE
 from tests.support.bucket_contents import CLUSTER_ID, TOPIC_ID
 from tests.support.bucket_ledgers import (
     ROUND_TRIP_MS,
@@ -238,7 +239,7 @@ def test_where_each_create_was_a_loss_nothing_is_visible(
         ledger.commit(commit_of(50), timeout_ms=2000)
 
     assert type(raised.value) is CommitError
-    assert raised.value.outcome == NOT_COMMITTED
+    assert raised.value.outcome == NOTHING_VISIBLE
     objects.answers = []
     assert max(ends(a_ledger(objects))) < 50
 
@@ -267,7 +268,7 @@ def test_a_store_that_cannot_be_read_in_time_means_that_nothing_is_visible(
     with pytest.raises(CommitError, match="as the test says") as raised:
         ledger.commit(commit_of(3), timeout_ms=2000)
 
-    assert raised.value.outcome == NOT_COMMITTED
+    assert raised.value.outcome == NOTHING_VISIBLE
 
 
 def test_a_writer_without_the_right_is_told_so_soon(objects: ScriptedObjects) -> None:

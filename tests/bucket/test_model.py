@@ -16,11 +16,12 @@ from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_head
 from spark_kbatch.bucket.entries import NO_ENTRY_ID, Entry, Replacement, decode, encode
 from spark_kbatch.bucket.extents import Stretch
 from spark_kbatch.bucket.garbage import GarbageCollector, References
-from spark_kbatch.bucket.ledger import NOT_COMMITTED, Ledger
+from spark_kbatch.bucket.ledger import Ledger
 from spark_kbatch.bucket.objects import CreateAnswer
 from spark_kbatch.bucket.sealed import sum_of, unseal
 from spark_kbatch.bucket.state import LedgerState, PartRef, TopicExtents
 from spark_kbatch.errors import CommitError, OutcomeUnknownError
+from spark_kbatch.store.commits import NOTHING_VISIBLE
 from tests.support.bucket_schedules import Process, Writer, run_model, run_models
 from tests.support.simulated_bucket import ProcessObjects
 
@@ -173,7 +174,7 @@ def _deny_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             return real(self, entry, deadline_ms)
         except OutcomeUnknownError as error:
-            raise CommitError(NOT_COMMITTED, str(error)) from None
+            raise CommitError(NOTHING_VISIBLE, str(error)) from None
 
     real = Ledger._create
     monkeypatch.setattr(Ledger, "_create", create)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -459,6 +460,41 @@ def test_a_reader_sees_a_decided_commit_in_every_replica(tmp_path: Path) -> None
             continue
         with pytest.raises((KBatchError, OSError)):
             values(cluster)
+
+
+def test_an_unclean_election_finishes_a_decided_commit_where_its_data_is_there(
+    tmp_path: Path, disks: Disks, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, extents, clock = begun(tmp_path, disks)
+    committer = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1, flush=True)
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    committer._flip = die  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        committer.commit(extents, transactional_id="job")
+    dirs = [tmp_path / f"disk-{node}/broker-{node}" for node in NODES]
+    for log in (folder / "events-1" / f"{0:020}.log" for folder in dirs):
+        assert log.stat().st_size == len(OLD) + len(NEW)
+        os.truncate(log, len(OLD))
+    view = store_of(cluster).manager.partition(TRANSACTION_STATE).view
+    after = view.state()._replace(
+        leader=2, isr=(2,), partition_epoch=view.state().partition_epoch + 1
+    )
+    topic_id = cluster.topic(TRANSACTION_STATE.topic).topic_id
+    store_of(cluster).metadata.partition_states.write(TRANSACTION_STATE, after, topic_id)
+    for folder in dirs[1:]:
+        shutil.rmtree(folder / str(TRANSACTION_STATE))
+    cluster = with_clock(cluster, clock)
+
+    assert store_of(cluster).coordinator(flush=True).elect_unclean()
+    assert "dropped in events-1, where its data is not there" in caplog.text
+    (whole, _), (part, _) = of(OLD, NEW), of(OLD)
+    assert values(cluster) == [whole, part]
+    write(cluster, LATER, clock)
+    (whole, _), (part, _) = of(OLD, NEW, LATER), of(OLD, LATER)
+    assert values(cluster) == [whole, part]
 
 
 def test_an_unclean_election_of_the_commits_topic_writes_no_micro_batch_twice(

@@ -146,8 +146,7 @@ def test_children_of_a_split_go_in_the_place_of_their_parent(start: int) -> None
     before, parent, behind = sent(sequences, a_batch(2), a_batch(4), a_batch())
     sequences.remove(parent)
     children = parent.split(1, codec_id=0, level=None)
-    for child in reversed(children):
-        sequences.add_in_flight(child)
+    sequences.add_in_flight(children)
     found = sequences._partition(parent.topic_partition).in_flight
     assert found == [before, *children, behind]
     assert [batch.base_sequence for batch in found] == [

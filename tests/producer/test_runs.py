@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from spark_kbatch.errors import (
     InvalidRecordError,
     KafkaStorageError,
     OutcomeUnknownError,
+    ProducerClosedError,
     RecordTooLargeError,
 )
 from spark_kbatch.files import Buffer, Files
@@ -28,10 +31,14 @@ from spark_kbatch.log.state import STATE_FILE
 from spark_kbatch.log.validator import accept
 from spark_kbatch.model import CODECS, AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.producer import idempotence
 from spark_kbatch.producer.producer import Producer
+from spark_kbatch.record import compression
 from spark_kbatch.record.header import unpack
 from spark_kbatch.store.transport import Answer, SendRequest
 from tests.support import builders
+from tests.support.accumulators import bytes_in_use
+from tests.support.faulty_transport import HeldTransport
 from tests.support.store import producer_to, store_of
 from tests.support.waiting import until
 
@@ -68,6 +75,30 @@ def producing(
         # A first batch, so that the log knows the producer.
         producer.send("events", b"first", partition=0).result(SOON)
         yield producer, transport
+
+
+def a_log(cluster: Cluster) -> LocalLog:
+    return LocalLog(store_of(cluster).append_records, flush=False)
+
+
+@contextmanager
+def opened(cluster: Cluster, transport: HeldTransport, **options: Any) -> Iterator[Producer]:
+    """Open a producer whose log knows it; the first request is delivered."""
+    defaults = {"batch_size": 300, "retry_backoff_ms": 1, "retry_backoff_max_ms": 2}
+    with producer_to(cluster, transport, defaults | options, takes_runs=True) as producer:
+        future = producer.send("events", b"first", partition=0)
+        transport.request(0).deliver()
+        future.result(SOON)
+        yield producer
+
+
+def delivered(transport: HeldTransport, number: int, *futures: Any) -> None:
+    """Deliver every request from this number on, until all futures are done."""
+    while not all(future.done() for future in futures):
+        until(lambda at=number: transport.count > at or all(one.done() for one in futures))  # type: ignore[misc]
+        if transport.count > number:
+            transport.request(number).deliver()
+            number += 1
 
 
 def rows(partitions: int = 1) -> pa.Table:
@@ -174,6 +205,182 @@ def test_a_batch_that_is_refused_does_not_take_its_run_with_it(
         producer.send("events", b"last", partition=0).result(SOON)
     assert values(cluster) == [b"first", *VALUES, b"last"]
     assert max(transport.runs) > 5
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_offsets_are_known_of_a_run_from_which_a_batch_was_refused(
+    tmp_path: Path, idempotent: bool
+) -> None:
+    cluster = builders.a_cluster(tmp_path, config=TopicConfig(max_message_bytes=400))
+    large = pa.table({"value": [b"a", b"large" * 200, b"b"]})
+    transport, told = HeldTransport(a_log(cluster)), list[int]()
+    with opened(cluster, transport, enable_idempotence=idempotent) as producer:
+        future = producer.send("events", b"held", partition=0)
+        held = transport.request(1)
+        tables = [producer.send_arrow("events", one) for one in (rows(), large, rows())]
+        tables[0].add_done_callback(lambda _: told.append(len(told)))
+        held.deliver()
+        delivered(transport, 2, *tables)
+        assert future.result(SOON).offset == 1
+        assert isinstance(tables[1].exception(SOON), RecordTooLargeError)
+        found = [tables[n].result(SOON).column("offset").to_pylist() for n in (0, 2)]
+    written = values(cluster)
+    for offsets in found:
+        assert [written[offset] for offset in offsets] == VALUES
+    assert sorted(written) == sorted([b"first", b"held", b"a", b"b", *VALUES, *VALUES])
+    assert told == [0]
+
+
+def test_a_run_waits_for_what_is_in_flight_before_it(tmp_path: Path) -> None:
+    """A log that takes a run forgets what it had of the producer: a batch could not be known again."""
+    cluster = builders.a_cluster(tmp_path)
+    transport = HeldTransport(a_log(cluster))
+    with opened(cluster, transport) as producer:
+        before = producer.send("events", b"before", partition=0)
+        held = transport.request(1)
+        held.write()
+        table = producer.send_arrow("events", rows())
+        time.sleep(0.05)
+        assert transport.count == 2
+        held.fail(KafkaStorageError("its answer is lost"))
+        delivered(transport, 2, table, before)
+        assert before.result(SOON).offset == 1
+        assert table.result(SOON).column("offset").to_pylist() == list(range(2, ROWS + 2))
+    assert values(cluster) == [b"first", b"before", *VALUES]
+
+
+def test_a_run_that_may_be_written_fails_as_a_whole_if_its_retry_is_refused(
+    tmp_path: Path,
+) -> None:
+    """Of its parts the log may know none."""
+    cluster = builders.a_cluster(tmp_path)
+    transport = HeldTransport(a_log(cluster))
+    with opened(cluster, transport) as producer:
+        table = producer.send_arrow("events", rows())
+        transport.request(1).write()
+        transport.request(1).fail(KafkaStorageError("its answer is lost"))
+        transport.request(2).fail(InvalidRecordError("refused"))
+        last = producer.send("events", b"last", partition=0)
+        delivered(transport, 3, table, last)
+        assert isinstance(table.exception(SOON), InvalidRecordError)
+        assert last.result(SOON).offset == ROWS + 1
+    assert values(cluster) == [b"first", *VALUES, b"last"]
+
+
+def test_the_memory_of_a_refused_run_is_free_once_no_request_reads_it(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    transport = HeldTransport(a_log(cluster))
+    options = {
+        "enable_idempotence": False, "request_timeout_ms": 2000,
+        "max_in_flight_requests_per_connection": 1,
+    }  # fmt: skip
+    with opened(cluster, transport, **options) as producer:
+        table = producer.send_arrow("events", rows())
+        late = transport.request(1)  # not answered in time
+        transport.request(2).fail(InvalidRecordError("refused"))
+        delivered(transport, 3, table)
+        assert bytes_in_use(producer._pool) > 0
+        assert late.is_unchanged
+        late.fail(KafkaStorageError("late"))
+        until(lambda: bytes_in_use(producer._pool) == 0)
+    assert values(cluster) == [b"first", *VALUES]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_numbers_go_on_at_0_within_a_run(
+    tmp_path: Path, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+
+    class NearTheEnd(idempotence._Partition):
+        def __init__(self, producer_id: int, epoch: int) -> None:
+            super().__init__(producer_id, epoch)
+            self.next_sequence = 2**31 - 20
+
+    monkeypatch.setattr(idempotence, "_Partition", NearTheEnd)
+    transport = HeldTransport(a_log(cluster))
+    with opened(cluster, transport) as producer:
+        table = producer.send_arrow("events", rows())
+        if refused:
+            transport.request(1).fail(InvalidRecordError("refused"))
+        else:
+            transport.request(1).write()
+            transport.request(1).fail(KafkaStorageError("its answer is lost"))
+        delivered(transport, 2, table)
+        assert table.result(SOON).column("offset").to_pylist() == list(range(1, ROWS + 1))
+    assert values(cluster) == [b"first", *VALUES]
+
+
+def test_a_batch_that_cannot_be_compressed_fails_its_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    compress, calls = compression.compress, itertools.count()
+
+    def fails_once(*args: Any, **named: Any) -> bytes:
+        if next(calls) == 3:
+            raise MemoryError("for a test")
+        return compress(*args, **named)
+
+    with producing(cluster, compression_type="lz4") as (producer, _):
+        monkeypatch.setattr(compression, "compress", fails_once)
+        assert isinstance(producer.send_arrow("events", rows()).exception(SOON), MemoryError)
+        found = producer.send_arrow("events", rows()).result(SOON)
+        until(lambda: bytes_in_use(producer._pool) == 0)
+    written = values(cluster)
+    assert [written[offset] for offset in found.column("offset").to_pylist()] == VALUES
+    assert set(written) == {b"first", *VALUES}
+    assert (
+        max(Counter(written).values()) == 2
+    )  # what was in other requests than the run that failed
+    assert len(written) < 1 + 2 * ROWS
+
+
+def test_a_run_takes_no_more_than_a_request_may_have(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    sizes: list[int] = []
+
+    class Measured(Unreliable):
+        def send(self, request: SendRequest, on_answer: Callable[[Answer], None]) -> None:
+            sizes.append(sum(len(batch.data) for batch in request.batches))
+            super().send(request, on_answer)
+
+    with producing(cluster, Measured(cluster), max_request_size=1500) as (producer, transport):
+        producer.send_arrow("events", rows()).result(SOON)
+    assert 900 < max(sizes) <= 1500
+    assert 1 < max(transport.runs) <= 5
+    assert values(cluster) == [b"first", *VALUES]
+
+
+@pytest.mark.parametrize("takes_runs", [True, False])
+def test_metrics_count_batches_whether_they_are_sent_together_or_not(
+    tmp_path: Path, takes_runs: bool
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    with producer_to(
+        cluster, Unreliable(cluster), {"batch_size": 300}, takes_runs=takes_runs
+    ) as producer:
+        producer.send_arrow("events", rows()).result(SOON)
+        metrics = producer.metrics()
+        until(lambda: bytes_in_use(producer._pool) == 0)
+    log = store_of(cluster).manager.log(PLACE)
+    batches = list(log.batch_headers(0, 0, log.state().segment_size))
+    assert metrics["record-send-total"] == ROWS
+    assert metrics["batch-size-avg"] == pytest.approx(
+        log.state().segment_size / len(batches), rel=0.01
+    )
+
+
+def test_a_forced_close_fails_runs_and_frees_their_memory_once(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    transport = HeldTransport(a_log(cluster))
+    with opened(cluster, transport) as producer:
+        tables = [producer.send_arrow("events", rows()) for _ in range(3)]
+        in_flight = transport.request(1)
+        producer.close(timeout=0)
+        assert {type(one.exception(SOON)) for one in tables} == {ProducerClosedError}
+        assert bytes_in_use(producer._pool) == 300 * len(in_flight.batches)
+        in_flight.fail(KafkaStorageError("late"))
 
 
 @pytest.mark.parametrize("settings", [{"segment_bytes": 1000}, {"segment_index_bytes": 40}])

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +40,7 @@ from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.producer import batch, idempotence
 from spark_kbatch.producer.accumulator import RecordAccumulator
-from spark_kbatch.producer.futures import FailedFuture, RecordFuture
+from spark_kbatch.producer.futures import ArrowFuture, FailedFuture, RecordFuture
 from spark_kbatch.producer.memory import BufferPool
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.record import compression
@@ -69,13 +69,15 @@ Future = RecordFuture | FailedFuture
 @pytest.fixture(autouse=True)
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overwrite released memory at once, so that a late read of it shows."""
-    deallocate = BufferPool.deallocate
+    deallocate = BufferPool.deallocate_several
 
-    def poisoned(pool: BufferPool, start: int, size_in_bytes: int) -> None:
-        pool.memory[start : start + size_in_bytes] = b"\xdd" * size_in_bytes
-        deallocate(pool, start, size_in_bytes)
+    def poisoned(pool: BufferPool, allocated: Iterable[tuple[int, int]]) -> None:
+        allocated = list(allocated)
+        for start, size_in_bytes in allocated:
+            pool.memory[start : start + size_in_bytes] = b"\xdd" * size_in_bytes
+        deallocate(pool, allocated)
 
-    monkeypatch.setattr(BufferPool, "deallocate", poisoned)
+    monkeypatch.setattr(BufferPool, "deallocate_several", poisoned)
 
 
 @pytest.fixture(autouse=True)
@@ -106,13 +108,16 @@ def producing(
     transport: Transport | None = None,
     *,
     clock_ms: Callable[[], int] = monotonic_ms,
+    takes_runs: bool = False,
     **options: Any,
 ) -> Iterator[Producer]:
-    """Open a producer; by default each record is a batch."""
+    """Open a producer; by default each record is a batch, and a request has one of a partition."""
     defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
     transport = transport or a_log(cluster)
     options = defaults | options
-    producer = producer_to(cluster, transport, options, monotonic_ms=clock_ms, seed=1)
+    producer = producer_to(
+        cluster, transport, options, monotonic_ms=clock_ms, seed=1, takes_runs=takes_runs
+    )
     try:
         yield producer
     finally:
@@ -192,11 +197,15 @@ def check_run(tmp_path: Path, seed: int, *, idempotent: bool) -> None:
     fates = drawn_fates(seed, TRANSIENT + FINAL * has_final)
     transport = FaultyTransport(a_log(cluster), fates, seed=seed)
     sent: dict[tuple[int, bytes], Future] = {}
+    tables: list[tuple[int, list[bytes], ArrowFuture]] = []
+    takes_runs = rng.random() < 0.5
     with producing(
         cluster,
         transport,
+        takes_runs=takes_runs,
         batch_size=rng.choice([100, 400, 1000]),
-        buffer_memory=64 * 1024,
+        # A request without an answer keeps its memory, of all its batches.
+        buffer_memory=(1024 if takes_runs else 64) * 1024,
         compression_type=rng.choice(["none", "lz4"]),
         delivery_timeout_ms=60 if is_hurried else 30_000,
         enable_idempotence=idempotent,
@@ -207,6 +216,12 @@ def check_run(tmp_path: Path, seed: int, *, idempotent: bool) -> None:
             partition = rng.randrange(PARTITIONS)
             value = b"%04d" % number + b"v" * 50
             sent[partition, value] = producer.send("events", value, partition=partition)
+            if takes_runs and rng.random() < 0.1:
+                several = [b"%04d~%02d" % (number, row) + b"v" * 50 for row in range(30)]
+                table = pa.table(
+                    {"value": several, "partition": pa.array([partition] * 30, pa.int32())}
+                )
+                tables.append((partition, several, producer.send_arrow("events", table)))
             if rng.random() < 0.3:
                 time.sleep(rng.uniform(0, 0.002))
         producer.close(timeout=60)
@@ -223,8 +238,16 @@ def check_run(tmp_path: Path, seed: int, *, idempotent: bool) -> None:
             assert is_hurried, f"failed for no good reason: {error!r}"
             transient = KafkaStorageError, OutOfOrderSequenceError, RequestTimedOutError
             assert isinstance(error, transient)
+    for partition, several, table_future in tables:
+        error = table_future.exception(0)
+        if error is None:
+            found = table_future.result(0).column("offset").to_pylist()
+            assert [logs[partition][offset] for offset in found] == several
+        elif transport.doomed.isdisjoint(several):
+            assert is_hurried, f"failed for no good reason: {error!r}"
+    of_tables = {(partition, value) for partition, several, _ in tables for value in several}
     for partition, log in enumerate(logs):
-        assert {(partition, value) for value in log} <= set(sent)
+        assert {(partition, value) for value in log} <= {*sent, *of_tables}
         if idempotent:
             assert [value for value, count in Counter(log).items() if count > 1] == []
             assert log == sorted(log)

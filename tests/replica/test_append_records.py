@@ -176,11 +176,6 @@ def test_internal_topics_are_written_where_allowed(cluster: Cluster) -> None:
     assert taken == AppendResult(0, log_start_offset=0)
 
 
-def test_replicas_do_not_come_here(cluster: Cluster) -> None:
-    with pytest.raises(ValueError, match="a follower copies the bytes of its leader"):
-        append_records(cluster, {EVENTS: batch()}, origin=AppendOrigin.REPLICATION)
-
-
 @pytest.mark.parametrize("outcome", ["taken", "refused", "failed"])
 def test_the_buffer_is_as_it_was_and_free(cluster: Cluster, outcome: str) -> None:
     buffer = bytearray(batch())

@@ -377,8 +377,9 @@ def test_fetch_has_no_sessions_and_no_followers(client: RawClient) -> None:
 
     session = client.ask(ApiKey.FETCH, 12, fetch(0, session_id=5, session_epoch=1))
     assert session.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    follower = client.ask(ApiKey.FETCH, 12, fetch(0, replica_id=2))
-    assert follower.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    for replica_id in (0, 2):
+        follower = client.ask(ApiKey.FETCH, 12, fetch(0, replica_id=replica_id))
+        assert follower.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def test_fetches_get_as_much_as_there_is_memory_for_and_at_least_one_batch(

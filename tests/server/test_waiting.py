@@ -282,6 +282,7 @@ def test_a_fetch_that_waits_does_not_keep_its_request(cluster: Cluster) -> None:
     assert sys.getrefcount(asked) == references
     handler.end()
     assert fetched(answers[0]).high_watermark == 0
+    assert not handler._partitions  # nothing is left of a peer
 
 
 def test_a_group_request_that_takes_very_long_holds_timers_up_for_some_seconds_at_most(

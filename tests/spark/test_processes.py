@@ -41,3 +41,29 @@ def test_collections_leave_out_what_earlier_tasks_have_loaded(tmp_path: Path) ->
     assert first == second == (0, ROWS)
     frozen, left = after
     assert frozen > 50_000 > 5_000 > left  # numba alone has more than 50,000
+
+
+LOADED = """
+import gc, importlib.machinery, sys
+if sys.argv[1] == "spark":
+    sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("pyspark.daemon", None)
+import pyspark.sql.datasource
+before = gc.get_threshold()
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(info))
+import spark_kbatch.spark.source
+print(gc.get_threshold() == before, len(collections) // 2)
+"""
+
+
+def test_modules_are_loaded_with_few_collections_in_sparks_processes_alone() -> None:
+    found = {}
+    for whose in ("spark", "other"):
+        ran = subprocess.run(
+            [sys.executable, "-c", LOADED, whose], capture_output=True, text=True, check=True
+        )
+        is_unchanged, collections = ran.stdout.split()
+        found[whose] = is_unchanged, int(collections)
+    assert found["other"][0] == "True"
+    assert found["spark"][0] == "False"
+    assert found["spark"][1] < found["other"][1] / 5

@@ -41,8 +41,9 @@ TOPIC_PARTITIONS = [TopicPartition(TOPIC.name, partition) for partition in range
 def bytes_in_use(pool: BufferPool) -> int:
     """Count the bytes of the pool's buffers that are allocated, after checking its own count."""
     buffers_count = len(pool.memory) // pool.poolable_size
-    free_count = pool._states[:buffers_count].count(0)
-    assert pool._free_count == free_count
+    with pool._lock:
+        free_count = pool._states[:buffers_count].count(0)
+        assert pool._free_count == free_count
     return (buffers_count - free_count) * pool.poolable_size
 
 

@@ -94,14 +94,13 @@ class SentRequest:
         self.answer({batch.topic_partition: AppendResult(error=error) for batch in self.batches})
 
     def split(self) -> None:
-        """Refuse batches of several records as too large, and deliver the others."""
-        singles = [batch for batch in self.batches if batch.records_count == 1]
-        answer = dict(self.write(self._request._replace(batches=singles)))
-        for batch in self.batches:
-            if batch.records_count > 1:
-                error = RecordTooLargeError("a batch", len(batch.data), 1, "max.message.bytes")
-                tp = batch.topic_partition
-                answer[tp] = AppendResult(error=error)
+        """Refuse batches of several records as too large, and deliver those of the other partitions."""
+        large = {one.topic_partition: one for one in self.batches if one.records_count > 1}
+        others = [one for one in self.batches if one.topic_partition not in large]
+        answer = dict(self.write(self._request._replace(batches=others)))
+        for tp, batch in large.items():
+            error = RecordTooLargeError("a batch", len(batch.data), 1, "max.message.bytes")
+            answer[tp] = AppendResult(error=error)
         self.answer(answer)
 
 

@@ -170,7 +170,6 @@ class Group:
         )  # members that have not sent SyncGroup in this generation
         self.subscribed_topics: frozenset[str] | None = None  # None if unknown
         self.new_member_added = False  # during the delay of the first rebalance
-        self.waits_longer = False  # for the first rebalance
 
     @classmethod
     def of(cls, group_id: str, stored: GroupMetadata) -> Group:
