@@ -14,7 +14,6 @@ from spark_kbatch.errors import ObjectStoreError
 from tests.support.bucket_objects import AgingObjects, a_bucket, kind_of, opened_again, values
 
 WRITERS, RECORDS = 3, 12
-REQUEST_MS = 5
 
 
 class OneWriteASecond(AgingObjects):
@@ -22,6 +21,8 @@ class OneWriteASecond(AgingObjects):
 
     A create of what was written just now is refused in the same way, whether it is there or not.
     """
+
+    request_ms = 5
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class OneWriteASecond(AgingObjects):
 
     def _may_write(self, what: str, name: str) -> bool:
         with self._writes:
-            self.clock_ms += REQUEST_MS
+            self.clock_ms += self.request_ms
             if self.clock_ms - self._written_ms.get(name, 0) < 1000:
                 self.refused.append(f"{what} {kind_of(name)}")
                 return False
@@ -91,6 +92,7 @@ def test_writers_at_once_and_maintenance_lose_and_repeat_nothing(objects: OneWri
 def test_a_writer_that_is_refused_at_anothers_entry_takes_the_next(
     objects: OneWriteASecond,
 ) -> None:
+    objects.request_ms = 200  # one who is refused asks some five times, with real pauses between
     options = {"linger_ms": 0, "maintain_ms": 0}
     with (
         a_bucket(objects, "events") as cluster,

@@ -501,7 +501,7 @@ def test_a_producer_that_is_closed_by_force_says_so_of_what_is_on_its_way() -> N
         assert came.wait(20)
         producer.close(timeout=0)
         assert isinstance(future.exception(20), ProducerClosedError)
-    held.set()
+        held.set()  # before the brokers end, which waits for it
 
 
 def test_records_that_no_broker_could_be_reached_for_name_the_cause() -> None:
