@@ -27,6 +27,7 @@ from pathlib import Path
 
 import psutil
 
+from spark_kbatch.commit.staging import Probe
 from tests.conftest import REPOSITORY
 from tests.support.waiting import until
 
@@ -218,11 +219,17 @@ class Moment:
         """Let go what waits for the moment to pass: nothing."""
 
     def _staged(self) -> str:
-        """Return the newest transaction in which a task has made an attempt."""
+        """Return the newest transaction in which a task has made an attempt.
+
+        Those that were killed stay; names are drawn by chance and say nothing of which is newer.
+        """
         while True:
             attempts = (self._cluster / "staging-0").glob("*/*/")
             with contextlib.suppress(FileNotFoundError):  # removed since it was listed
-                return max((str(path.parent) for path in attempts), default="")
+                begun = {
+                    path.parent: (path.parent / Probe.NAME).stat().st_mtime_ns for path in attempts
+                }
+                return str(max(begun, key=begun.__getitem__, default=""))
 
     def _committed(self) -> int:
         state = self._cluster / "broker-0" / "__transaction_state-0" / "kbatch.state"
