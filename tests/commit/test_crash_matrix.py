@@ -23,7 +23,7 @@ from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from tests.support import builders
 from tests.support.crashes import Crash, Recording, sample
-from tests.support.faults import Fault, FaultyFiles, SimulatedProcess, died
+from tests.support.faults import DISK_FAULTS, Fault, FaultyFiles, SimulatedProcess, died
 from tests.support.jobs import PATH, Contents, Scenario
 from tests.support.store import store_of
 
@@ -258,10 +258,7 @@ def test_rolling_forward_may_crash_after_any_loss_of_power(
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(Fault(at=0, error=errno.ENOSPC, torn=True, lasting=True), id="full disk"),
-        pytest.param(Fault(at=0, error=errno.EIO, torn=True), id="one bad write"),
-        pytest.param(Fault(at=0, error=errno.EROFS, lasting=True), id="remounted read-only"),
-        pytest.param(Fault(at=0, error=errno.EACCES), id="one refusal"),
+        *DISK_FAULTS,
         pytest.param(Fault(at=0, error=errno.EACCES, lasting=True), id="permission lost"),
     ],
 )

@@ -441,10 +441,8 @@ def test_the_last_replica_may_fail_after_the_commit_point(tmp_path: Path, every:
     assert outcomes >= {COMMITTED, NOTHING_VISIBLE}
 
 
-def test_a_reader_sees_a_decided_commit_in_every_replica(tmp_path: Path) -> None:
-    """Even from a replica that stands in for the leader, before anyone has rolled the commit forward."""
-    disks = Disks()
-    cluster, extents, clock = begun(tmp_path, disks)
+def die_once_decided(cluster: Cluster, extents: list[Extent], clock: Clock) -> None:
+    """Commit a job in a process that is killed when the commit is decided, before any replica shows it."""
     committer = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1, flush=True)
 
     def die(*_: object, **__: object) -> None:
@@ -453,6 +451,13 @@ def test_a_reader_sees_a_decided_commit_in_every_replica(tmp_path: Path) -> None
     committer._flip = die  # type: ignore[method-assign]
     with pytest.raises(Killed):
         committer.commit(extents, transactional_id="job")
+
+
+def test_a_reader_sees_a_decided_commit_in_every_replica(tmp_path: Path) -> None:
+    """Even from a replica that stands in for the leader, before anyone has rolled the commit forward."""
+    disks = Disks()
+    cluster, extents, clock = begun(tmp_path, disks)
+    die_once_decided(cluster, extents, clock)
     for node in NODES:
         assert values(cluster) == of(OLD, NEW), node
         disks.fail(tmp_path / f"disk-{node}", BROKEN)
@@ -466,14 +471,7 @@ def test_an_unclean_election_finishes_a_decided_commit_where_its_data_is_there(
     tmp_path: Path, disks: Disks, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster, extents, clock = begun(tmp_path, disks)
-    committer = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1, flush=True)
-
-    def die(*_: object, **__: object) -> None:
-        raise Killed
-
-    committer._flip = die  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        committer.commit(extents, transactional_id="job")
+    die_once_decided(cluster, extents, clock)
     dirs = [tmp_path / f"disk-{node}/broker-{node}" for node in NODES]
     for log in (folder / "events-1" / f"{0:020}.log" for folder in dirs):
         assert log.stat().st_size == len(OLD) + len(NEW)

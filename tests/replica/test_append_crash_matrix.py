@@ -7,7 +7,6 @@ those of a run without a fault; each is a case.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
 from tests.support.crashes import Crash, Recording, sample
 from tests.support.disk import Disk, DiskFiles
-from tests.support.faults import Fault, SimulatedProcess
+from tests.support.faults import DISK_FAULTS, Fault, SimulatedProcess
 from tests.support.reference import Record
 from tests.support.soundness import ensure_sound
 from tests.support.store import store_of
@@ -173,15 +172,7 @@ def test_a_producer_that_crashes_in_another_way_leaves_them_too(start: Start, se
         ensure_nothing_is_lost(start, crash)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(Fault(at=0, error=errno.ENOSPC, torn=True, lasting=True), id="full disk"),
-        pytest.param(Fault(at=0, error=errno.EIO, torn=True), id="one bad write"),
-        pytest.param(Fault(at=0, error=errno.EROFS, lasting=True), id="remounted read-only"),
-        pytest.param(Fault(at=0, error=errno.EACCES), id="one refusal"),
-    ],
-)
+@pytest.mark.parametrize("fault", DISK_FAULTS)
 def test_after_an_error_of_the_disk_a_retry_leaves_each_batch_there_once(
     start: Start, fault: Fault
 ) -> None:

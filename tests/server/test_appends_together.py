@@ -38,7 +38,7 @@ from tests.support import builders
 from tests.support.builders import FIRST_TIMESTAMP_MS, batch, idempotent_batch
 from tests.support.crashes import Recording
 from tests.support.disk import Disk, DiskFiles
-from tests.support.faults import Fault, FaultyFiles, SimulatedProcess
+from tests.support.faults import DISK_FAULTS, Fault, FaultyFiles, SimulatedProcess
 from tests.support.garbage import garbage_of
 from tests.support.log_histories import control_batch, data_batch
 from tests.support.raw_clients import RawClient, produce, produced, request
@@ -457,15 +457,7 @@ def write(files: Files) -> None:
     assert [result.error for result in results] == [None] * len(NEW)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(Fault(at=0, error=errno.ENOSPC, torn=True, lasting=True), id="full disk"),
-        pytest.param(Fault(at=0, error=errno.EIO, torn=True), id="one bad write"),
-        pytest.param(Fault(at=0, error=errno.EROFS, lasting=True), id="remounted read-only"),
-        pytest.param(Fault(at=0, error=errno.EACCES), id="one refusal"),
-    ],
-)
+@pytest.mark.parametrize("fault", DISK_FAULTS)
 def test_after_an_error_of_the_disk_each_is_answered_and_a_retry_leaves_each_there_once(
     disk: Disk, fault: Fault
 ) -> None:

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from spark_kbatch.files import Buffer, Files, LockFile
 from tests.support.disk import Disk, DiskFiles
 
@@ -42,6 +44,15 @@ class Fault:
     torn: bool = False
     lasting: bool = False  # every later step fails as well
     seed: int = 0  # decides where a torn step is torn
+
+
+# Of one step each; which one, the test says.
+DISK_FAULTS = (
+    pytest.param(Fault(at=0, error=errno.ENOSPC, torn=True, lasting=True), id="full disk"),
+    pytest.param(Fault(at=0, error=errno.EIO, torn=True), id="one bad write"),
+    pytest.param(Fault(at=0, error=errno.EROFS, lasting=True), id="remounted read-only"),
+    pytest.param(Fault(at=0, error=errno.EACCES), id="one refusal"),
+)
 
 
 class Faults(Files):
