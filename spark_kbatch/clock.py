@@ -2,12 +2,19 @@
 
 now_ms         times of records and ages of files, which other machines and processes see too
 monotonic_ms   durations and deadlines: no one can set it back or forward
+monotonic_s    the same in seconds, for what waits on locks and sockets
 sleep_ms       a pause
+
+A test that freezes time freezes the wall clock, as it wants to; freezegun puts its own functions in place of
+`time.monotonic` too, after which no wait would end. Durations are therefore read from the system's clock by its
+number, which no such tool replaces: the one that Python's own `time.monotonic`, and so `threading`, goes by.
 """
 
 from __future__ import annotations
 
 import time
+
+_MONOTONIC: int = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # the first on macOS
 
 
 def now_ms() -> int:
@@ -17,7 +24,12 @@ def now_ms() -> int:
 
 def monotonic_ms() -> int:
     """Return the monotonic clock's time in ms, which counts from an arbitrary moment."""
-    return time.monotonic_ns() // 1_000_000
+    return time.clock_gettime_ns(_MONOTONIC) // 1_000_000
+
+
+def monotonic_s() -> float:
+    """Return the monotonic clock's time in seconds, which counts from an arbitrary moment."""
+    return time.clock_gettime(_MONOTONIC)
 
 
 def sleep_ms(ms: float) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 
 from spark_kbatch import mutexes
+from spark_kbatch.clock import monotonic_s
 
 _TICK_S = 5.0
 _OF_ONE_MINUTE = 1 - math.exp(-_TICK_S / 60)
@@ -32,11 +32,11 @@ class Meters:
         self._counts, self._at_tick = [0] * len(names), [0] * len(names)
         self._rates = [0.0] * len(names)
         self._has_ticked = False
-        self._started_s = self._ticked_s = time.monotonic()
+        self._started_s = self._ticked_s = monotonic_s()
 
     def add(self, *counts: int) -> None:
         """Add a number to each counter, in the order of their names."""
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         with self._lock:
             if now_s - self._ticked_s >= _TICK_S:
                 self._tick_locked(now_s)
@@ -45,7 +45,7 @@ class Meters:
 
     def as_dict(self) -> dict[str, dict[str, int | float]]:
         """Return each counter's count, mean rate and one-minute rate, by name."""
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         with self._lock:
             if now_s - self._ticked_s >= _TICK_S:
                 self._tick_locked(now_s)

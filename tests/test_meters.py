@@ -14,7 +14,7 @@ from spark_kbatch.meters import Meters
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        monkeypatch.setattr(meters.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(meters, "monotonic_s", lambda: self.now_s)
 
 
 def test_a_steady_rate_is_shown_and_is_forgotten_in_minutes(

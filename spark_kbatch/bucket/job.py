@@ -21,7 +21,6 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -48,7 +47,7 @@ from spark_kbatch.bucket.staging import (
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.topics import BucketTopics, planned
 from spark_kbatch.bucket.urls import known_at, objects_at
-from spark_kbatch.clock import now_ms
+from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.errors import (
     CommitError,
     ConfigError,
@@ -212,7 +211,7 @@ class BucketJob:
         logger.info("a job failed; what it staged for %d partitions stays unseen", count)
 
     def _commit(self, staged: Sequence[BucketStaged], micro_batch: MicroBatch | None) -> None:
-        began_s = time.monotonic()
+        began_s = monotonic_s()
         with closing(self._ledger()) as ledger:
             with ledger.state(max_age_ms=_COMMIT_AGE_MAX_MS) as state:
                 if _is_committed(state, micro_batch):
@@ -242,7 +241,7 @@ class BucketJob:
             entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)
             if entry is not None:
                 summary = summary_of(entry, names, (one.extents for one in staged))
-                logger.info("%s, in %.3f s", summary, time.monotonic() - began_s)
+                logger.info("%s, in %.3f s", summary, monotonic_s() - began_s)
         if entry is not None and stretches and self.options.maintain_ms:
             # Few jobs ask for it.
             from spark_kbatch.bucket.maintenance import merge_within  # noqa: PLC0415

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +30,7 @@ from spark_kbatch.cli.paths import (
     topic_argument,
 )
 from spark_kbatch.cli.progress import progress_bar
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.model import IsolationLevel
 from spark_kbatch.record.lines import Lines, json_layout
@@ -114,7 +114,7 @@ def export(
     ]
     total = sum(one.high_watermark - one.log_start_offset for one in edges)
     count = 0
-    started = time.monotonic()
+    started = monotonic_s()
     with (
         progress_bar(f"{topic} to {file.name}", hidden=as_json) as on_progress,
         _made(file) as temporary,
@@ -139,7 +139,7 @@ def export(
         for more in _saying_how_to_go_on(written, path, topic):
             count += more
             if on_progress is not None:
-                rate = count / max(time.monotonic() - started, 1e-3)
+                rate = count / max(monotonic_s() - started, 1e-3)
                 on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
     size = file.stat().st_size
     if as_json:

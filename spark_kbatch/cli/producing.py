@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -33,6 +32,7 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.cli.progress import OnProgress, progress_bar
 from spark_kbatch.cli.stopping import end_as_interrupted
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTimestampError,
@@ -187,7 +187,7 @@ def produce(
         )
         for name in files or [_STDIN]
     ]
-    started = time.monotonic()
+    started = monotonic_s()
     why: BaseException | None = None
     with open_cluster(path, client, create=bool(create)) as cluster:
         if create and not in_folder:
@@ -209,7 +209,7 @@ def produce(
             metrics = producer.metrics()
             waiting, count = producer.why_waiting(), _written(producer)
     if count or why is None:
-        seconds = time.monotonic() - started
+        seconds = monotonic_s() - started
         _print_outcome(topic, count, seconds, metrics if as_json else None)
     if isinstance(why, KeyboardInterrupt):
         cause = "" if waiting is None else f"; the last attempt to write failed: {waiting}"
@@ -351,7 +351,7 @@ def _blocks_of(
                 stream = stack.enter_context(Path(name).open("rb"))
             source = Input(_shown_name(name), stream)
             is_typed = name == _STDIN and sys.stdin.isatty()
-            started, before = time.monotonic(), records_count()
+            started, before = monotonic_s(), records_count()
             bar: OnProgress | None = stack.enter_context(
                 progress_bar(f"{source.name} to {topic}", hidden=is_typed)
             )
@@ -359,7 +359,7 @@ def _blocks_of(
                 yield block
                 if bar is not None:
                     count = records_count() - before
-                    rate = count / max(time.monotonic() - started, 0.001)
+                    rate = count / max(monotonic_s() - started, 0.001)
                     size = source.size
                     done = source.position if size is not None else 0
                     bar(done, size, f"{count:,} records, {rate:,.0f}/s")

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.clock import monotonic_ms, monotonic_s
 from spark_kbatch.cluster import group_records
 from spark_kbatch.cluster.group_records import (
     CommittedOffset,
@@ -245,7 +244,7 @@ class OffsetsStore:
     def _make_topic(self) -> None:
         if self._is_made:
             return
-        deadline = time.monotonic() + self._timeout_ms / 1000
+        deadline = monotonic_s() + self._timeout_ms / 1000
         if make_topic(self._parts, deadline):
             self._lacks_contents = True
         if self._lacks_contents and self.contents != StoredGroups():
@@ -291,7 +290,7 @@ class OffsetsStore:
         manager = self._parts.manager
         now_ms = manager.now_ms()
         commits = self._parts.coordinator(flush=True)
-        deadline = time.monotonic() + self._timeout_ms / 1000
+        deadline = monotonic_s() + self._timeout_ms / 1000
         locked = manager.locked([CONSUMER_OFFSETS], commits, deadline=deadline)
         with manager.writing(), locked:
             partition = manager.partition(CONSUMER_OFFSETS)

@@ -21,6 +21,7 @@ import time
 from typing import NamedTuple
 
 from spark_kbatch.catalog.metadata import Metadata
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import KafkaStorageError, ServerRunningError
 from spark_kbatch.files import Files, LockFile
 from spark_kbatch.model import LONG_MAX
@@ -87,12 +88,12 @@ class Ownership:
         """
         self._files: Files = metadata.files
         self._path, self._cluster_file = metadata.paths.server_file, metadata.paths.cluster_file
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = monotonic_s() + _PATIENCE_S
         while True:
             lock = self._files.flock(metadata.paths.server_lock, wait=False)
             if lock is not None:
                 break
-            if time.monotonic() > deadline:
+            if monotonic_s() > deadline:
                 found = running_server(metadata)
                 raise ServerRunningError(
                     str(metadata.path),

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spark_kbatch.catalog.metadata import Metadata
-from spark_kbatch.clock import now_ms
+from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE
@@ -110,7 +109,7 @@ class FolderParts:
         if self.metadata.json_files.stale_mirrors():
             # Whoever has the lock refreshes them; so does the next who opens the cluster.
             with contextlib.suppress(OSError, LockTimeoutError):
-                with self.manager.locks.metadata(deadline=time.monotonic()):
+                with self.manager.locks.metadata(deadline=monotonic_s()):
                     self.metadata.json_files.refresh()
 
     def _ensure_log_dirs(self, folders: Sequence[Path]) -> None:
@@ -289,7 +288,7 @@ class FolderParts:
     def _finish_deletions(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Have leaders delete what another member has deleted, unless a lock is held: its holder does it."""
         commits = self.coordinator(flush=True)
-        deadline = time.monotonic() + _DELETER_PATIENCE_S
+        deadline = monotonic_s() + _DELETER_PATIENCE_S
         for topic_partition in topic_partitions:
             try:
                 self._lock_once(topic_partition, commits, deadline)
@@ -303,7 +302,7 @@ class FolderParts:
             NotLeaderOrFollowerError: a lock was held for longer.
         """
         commits = self.coordinator(flush=True)
-        deadline = time.monotonic() + _ELECTION_PATIENCE_S
+        deadline = monotonic_s() + _ELECTION_PATIENCE_S
         for topic_partition in topic_partitions:
             try:
                 self._lock_once(topic_partition, commits, deadline)

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.history import History, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
@@ -196,7 +197,7 @@ class Coordinator:
         if not extents and overwrite is None and not source_progress:
             create_topics()
             return True
-        began_s = time.monotonic()
+        began_s = monotonic_s()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
         job = _Job(transactional_id, sequence, author, overwrite, source_progress)
         progress = _Progress()
@@ -225,7 +226,7 @@ class Coordinator:
         except (OSError, KBatchError) as error:
             raise CommitError(progress.outcome, str(error)) from error
         assert progress.commit is not None
-        logger.info("%s, in %.3f s", progress.commit.summary(), time.monotonic() - began_s)
+        logger.info("%s, in %.3f s", progress.commit.summary(), monotonic_s() - began_s)
         self._delete_old_segments(by_partition, overwrite)
         self._delete_old_commits()
         self._remove_deleted_topics()

@@ -27,7 +27,6 @@ import platform
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, MappingProxyType
@@ -35,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.files import private_temporary_dir
 from spark_kbatch.kernels import llvm
 
@@ -189,13 +189,13 @@ class _Kernels:
             return kernel
         from filelock import FileLock  # noqa: PLC0415  seldom needed
 
-        start = time.monotonic()
+        start = monotonic_s()
         with FileLock(cache / f"{name}.lock"):
             if not ready.exists():
                 logger.info("compiling the kernel %s into %s, once on this machine", name, cache)
             kernel(*example)
             ready.touch()
-        _Spent.compiling_s += time.monotonic() - start
+        _Spent.compiling_s += monotonic_s() - start
         return kernel
 
 

@@ -9,13 +9,13 @@ garbage, as that of a job is.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch.bucket.commits import summary_of
 from spark_kbatch.bucket.entries import LedgerCommit, MirrorStep
 from spark_kbatch.bucket.staging import DataObjects, WriterJob, in_entry, stretches_of
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import (
     MirrorFencedError,
     UnknownTopicOrPartitionError,
@@ -128,7 +128,7 @@ class BucketTarget:
 
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Commit the batches, if there are any, with the mirror's progress."""
-        began_s = time.monotonic()
+        began_s = monotonic_s()
         extents: StagedExtents = {}
         placed: Mapping[str, Iterable[Any]] = {}  # stretches, by topic id
         if self._data is not None and self._job is not None:
@@ -155,7 +155,7 @@ class BucketTarget:
         if entry is not None:
             names = {topic.topic_id: topic.name for topic in self._topics.values()}
             summary = summary_of(entry, names, [extents])
-            logger.info("%s, in %.3f s", summary, time.monotonic() - began_s)
+            logger.info("%s, in %.3f s", summary, monotonic_s() - began_s)
 
     def abandon(self) -> None:
         """Delete what was put since the last commit, after an error."""

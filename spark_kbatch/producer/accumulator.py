@@ -31,6 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
@@ -577,12 +578,12 @@ class RecordAccumulator:
         Raises:
             RequestTimedOutError: the time is up; the rest is still being sent.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else monotonic_s() + timeout
         with self._lock:
             waiting: list[ProduceResult] = [batch.result for batch in self._incomplete]
         while waiting:
             result = waiting.pop()
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            left = None if deadline is None else max(deadline - monotonic_s(), 0)
             if not result.wait(left):
                 raise RequestTimedOutError(
                     f"flush waited {timeout} s and records are still being sent"

@@ -10,7 +10,6 @@ Source: Kafka clients/producer/RecordMetadata.java, internals/FutureRecordMetada
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import NotPicklableError
 from spark_kbatch.options import arguments
 from spark_kbatch.producer.batch import ProduceResult
@@ -202,7 +202,7 @@ class RecordFuture(_SentFuture[RecordMetadata]):
 
     def _wait(self, timeout: float | None) -> tuple[ProduceResult, int]:
         seconds = _ensure_seconds(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic_s() + seconds
         while True:
             result, index = self._part()
             _wait_for(result, deadline)
@@ -306,7 +306,7 @@ class ArrowFuture(_SentFuture[pa.RecordBatch]):
 
     def _wait(self, timeout: float | None) -> None:
         seconds = _ensure_seconds(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic_s() + seconds
         for whole, first, rows in self._pieces:
             # A batch that was split may have children without any of these rows.
             while pending := [r for r, _, _ in whole.parts(first, len(rows)) if not r.is_done]:
@@ -376,6 +376,6 @@ def _metadata(result: ProduceResult, index: int, timestamp: int) -> RecordMetada
 
 
 def _wait_for(result: ProduceResult, deadline: float | None) -> None:
-    left = None if deadline is None else max(deadline - time.monotonic(), 0)
+    left = None if deadline is None else max(deadline - monotonic_s(), 0)
     if not result.wait(left):
         raise TimeoutError(f"a record for {result.topic_partition} is still being sent")

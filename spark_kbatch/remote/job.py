@@ -32,7 +32,6 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaWriteTask.scala, KafkaBatchWrite
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,6 +39,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import (
     ConfigError,
     KBatchError,
@@ -134,7 +134,7 @@ class RemoteJob:
             self._config,
             ensure_topic=None if self._is_found else partial(ensure_topic, self.options),
         )
-        count, done, began_s = 0, False, time.monotonic()
+        count, done, began_s = 0, False, monotonic_s()
         try:
             for batch in rows:
                 producer.append(batch, self.options.topic)
@@ -145,7 +145,7 @@ class RemoteJob:
             done = True
         finally:
             producer.close(timeout=None if done else 0)
-        return Sent(count, producer.written(), time.monotonic() - began_s)
+        return Sent(count, producer.written(), monotonic_s() - began_s)
 
     def commit_batch(self, staged: Sequence[Sent]) -> None:
         """Log how much a batch job wrote, which is visible in the cluster already."""

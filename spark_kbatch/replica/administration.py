@@ -8,7 +8,7 @@ Growing, altering and deleting hold these locks, while others read and write:
     metadata lock    so no other change is; interrupted deletions are continued first
     partition locks  so no append is: a writer that gets one later finds the topic as it is then
 
-A deadline is a time of `time.monotonic`, until when locks are waited for: by default for ever.
+A deadline is a time of `clock.monotonic_s`, until when locks are waited for: by default for ever.
 
 Each change is decided by one step, before which nothing has happened to anyone:
 

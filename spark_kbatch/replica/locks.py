@@ -33,6 +33,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import LockTimeoutError, LogDirLockedError
 from spark_kbatch.files import Files, LockFile, open_descriptors, raise_descriptors_limit
 from spark_kbatch.model import TopicPartition
@@ -81,7 +82,7 @@ class Commits(Protocol):
 class Locks:
     """The file locks of one cluster: commit, metadata, partitions and log dirs.
 
-    A deadline is a time of `time.monotonic`. It limits the wait for others; a free lock is taken even
+    A deadline is a time of `clock.monotonic_s`. It limits the wait for others; a free lock is taken even
     after it has passed.
     """
 
@@ -293,7 +294,7 @@ def _waited_for(
     found = take(False)
     if found is not None:
         return found
-    started = time.monotonic()
+    started = monotonic_s()
     if deadline is None:
         with _logged_while_waiting(lock, path):
             found = take(True)
@@ -301,9 +302,9 @@ def _waited_for(
         return found
     pause_s, longest_s = _PAUSE_S
     while True:
-        left_s = deadline - time.monotonic()
+        left_s = deadline - monotonic_s()
         if left_s <= 0:
-            raise LockTimeoutError(lock, str(path), time.monotonic() - started)
+            raise LockTimeoutError(lock, str(path), monotonic_s() - started)
         time.sleep(min(pause_s, left_s))
         found = take(False)
         if found is not None:
@@ -315,7 +316,7 @@ def _waited_for(
 def _logged_while_waiting(lock: str, path: Path) -> Iterator[None]:
     """Log after a while which lock is waited for, and again from time to time."""
     is_over = threading.Event()
-    started = time.monotonic()
+    started = monotonic_s()
 
     def say() -> None:
         pause_s = _LOGGED_AFTER_S
@@ -323,7 +324,7 @@ def _logged_while_waiting(lock: str, path: Path) -> Iterator[None]:
             logger.warning(
                 "the lock of %s has not been free for %.0f s: another process or thread holds it; "
                 "`lsof %s` shows which processes on this machine have its file open",
-                lock, time.monotonic() - started, path,
+                lock, monotonic_s() - started, path,
             )  # fmt: skip
             pause_s = _LOGGED_AGAIN_AFTER_S
 

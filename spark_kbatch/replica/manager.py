@@ -39,7 +39,6 @@ import itertools
 import logging
 import math
 import threading
-import time
 from collections.abc import (
     Callable,
     Collection,
@@ -56,7 +55,7 @@ from spark_kbatch import mutexes
 from spark_kbatch.catalog.deletions import Deletions
 from spark_kbatch.catalog.log_dirs import LogDirs
 from spark_kbatch.catalog.metadata import Metadata
-from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.clock import monotonic_ms, monotonic_s
 from spark_kbatch.errors import (
     CorruptRecordError,
     InvalidRequiredAcksError,
@@ -278,7 +277,7 @@ class ReplicaManager:
         stale = json_files.stale_mirrors()
         if stale:
             with contextlib.suppress(OSError, LockTimeoutError, KafkaStorageError):
-                with self.locks.metadata(deadline=time.monotonic()):
+                with self.locks.metadata(deadline=monotonic_s()):
                     return json_files.refresh()
         return stale
 
@@ -293,7 +292,7 @@ class ReplicaManager:
             if looked_at != self._lacking[0]:
                 lacking: list[Path] = []
                 if not json_files.are_equal():
-                    with self.locks.metadata(deadline=time.monotonic()):
+                    with self.locks.metadata(deadline=monotonic_s()):
                         lacking = json_files.refresh()
                 self._lacking = looked_at, lacking
             return self._lacking[1]
@@ -451,7 +450,7 @@ class ReplicaManager:
             on_complete(dict.fromkeys(sorted(entries_per_partition), refused))
             return
         wait_ms = timeout_ms if lock_timeout_ms is None else min(timeout_ms, lock_timeout_ms)
-        deadline = time.monotonic() + wait_ms / 1000
+        deadline = monotonic_s() + wait_ms / 1000
         appended: dict[TopicPartition, Appended] = {}
         accepted: dict[TopicPartition, tuple[Partition, Accepted]] = {}
         # All batches are checked before the first lock is taken.
@@ -477,9 +476,9 @@ class ReplicaManager:
                 patience_s = 0.0 if len(waiting) > 1 else math.inf
                 while waiting:
                     for tp in waiting:
-                        until = min(time.monotonic() + patience_s, deadline)
+                        until = min(monotonic_s() + patience_s, deadline)
                         appended[tp] = append(*accepted[tp], deadline=until)
-                    if time.monotonic() >= deadline:
+                    if monotonic_s() >= deadline:
                         break
                     waiting = [tp for tp in waiting if _is_locked(appended[tp])]
                     patience_s = _LOCK_PATIENCE_S if len(waiting) > 1 else math.inf
@@ -535,7 +534,7 @@ class ReplicaManager:
                 ensure_same_topic(tp, one.topic_id, partition.topic.topic_id)
                 decided, error = partition.view.reaches(one.required_offset, one.leader_epoch)
                 if not decided and partition.view.may_join():
-                    soon = time.monotonic() + _LOCK_PATIENCE_S
+                    soon = monotonic_s() + _LOCK_PATIENCE_S
                     self.replicate([tp], commits, flush=True, deadline=soon)
             except (OSError, KBatchError) as failure:  # the topic was deleted, or a disk fails
                 return True, failure
@@ -646,7 +645,7 @@ class ReplicaManager:
         try:
             with (
                 self.writing(partition.replicas),
-                self.locks.partitions([topic_partition], commits, deadline=time.monotonic()),
+                self.locks.partitions([topic_partition], commits, deadline=monotonic_s()),
             ):
                 current = self.partition(topic_partition)  # it may have been recreated, or altered
                 batches = [batch for of, batch in checked if of is current]
@@ -823,7 +822,7 @@ class ReplicaManager:
 
         Raises:
             OffsetOutOfRangeError: an offset is above a high watermark.
-            LockTimeoutError: a lock was not free by the deadline, a time of `time.monotonic`.
+            LockTimeoutError: a lock was not free by the deadline, a time of `clock.monotonic_s`.
         Source: ReplicaManager.deleteRecords.
         """
         locked = self.locked(sorted(offsets), commits, deadline=deadline)

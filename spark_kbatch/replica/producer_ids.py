@@ -32,7 +32,7 @@ class ProducerIds:
         The rest of a process's block is never given out once the process ends.
 
         Raises:
-            LockTimeoutError: the metadata lock was not free by the deadline, a time of `time.monotonic`.
+            LockTimeoutError: the metadata lock was not free by the deadline, a time of `clock.monotonic_s`.
         """
         with self._locks.metadata(deadline=deadline):
             if self._process_id != os.getpid():

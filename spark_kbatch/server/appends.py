@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError, LockTimeoutError, RequestTimedOutError
 from spark_kbatch.files import Buffer
@@ -50,7 +51,7 @@ class Append(NamedTuple):
     data: Buffer
     required_acks: int
     timeout_ms: int
-    deadline_s: float  # of time.monotonic
+    deadline_s: float  # of clock.monotonic_s
     answer: Callable[[AppendResult], object]
     peer: Peer | None = None  # that sent it
 
@@ -189,7 +190,7 @@ class Appends:
 
         try:
             self._parts.append_records(
-                timeout_ms=max(int((append.deadline_s - time.monotonic()) * 1000), 0),
+                timeout_ms=max(int((append.deadline_s - monotonic_s()) * 1000), 0),
                 required_acks=append.required_acks,
                 entries_per_partition={queue.topic_partition: append.data},
                 on_complete=lambda results: answer(results[queue.topic_partition]),
@@ -211,7 +212,7 @@ class Appends:
         """
         locks = self._parts.manager.locks
         try:
-            with locks.partitions([topic_partition], deadline=time.monotonic()):
+            with locks.partitions([topic_partition], deadline=monotonic_s()):
                 return False
         except LockTimeoutError:
             return True
@@ -219,7 +220,7 @@ class Appends:
             return False  # The append meets it again, and answers with it.
 
     def _timed_out(self, append: Append) -> bool:
-        if time.monotonic() < append.deadline_s:
+        if monotonic_s() < append.deadline_s:
             return False
         error = RequestTimedOutError(
             f"the partition was locked by another process or thread, most likely a commit, for more than "
@@ -230,7 +231,7 @@ class Appends:
 
     def _wait(self, queue: _AppendQueue) -> None:
         """Schedule the next check of a locked partition's queue, and answer its timed-out appends."""
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if queue.waiting_since is None:
             queue.waiting_since = now_s
         waited_s = now_s - queue.waiting_since

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
+
+from spark_kbatch.clock import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -18,9 +19,9 @@ class ClientWarnings:
 
     def warn(self, message: str, *arguments: object) -> None:
         """Log a warning, or a line for debugging if another was logged just before."""
-        is_due = time.monotonic() >= self._again_s
+        is_due = monotonic_s() >= self._again_s
         if is_due:
-            self._again_s = time.monotonic() + _WARNED_EVERY_S
+            self._again_s = monotonic_s() + _WARNED_EVERY_S
         logger.log(logging.WARNING if is_due else logging.DEBUG, message, *arguments)
 
 

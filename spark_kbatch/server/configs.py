@@ -9,12 +9,12 @@ Source: ConfigHelper.describeConfigs, ConfigAdminManager.preprocess; KIP-133, KI
 from __future__ import annotations
 
 import functools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, TypeAlias
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.options.topic import Topic, altered, topic_field
 from spark_kbatch.replica import administration
@@ -115,7 +115,7 @@ class ConfigsHandler:
         self, received: Received, respond: Respond, response: Any, changes_of: _ChangesOf
     ) -> None:
         body = received.body
-        deadline = time.monotonic() + _TIMEOUT_S
+        deadline = monotonic_s() + _TIMEOUT_S
         times = Counter((one.resource_type, one.resource_name) for one in body.resources)
         by_name = {(one.resource_type, one.resource_name): one for one in body.resources}
         results = []

@@ -19,11 +19,11 @@ import asyncio
 import functools
 import logging
 import socket
-import time
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import KBatchError, ProtocolError
 from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
@@ -83,7 +83,7 @@ class Exchange:
         self.is_large, self.is_huge = is_large, is_huge
         self._connection, self.peer = connection, connection.peer
         self.api_key, self.version = api_key, version
-        self._metrics, self._began_s = metrics, time.monotonic()
+        self._metrics, self._began_s = metrics, monotonic_s()
         self._correlation_id, self._is_answered = correlation_id, False
 
     @property

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.cluster.offsets_store import make_topic
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError
@@ -96,7 +96,7 @@ class Housekeeping:
     def _make_offsets_topic(self) -> None:
         dirs = self._parts.manager.dirs
         if len(dirs.all) > 1 and all(dirs.is_online(one.node_id) for one in dirs.all):
-            make_topic(self._parts, time.monotonic() + _LOCK_WITHIN_S)
+            make_topic(self._parts, monotonic_s() + _LOCK_WITHIN_S)
 
     def _topics(self, wanted: Callable[[Topic], bool]) -> list[Topic]:
         topics = self._parts.metadata.topics

@@ -13,11 +13,11 @@ Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
     InvalidTopicError,
@@ -93,7 +93,7 @@ class MetadataHandler:
         if missing and may_make and self._new_topics.are_made:
 
             def make_and_answer() -> None:
-                deadline = time.monotonic() + _MAKES_WITHIN_S
+                deadline = monotonic_s() + _MAKES_WITHIN_S
                 late = {name for name in missing[:_MADE_MAX] if not self._make(name, deadline)}
                 respond(self._metadata(received, late.union(missing[_MADE_MAX:])))
 

@@ -6,9 +6,9 @@ Source: Kafka server/.../network/metrics/RequestMetrics.java.
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.meters import Meters
 
 
@@ -21,8 +21,8 @@ class RequestMetrics:
         self._count, self._total_s, self._max_s = 0, 0.0, 0.0
 
     def answered(self, began_s: float) -> None:
-        """Count a request that came at `began_s` of time.monotonic, and is answered now."""
-        took_s = time.monotonic() - began_s
+        """Count a request that came at `began_s` of clock.monotonic_s, and is answered now."""
+        took_s = monotonic_s() - began_s
         self._requests.add(1)
         with self._lock:
             self._count += 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import InvalidTopicError, KBatchError, TopicAlreadyExistsError
 from spark_kbatch.wire.errors import ErrorCode, code_of
 
@@ -98,9 +98,9 @@ class Outcomes:
             if sentence in self._logged:
                 return
             if len(self._logged) >= _SENTENCES_MAX:
-                if time.monotonic() - self._forgot_s < _FORGETS_EVERY_S:
+                if monotonic_s() - self._forgot_s < _FORGETS_EVERY_S:
                     return
                 self._logged.clear()
-                self._forgot_s = time.monotonic()
+                self._forgot_s = monotonic_s()
             self._logged.add(sentence)
         logger.warning("%s", sentence)

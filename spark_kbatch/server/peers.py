@@ -21,6 +21,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from spark_kbatch.clock import monotonic_s
+
 _SHARE = 0.5  # of a core
 _UNCOUNTED_S = 0.1  # how much faster than its share a peer may be for a moment
 _DEBT_MAX_S = 4.0  # the longest wait for one's own earlier work; a session is 6 s or longer
@@ -48,7 +50,7 @@ class Peer:
         """Count work that was done for the peer."""
         if not self._peers.are_several:
             return
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         with self._mutex:
             begin_s = max(self._free_s, now_s - _UNCOUNTED_S)
             self._free_s = min(begin_s + seconds / _SHARE, now_s + _DEBT_MAX_S)
@@ -73,7 +75,7 @@ class Peer:
 
     def wait_s(self) -> float:
         """Return how long the peer's next request has to wait, if nothing is done for it meanwhile."""
-        return max(self._free_s - time.monotonic(), 0.0)
+        return max(self._free_s - monotonic_s(), 0.0)
 
     @property
     def is_served(self) -> bool:
@@ -103,7 +105,7 @@ class Peers:
 
     def admit(self, peer: Peer, start: Callable[[], None]) -> None:
         """Call `start`, which handles a request of the peer: now, or once the peer's share allows it."""
-        peer.last_s = time.monotonic()
+        peer.last_s = monotonic_s()
         if self.are_several and (peer.waiting or peer.wait_s() > 0):
             peer.waiting.append(start)
             self.start_next(peer)
@@ -136,7 +138,7 @@ class Peers:
 
     def look(self) -> None:
         """Find out whether there are several peers; called every second or so."""
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         recent = {one for one in self._peers.values() if now_s - one.last_s < _ACTIVE_S}
         self.are_several = len(recent) > 1
         self._peers = {

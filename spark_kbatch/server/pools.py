@@ -15,10 +15,11 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+from spark_kbatch.clock import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class _Task:
         self, run: Callable[[], object], owner: Owner | None, *, is_large: bool, is_huge: bool
     ) -> None:
         self.run, self.owner, self.is_large = run, owner, is_large
-        self.submitted_s = time.monotonic()
+        self.submitted_s = monotonic_s()
         self.is_huge = is_huge
         self.has_turn = False  # of `HugeTurn`, to be given back
 
@@ -139,7 +140,7 @@ class Pool:
         self._wake.put(True)
 
     def oldest_s(self) -> float | None:
-        """Return when the oldest task that is not done was submitted, by time.monotonic; None if all are."""
+        """Return when the oldest task that is not done was submitted, by clock.monotonic_s; None if all are."""
         with self._mutex:
             waiting = [tasks[0].submitted_s for tasks in self._waiting.values()]
             return min([*waiting, *(one.submitted_s for one in self._running)], default=None)

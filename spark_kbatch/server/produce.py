@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
@@ -48,7 +48,7 @@ class ProduceHandler:
         request: ProduceRequest = received.body
         answer = _ProduceAnswer(received, respond)
         refused = _refused(received)
-        deadline_s = time.monotonic() + max(request.timeout_ms, 0) / 1000
+        deadline_s = monotonic_s() + max(request.timeout_ms, 0) / 1000
         appends: dict[TopicPartition, Append] = {}
         unknown: Mapping[TopicPartition, Exception] = {}
         if not refused and _is_of_many(request):

@@ -10,8 +10,8 @@ Source: Kafka transaction-coordinator/.../TransactionCoordinator handleInitProdu
 from __future__ import annotations
 
 import logging
-import time
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import KBatchError, LockTimeoutError
 from spark_kbatch.server.outcomes import Outcomes
@@ -42,7 +42,7 @@ class ProducerIdsHandler:
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             warn_of_refusal(transactional_id, received, self._outcomes)
         else:
-            deadline = time.monotonic() + _TAKES_WITHIN_S
+            deadline = monotonic_s() + _TAKES_WITHIN_S
             try:
                 producer_id, epoch = self._parts.new_producer_id(deadline=deadline), 0
             except (OSError, KBatchError) as problem:

@@ -14,12 +14,12 @@ names; ReplicaManager.deleteRecords.
 from __future__ import annotations
 
 import functools
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import (
     InvalidPartitionsError,
@@ -360,7 +360,7 @@ def ensure_not_the_clusters(name: str) -> None:
 
 def _deadline(received: Received) -> float:
     timeout_ms: int = received.body.timeout_ms
-    return time.monotonic() + max(0, timeout_ms) / 1000
+    return monotonic_s() + max(0, timeout_ms) / 1000
 
 
 def _is_over(received: Received, respond: Respond) -> bool:
@@ -373,7 +373,7 @@ def _is_over(received: Received, respond: Respond) -> bool:
 
 def _ensure_in_time(deadline: float) -> None:
     """Check that a request's time is not up, so that it ends in time however many topics it names."""
-    if time.monotonic() >= deadline:
+    if monotonic_s() >= deadline:
         raise RefusedError(
             ErrorCode.REQUEST_TIMED_OUT,
             "the request's time was up before this topic had its turn; ask again",

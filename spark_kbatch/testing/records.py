@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.kernels import jit
 from spark_kbatch.options import arguments
@@ -75,7 +76,7 @@ class Records:
         cluster = self._clusters.cluster(on, arguments.text("topic", topic))
         count = arguments.whole_number("count", count, 0)
         patience = arguments.seconds("timeout", self._timeout if timeout is None else timeout)
-        deadline, pause_s = time.monotonic() + patience, _FIRST_PAUSE_S
+        deadline, pause_s = monotonic_s() + patience, _FIRST_PAUSE_S
         typed = formats_of(topic, registry, formats, self._registry)
         made = {"key": key, "value": value}
         for name in ("key", "value"):
@@ -88,7 +89,7 @@ class Records:
             if count == 0:
                 pytest.fail(looked.found(count))
             # Compiling takes seconds, once on a machine, and is not what the test waits for.
-            if time.monotonic() >= deadline + jit.compiling_s() - compiled_s:
+            if monotonic_s() >= deadline + jit.compiling_s() - compiled_s:
                 pytest.fail(f"after {patience:g} s {looked.found(count)}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

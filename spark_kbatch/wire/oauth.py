@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch import mutexes
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import ConfigError, DisconnectedError, SaslAuthenticationError
 from spark_kbatch.options.security import Security
 from spark_kbatch.terminal import visible
@@ -96,9 +97,9 @@ class TokenSource:
         if not lock.acquire(timeout=timeout_s):
             raise DisconnectedError(_shown(url), "it has not answered another thread in time")
         try:
-            if time.monotonic() >= self._until_s:
+            if monotonic_s() >= self._until_s:
                 self._token, lifetime_s = self._fetched(url, timeout_s)
-                self._until_s = time.monotonic() + _USED_PART * lifetime_s
+                self._until_s = monotonic_s() + _USED_PART * lifetime_s
             return self._token
         finally:
             lock.release()
@@ -277,7 +278,7 @@ class _BoundedReads(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int | None:
-        left_s = self._until_s - time.monotonic()
+        left_s = self._until_s - monotonic_s()
         if left_s <= 0:
             raise TimeoutError("timed out")
         self._socket.settimeout(left_s)
@@ -297,7 +298,7 @@ class _BoundedConnection(http.client.HTTPConnection):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        until_s = time.monotonic() + (self.timeout or _TIMEOUT_S)
+        until_s = monotonic_s() + (self.timeout or _TIMEOUT_S)
         self.response_class = functools.partial(_TokenAnswer, until_s=until_s)  # type: ignore[assignment]
 
 

@@ -28,7 +28,7 @@ class Loop:
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     seconds = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(module, "monotonic_s", lambda: seconds[0])
     return seconds
 
 
