@@ -103,14 +103,14 @@ FACES = {
         "terminal", "bucket.maintenance",
     },
     "cli": {
-        ROOT, "errors", "model", "opening.readers", "opening.listing", "opening.values", "opening.writes", "options", "terminal",
+        ROOT, "clock", "errors", "model", "opening.readers", "opening.listing", "opening.values", "opening.writes", "options", "terminal",
         "files", "log.contents", "record.header",  # `kbatch dump`, of any files
         "record.columns", "record.lines",  # the forms of records in text
         "bucket.entries", "bucket.happenings", "bucket.inspection", "bucket.maintenance", "bucket.mending", "bucket.recovery", "bucket.rights", "bucket.store",
         "spark.demo",
     },
     "testing": {
-        ROOT, "errors", "options", "terminal",
+        ROOT, "clock", "errors", "options", "terminal",
         "kernels.jit",  # compiled once for all tests
         "record.columns", "server.intercepts",
     },
