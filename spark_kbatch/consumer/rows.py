@@ -2,7 +2,8 @@
 
 The columns are those of Spark's Kafka source. Keys and values are bytes, or what a `TypedColumn` makes of them: this
 is the one place where that happens, for all places of topics. A key or a value that cannot be decoded is an error
-that names its record, or null beside its reason; which of both, `TypedColumns` says.
+that names its record, or null beside its reason; which of both, `TypedColumns` says. The records before one that
+cannot become a row come first, and then the error.
 
     column beside `value`   in it
     value_schema_id         id of the schema that wrote the value; null where it names none
@@ -34,6 +35,7 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.columns import READ
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.columns import number_array, repeated_text
+from spark_kbatch.terminal import to_json
 
 if TYPE_CHECKING:
     from spark_kbatch.values.row_errors import RowError
@@ -56,6 +58,8 @@ assert tuple(ROW_SCHEMA.names) == READ
 _RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType": "timestamp_type"}
 _TIMESTAMP = ROW_SCHEMA.field("timestamp").type
 _TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
+_TIMES_MS = range(-(2**63 // 1000), 2**63 // 1000 + 1)  # whose microseconds an int64 holds
+_MEMORY_MAX = 64 << 20  # bytes of a column that is decoded at a time: rows of a few bytes may have thousands of fields
 _SCHEMA_ID, _BYTES, _ERROR = "schema_id", "bytes", "error"
 
 # Yields the records of a range, with their offsets and headers.
@@ -81,8 +85,16 @@ class Decoded(Protocol):
 class TypedColumn(Protocol):
     """A decoder of the bytes of keys, or of values."""
 
-    def decode(self, array: pa.Array) -> Decoded:
-        """Decode byte strings; raises OverflowError if the values do not fit into one array."""
+    def decode(self, array: pa.Array, *, memory_max: int | None = None) -> Decoded:
+        """Decode byte strings.
+
+        Args:
+            array: to decode.
+            memory_max: how many bytes the values of several rows may take; None for any number.
+
+        Raises:
+            OverflowError: the values do not fit into one array, or into that memory; fewer rows may.
+        """
 
 
 class DecodedColumn:
@@ -104,6 +116,15 @@ class DecodedColumn:
             return pa.array([self._texts.get(row) for row in range(count)], pa.string())
         return self._found.values
 
+    def shown(self) -> pa.Array:
+        """Return the values, which are JSON text, with errors in the place of values that cannot be decoded."""
+        if not self._texts:
+            return self._found.values
+        texts = self._found.values.to_pylist()
+        for row, text in self._texts.items():
+            texts[row] = to_json({_ERROR: text})
+        return pa.array(texts, pa.string())
+
 
 @dataclass(frozen=True)
 class TypedColumns:
@@ -117,40 +138,75 @@ class TypedColumns:
     def decoded(
         self,
         batch: pa.RecordBatch,
-        name: str,
+        names: Collection[str],
         topic_partition: TopicPartition,
         headers_of: HeadersOf | None = None,
-    ) -> DecodedColumn:
-        """Decode a column of records, which have their offsets too.
+    ) -> Iterator[tuple[pa.RecordBatch, dict[str, DecodedColumn]]]:
+        """Yield records with their decoded columns: all at once, or in parts where these would take much memory.
 
         Args:
-            batch: the records.
-            name: the column, of `by_name`.
+            batch: the records, with their offsets.
+            names: the columns to decode, of `by_name`.
             topic_partition: where they are.
             headers_of: asked for the headers of records that cannot be decoded: they may say why.
 
         Raises:
-            RecordDeserializationError: a key or a value that cannot be decoded, unless such are null.
-            OverflowError: as `TypedColumn.decode`.
+            RecordDeserializationError: a key or a value that cannot be decoded, unless such are null; after all
+                records before it.
+            OverflowError: a single value that does not fit into an array.
         """
-        found = self.by_name[name].decode(batch.column(name))
-        texts: dict[int, str] = {}
-        if found.errors:
-            offsets = batch.column("offset")
-            errors = found.errors if self.is_permissive else found.errors[:1]
-            reasons = _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
-            for error in errors:
-                offset = offsets[error.row].as_py()
-                told = RecordDeserializationError(
-                    *topic_partition, offset, name, reasons.get(offset, error.reason), error.path,
-                    -1 if error.position is None else error.position,
-                    -1 if error.schema_id is None else error.schema_id,
-                    "" if self.is_permissive else self.remedy.format(column=name, after=offset + 1),
-                )  # fmt: skip
-                if not self.is_permissive:
-                    raise told
-                texts[error.row] = str(told)
-        return DecodedColumn(found, texts)
+        try:
+            found = {
+                name: self.by_name[name].decode(batch.column(name), memory_max=_MEMORY_MAX)
+                for name in names
+            }
+        except OverflowError:
+            if batch.num_rows < 2:
+                raise
+            middle = batch.num_rows // 2
+            for part in (batch.slice(0, middle), batch.slice(middle)):
+                yield from self.decoded(part, names, topic_partition, headers_of)
+            return
+
+        def told(name: str, errors: Sequence[RowError]) -> dict[int, RecordDeserializationError]:
+            return self._told(errors, batch.column("offset"), name, topic_partition, headers_of)
+
+        bad = [(one.errors[0].row, name) for name, one in found.items() if one.errors]
+        if bad and not self.is_permissive:
+            row, name = min(bad)
+            if row:
+                yield from self.decoded(batch.slice(0, row), names, topic_partition, headers_of)
+            raise told(name, found[name].errors[:1])[row]
+        yield (
+            batch,
+            {
+                name: DecodedColumn(
+                    one, {row: str(error) for row, error in told(name, one.errors).items()}
+                )
+                for name, one in found.items()
+            },
+        )
+
+    def _told(
+        self,
+        errors: Sequence[RowError],
+        offsets: pa.Array,
+        name: str,
+        topic_partition: TopicPartition,
+        headers_of: HeadersOf | None,
+    ) -> dict[int, RecordDeserializationError]:
+        """Return, by row, the errors of a column in terms of its records."""
+        reasons = _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
+        found = {}
+        for error in errors:
+            offset = offsets[error.row].as_py()
+            found[error.row] = RecordDeserializationError(
+                *topic_partition, offset, name, reasons.get(offset, error.reason), error.path,
+                -1 if error.position is None else error.position,
+                -1 if error.schema_id is None else error.schema_id,
+                "" if self.is_permissive else self.remedy.format(column=name, after=offset + 1),
+            )  # fmt: skip
+        return found
 
 
 def _reasons_in_headers(
@@ -165,7 +221,7 @@ def _reasons_in_headers(
     They are read again for that, all of them only if the first one is of this kind. What cannot be read by now keeps
     the reason that it had.
     """
-    if headers_of is None:
+    if headers_of is None or not errors:
         return {}
     from spark_kbatch.values.framing import named_in_header  # noqa: PLC0415  needed for bad records only
 
@@ -268,7 +324,9 @@ class Rows:
         self.schema = pa.schema([typed.schema.field(name) for name in columns])
         # Columns of RECORD_SCHEMA to decode for them; an error about a value names the offset, which costs nothing.
         self.decoded = list(dict.fromkeys(one.source for one in self._columns if one.source))
-        if typed.by_name.keys() & self.decoded and "offset" not in self.decoded:
+        of_typed = [one for one in self._columns if one.part != _BYTES]
+        self._typed_names = typed.by_name.keys() & {one.source for one in of_typed}
+        if self._typed_names and "offset" not in self.decoded:
             self.decoded.append("offset")
 
     def of(
@@ -286,25 +344,23 @@ class Rows:
     def _of(
         self, batch: pa.RecordBatch, topic_partition: TopicPartition
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a batch: one, or more where the values are too large for one array."""
+        """Yield the rows of a batch: one, or more where their columns would take much memory."""
         if not self._columns:
             yield batch
             return
-        try:
-            rows = pa.RecordBatch.from_arrays(
-                self._arrays(batch, topic_partition), schema=self.schema
-            )
-        except OverflowError:
-            if batch.num_rows < 2:
-                raise
-            middle = batch.num_rows // 2
-            yield from self._of(batch.slice(0, middle), topic_partition)
-            yield from self._of(batch.slice(middle), topic_partition)
-            return
-        yield rows
+        for records, decoded in self._typed.decoded(
+            batch, self._typed_names, topic_partition, self._headers_of
+        ):
+            yield from self._rows_of(records, decoded, topic_partition)
 
-    def _arrays(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> list[pa.Array]:
-        decoded: dict[str, DecodedColumn] = {}
+    def _rows_of(
+        self,
+        batch: pa.RecordBatch,
+        decoded: Mapping[str, DecodedColumn],
+        topic_partition: TopicPartition,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of records: one batch; a shorter one, and then an error, where a time is none."""
+        fault = None
         arrays = []
         for name, source, part in self._columns:
             if name == "topic":
@@ -313,16 +369,26 @@ class Rows:
                 same = np.full(batch.num_rows, topic_partition.partition, np.int32)
                 arrays.append(number_array(same))
             elif name == "timestamp":
-                arrays.append(_to_timestamp(batch.column("timestamp"), topic_partition.topic))
-            elif part == _BYTES or source not in self._typed.by_name:
+                times, fault = _to_timestamp(batch.column("timestamp"), topic_partition.topic)
+                arrays.append(times)
+            elif part == _BYTES or source not in decoded:
                 arrays.append(batch.column(source))
             else:
-                if source not in decoded:
-                    decoded[source] = self._typed.decoded(
-                        batch, source, topic_partition, self._headers_of
-                    )
                 arrays.append(decoded[source].part(part))
-        return arrays
+        if fault is not None:
+            arrays = [one.slice(0, fault.row) for one in arrays]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if len(rows) or fault is None:
+            yield rows
+        if fault is not None:
+            raise fault.error
+
+
+class _BadTime(NamedTuple):
+    """The first time that fits no timestamp."""
+
+    row: int
+    error: InvalidTimestampError
 
 
 def _column(name: str, typed: TypedColumns) -> _RowColumn:
@@ -332,9 +398,12 @@ def _column(name: str, typed: TypedColumns) -> _RowColumn:
     return _RowColumn(name, _RECORD_COLUMNS.get(name, ""))
 
 
-def _to_timestamp(times_ms: pa.Array, topic: str) -> pa.Array:
+def _to_timestamp(times_ms: pa.Array, topic: str) -> tuple[pa.Array, _BadTime | None]:
+    """Return times as timestamps; where one is none, those before it are right."""
     try:
-        return times_ms.cast(_TIMESTAMP_MS).cast(_TIMESTAMP)  # checks the multiplication
+        return times_ms.cast(_TIMESTAMP_MS).cast(_TIMESTAMP), None  # checks the multiplication
     except pa.ArrowInvalid:
-        farthest = max(times_ms.to_pylist(), key=abs)
-        raise InvalidTimestampError(farthest, topic) from None
+        numbers = times_ms.to_pylist()
+        row = next(row for row, one in enumerate(numbers) if one not in _TIMES_MS)
+        times = times_ms.slice(0, row).cast(_TIMESTAMP_MS).cast(_TIMESTAMP)
+        return times, _BadTime(row, InvalidTimestampError(numbers[row], topic))

@@ -267,12 +267,16 @@ class TopicReader:
                 fetcher, wanted, columns, isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             ):  # fmt: skip
-                if typed is not None:
-                    for name in typed.by_name.keys() & set(columns):
-                        found = typed.decoded(batch, name, wanted.topic_partition, headers_of)
-                        place = batch.schema.get_field_index(name)
-                        batch = batch.set_column(place, name, found.part())
-                yield batch
+                if typed is None:
+                    yield batch
+                    continue
+                names = typed.by_name.keys() & set(columns)
+                parts = typed.decoded(batch, names, wanted.topic_partition, headers_of)
+                for records, decoded in parts:
+                    for name, one in decoded.items():
+                        place = records.schema.get_field_index(name)
+                        records = records.set_column(place, name, one.shown())
+                    yield records
 
     def _headers_of(
         self, isolation: IsolationLevel, topic_id: str, max_decompressed_batch_bytes: int

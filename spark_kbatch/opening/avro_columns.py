@@ -25,6 +25,7 @@ from spark_kbatch.values.framing import NO_SCHEMA_ID, schema_ids_of
 from spark_kbatch.values.plain import plain
 
 _MINUTE_MS = 60_000
+_LARGER = 16  # times than in a column is a value as a Python object
 _ANY = PrimitiveSchema("null")  # stands in for the schema of values that cannot be read
 
 
@@ -53,15 +54,19 @@ class AvroColumn:
         if isinstance(writers, OnlyWriter):
             self._decoder.add_writer(writers.id, writers.schema)
 
-    def decode(self, array: pa.Array) -> DecodedValues:
+    def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
         """Decode values.
+
+        Args:
+            array: to decode.
+            memory_max: how many bytes the values of several rows may take; None for any number.
 
         Raises:
             SchemaRegistryError: the registry does not answer, or refuses to.
-            OverflowError: the values do not fit into one array.
+            OverflowError: the values do not fit into one array, or into that memory.
         """
         if isinstance(self._writers, OnlyWriter):
-            return self._decoder.decode(array, schema_id=self._writers.id)
+            return self._decoder.decode(array, schema_id=self._writers.id, memory_max=memory_max)
         now_ms = clock.monotonic_ms()
         if now_ms >= self._ask_again_ms:  # for a schema that was registered since
             self._ask_again_ms = now_ms + _MINUTE_MS
@@ -72,7 +77,12 @@ class AvroColumn:
                 self._decoder.add_unreadable(schema_id, found)
             else:
                 self._decoder.add_writer(schema_id, found)
-        return self._decoder.decode(array)
+        return self._decoder.decode(array, memory_max=memory_max)
+
+
+def _of_columns(memory_max: int | None) -> int | None:
+    """Return how many bytes columns may take that become Python objects, and then text."""
+    return None if memory_max is None else memory_max // _LARGER
 
 
 class ReadAsJson:
@@ -81,9 +91,9 @@ class ReadAsJson:
     def __init__(self, column: TypedColumn) -> None:
         self._column = column
 
-    def decode(self, array: pa.Array) -> DecodedValues:
+    def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
         """Decode values; raises as `AvroColumn.decode`."""
-        found = self._column.decode(array)
+        found = self._column.decode(array, memory_max=_of_columns(memory_max))
         texts = [None if one is None else to_json(one) for one in plain(found.values)]
         return DecodedValues(pa.array(texts, pa.string()), found.schema_ids, tuple(found.errors))
 
@@ -95,7 +105,7 @@ class WrittenAsJson:
         self._schemas = WritersSchemas(registry, "")
         self._decoders: dict[int, AvroDecoder] = {}
 
-    def decode(self, array: pa.Array) -> DecodedValues:
+    def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
         """Decode values; raises as `AvroColumn.decode`."""
         ids = schema_ids_of(strings_of(array))
         texts: list[str | None] = [None] * len(array)
@@ -103,7 +113,9 @@ class WrittenAsJson:
         for schema_id in np.unique(ids).tolist():
             rows = np.flatnonzero(ids == schema_id)
             decoder = self._decoder(schema_id)
-            decoded = decoder.decode(array.take(pa.array(rows)))
+            decoded = decoder.decode(
+                array.take(pa.array(rows)), memory_max=_of_columns(memory_max)
+            )
             errors += [one._replace(row=int(rows[one.row])) for one in decoded.errors]
             for row, value in zip(rows.tolist(), plain(decoded.values), strict=True):
                 texts[row] = None if array[row].as_py() is None else to_json(value)

@@ -178,7 +178,7 @@ def shown_as_json(
     Args:
         registry, keywords: as for `parse_value_keywords`, with the registry's own options.
         topic: from which a subject follows.
-        remedy: what an error says to do.
+        remedy: what an error says to do; with the mode PERMISSIVE errors are in the place of values.
 
     Raises:
         ConfigError: an argument is not accepted.
@@ -197,7 +197,9 @@ def shown_as_json(
         else:
             one = PinnedColumns(options, (_pinned_column(column, options),)).typed()
             by_name[column.column] = ReadAsJson(one.by_name[column.column])
-    return TypedColumns(by_name=by_name, remedy=remedy)
+    return TypedColumns(
+        by_name=by_name, is_permissive=options.mode == PERMISSIVE, remedy=remedy
+    )
 
 
 class SubjectVersion(NamedTuple):

@@ -35,6 +35,7 @@ DEPTH_MAX = 500  # of records and lists that are passed over and contain themsel
 
 _LENGTH_BITS = np.int64(2**32 - 1)
 _NO_LIMIT = 2**62
+_PLACE_BYTES = 9  # of a slot: a number, and whether it is one
 _LEFT_ALONE = -1
 _UNREADABLE_MAX = 1000  # schemas: bytes of another origin look as if they had any number of ids
 
@@ -120,7 +121,11 @@ class AvroDecoder:
         )
 
     def decode(
-        self, array: pa.Array | pa.ChunkedArray, *, schema_id: int | None = None
+        self,
+        array: pa.Array | pa.ChunkedArray,
+        *,
+        schema_id: int | None = None,
+        memory_max: int | None = None,
     ) -> DecodedValues:
         """Decode values.
 
@@ -128,11 +133,16 @@ class AvroDecoder:
             array: binary or string, or a large one of these; chunked or not. Only read.
             schema_id: the writer's schema of all values, which then have no framing; by default each
                 has Confluent's, and says its own.
+            memory_max: how many bytes the values of several rows may take, whatever a row may take; by default
+                any number.
 
         Raises:
-            OverflowError: an array whose values do not fit into one array: pass it as a chunked one.
+            OverflowError: an array whose values do not fit into one array: pass it as a chunked one; or into
+                `memory_max`: pass fewer rows.
         """
-        whole = [self._decode_piece(strings_of(piece), schema_id) for piece in pieces(array)]
+        whole = [
+            self._decode_piece(strings_of(piece), schema_id, memory_max) for piece in pieces(array)
+        ]
         chunks, ids, errors, first = [], [], [], 0
         for decoded in (part for parts in whole for part in parts):
             chunks.append(decoded.values)
@@ -146,18 +156,19 @@ class AvroDecoder:
         schema_ids = np.concatenate(ids) if ids else np.empty(0, np.int32)
         return DecodedValues(values, schema_ids, tuple(errors))
 
-    def _decode_piece(self, rows: ByteStrings, schema_id: int | None) -> list[DecodedValues]:
+    def _decode_piece(
+        self, rows: ByteStrings, schema_id: int | None, memory_max: int | None
+    ) -> list[DecodedValues]:
         """Decode rows in one call, or in two where a column would be too large."""
+        count = len(rows.valid)
+        slots = _SlotArrays(self._layout, self._programs, memory_max if count > 1 else None)
         try:
-            return [
-                _SlotArrays(self._layout, self._programs).decoded(
-                    rows, self._routes(rows, schema_id)
-                )
-            ]
+            return [slots.decoded(rows, self._routes(rows, schema_id))]
         except _TooLargeError:
-            count = len(rows.valid)
             if count == 1:
                 raise OverflowError("a single value decodes into more than 2 GiB") from None
+            if memory_max is not None:
+                raise OverflowError("the values take too much memory: pass fewer rows") from None
             middle = count // 2
             halves = (
                 (rows.bounds[: middle + 1], rows.valid[:middle]),
@@ -166,7 +177,9 @@ class AvroDecoder:
             return [
                 part
                 for bounds, valid in halves
-                for part in self._decode_piece(ByteStrings(rows.data, bounds, valid), schema_id)
+                for part in self._decode_piece(
+                    ByteStrings(rows.data, bounds, valid), schema_id, memory_max
+                )
             ]
 
     def _routes(self, rows: ByteStrings, schema_id: int | None) -> _Routes:
@@ -214,14 +227,17 @@ class _Routes:
 
 
 class _TooLargeError(Exception):
-    """A column whose bytes or items an int32 does not count."""
+    """A column whose bytes or items an int32 does not count, or columns that take more memory than they may."""
 
 
 class _SlotArrays:
     """The slots that the rows of one call are decoded into."""
 
-    def __init__(self, its_layout: ColumnLayout, programs: Programs) -> None:
+    def __init__(
+        self, its_layout: ColumnLayout, programs: Programs, memory_max: int | None
+    ) -> None:
         self._layout, self._programs = its_layout, programs
+        self._memory_left = _NO_LIMIT if memory_max is None else memory_max
         self._levels = np.array(its_layout.slot_levels, np.int64)
         self._counts = np.zeros(its_layout.levels_count, np.int64)
         self._data = self._constants = self._valid = np.empty(0, np.uint8)
@@ -269,6 +285,8 @@ class _SlotArrays:
     def _make_room(self, capacity: Array) -> None:
         """Give each slot as many places as its level has, and keep what is there."""
         sizes = capacity[self._levels]
+        if int(sizes.sum()) * _PLACE_BYTES > self._memory_left:
+            raise _TooLargeError
         bases = (np.cumsum(sizes) - sizes).astype(np.uint64)
         values = np.zeros(int(sizes.sum()), np.int64)
         valid = np.zeros(len(values), np.uint8)
@@ -326,6 +344,10 @@ class _SlotArrays:
 
     def _strings(self, column: Column, found: Array, valid: Array) -> pa.Array:
         bounds = _bounds(found & _LENGTH_BITS)
+        # One symbol or default of the schema's may be as long as many values.
+        self._memory_left -= int(bounds[-1])
+        if self._memory_left < 0:
+            raise _TooLargeError
         data = np.empty(int(bounds[-1]), np.uint8)
         kernels.copy_spans(self._data, self._constants, frozen(found), frozen(bounds), data)
         return assembled(column.type, len(found), valid, [bounds, data])

@@ -20,8 +20,9 @@ class TextDecoder:
     def __init__(self, on_bad_text: OnBadText = "strict") -> None:
         self._on_bad_text = on_bad_text
 
-    def decode(self, array: pa.Array) -> DecodedValues:
-        """Decode an array of binary. Python objects are made only where some row is not UTF-8."""
+    def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
+        """Decode an array of binary, whose bytes are shared. Python objects are made only where some row is not UTF-8."""
+        del memory_max
         schema_ids = np.full(len(array), NO_SCHEMA_ID, np.int32)
         try:
             values = array.cast(pa.string())  # shares the bytes, and checks them
