@@ -123,8 +123,48 @@ def test_a_bad_value_names_its_record_and_how_to_go_on(cluster: Path, registry: 
     assert done.exit_code == 1
     assert str(done.exception) == (
         "the value of orders-0 at offset 3 cannot be decoded: the value is not in Confluent's framing: it looks "
-        "like JSON; go on after it with --start 4, or leave out --value-format"
+        "like JSON; go on after it with --start 4, with --permissive, or leave out --value-format"
     )
+
+
+def test_the_records_before_a_bad_value_are_shown_so_that_no_one_who_goes_on_misses_one(
+    cluster: Path, registry: Path
+) -> None:
+    with spark_kbatch.open(cluster) as opened, opened.producer() as producer:
+        producer.send("orders", b'{"id": 3}')
+        producer.send("orders", framed(7, avro.encode(parsed(FIRST), ROWS[0])))
+    words = ["consume", cluster, "orders", "--value-format", "avro", "--registry", registry]
+
+    stopped = run(*words, "--raw")
+    assert stopped.exit_code == 1
+    shown = stopped.stdout.splitlines()
+    assert [shown[1], json.loads(shown[0]), json.loads(shown[2])] == ["", *SHOWN]
+    after = run(*words, "--raw", "--start", "4")
+    assert [json.loads(line) for line in after.stdout.splitlines()] == [SHOWN[0]]
+    enough = run(*words, "--raw", "--max-records", "3")
+    assert (enough.exit_code, enough.stdout) == (0, stopped.stdout)
+
+
+def test_permissive_shows_an_error_in_the_place_of_its_value(cluster: Path, registry: Path) -> None:
+    with spark_kbatch.open(cluster) as opened, opened.producer() as producer:
+        producer.send("orders", b'{"id": 3}')
+        producer.send("orders", framed(7, avro.encode(parsed(FIRST), ROWS[0])))
+    words = ["consume", cluster, "orders", "--value-format", "avro", "--registry", registry]
+    error = (
+        "the value of orders-0 at offset 3 cannot be decoded: the value is not in Confluent's framing: it looks "
+        "like JSON"
+    )
+
+    done = run(*words, "--permissive", "--json")
+    assert done.exit_code == 0
+    values = [json.loads(line)["value"] for line in done.stdout.splitlines()]
+    assert values == [SHOWN[0], None, SHOWN[1], {"error": error}, SHOWN[0]]
+    fields = run(*words, "--permissive").stdout.splitlines()[3].split("\t")
+    assert json.loads(fields[4]) == {"error": error}
+    chosen = run(*words, "--permissive", "--raw", "--value-schema", "version:1").stdout.splitlines()
+    assert json.loads(chosen[3]) == {"error": error}
+    alone = run("consume", cluster, "orders", "--permissive")
+    assert "--permissive goes with --value-format or --key-format" in alone.stderr
 
 
 def test_the_schemas_of_a_topic_are_shown(registry: Path) -> None:

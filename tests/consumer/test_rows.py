@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,6 +45,42 @@ def test_a_time_that_spark_cannot_hold_is_an_error_that_names_it_and_its_topic(
         timestamps(5, time_ms, -5)
 
 
+def rows_before_an_error(rows: Rows, records: pa.RecordBatch, error: type[Exception]) -> list[Any]:
+    found, batches = [], rows.of([records], TopicPartition("t", 0))
+    with pytest.raises(error):
+        for batch in batches:
+            assert batch.schema == rows.schema
+            found += batch.to_pylist()
+    return found
+
+
+def test_what_is_before_a_fault_comes_first_whatever_the_fault() -> None:
+    times = pa.array([5, 6, 7, MAX_MS + 1, 8], pa.int64())
+    texts = pa.array([b"a", b"b", b"\xff", b"d", b"\xff"])
+    records = pa.record_batch(
+        {
+            "key": pa.array([b"k"] * 4 + [b"\xff"]),
+            "value": texts,
+            "offset": pa.array(range(10, 15)),
+            "timestamp": times,
+        }
+    )
+    strict = read_as(True, None, {}, "t")
+
+    both = Rows(["offset", "timestamp", "key", "value"], strict)
+    before = rows_before_an_error(both, records, RecordDeserializationError)
+    assert [one["value"] for one in before] == ["a", "b"]
+    of_times = Rows(["offset", "timestamp"], strict)
+    before = rows_before_an_error(of_times, records, InvalidTimestampError)
+    assert [one["offset"] for one in before] == [10, 11, 12]
+    both_bad = records.slice(2).set_column(1, "value", pa.array([b"c", b"d", b"\xff"]))
+    before = rows_before_an_error(both, both_bad, InvalidTimestampError)
+    assert [one["value"] for one in before] == ["c"]
+    of_keys = Rows(["key"], strict)
+    assert len(rows_before_an_error(of_keys, records, RecordDeserializationError)) == 4
+    assert rows_before_an_error(of_keys, records.slice(4), RecordDeserializationError) == []
+
+
 def test_text_is_checked_and_the_error_names_its_record() -> None:
     data = pa.array([b"no", b"", None, "é".encode(), b"ab\xc3", b"\xff"])[1:]
     records = pa.record_batch({"value": data, "offset": pa.array([7, 8, 12, 13, 14])})
@@ -80,6 +117,6 @@ def test_headers_that_cannot_be_read_any_more_leave_an_error_as_it_is() -> None:
         raise OffsetOutOfRangeError("t-0", 7, 8, 9)
 
     columns = replace(read_as(True, None, {}, "t"), is_permissive=True)
-    decoded = columns.decoded(records, "value", TopicPartition("t", 0), headers_of)
-    assert decoded.part("error").is_valid().to_pylist() == [True, False, True]
+    ((_, decoded),) = columns.decoded(records, ["value"], TopicPartition("t", 0), headers_of)
+    assert decoded["value"].part("error").is_valid().to_pylist() == [True, False, True]
     assert asked == [(7, 8)]

@@ -321,6 +321,35 @@ def test_rows_whose_column_would_be_too_large_decode_in_halves(monkeypatch: pyte
         decode(pa.array(rows), _PARSED, {1: _PARSED})
 
 
+_WIDE = a_record(*((f"f{n}", ["null", "long"], None) for n in range(400)), name="Wide")
+_SYMBOLS = {"type": "enum", "name": "E", "symbols": ["x" * 100_000, "y"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        pytest.param(_WIDE, None, id="tombstones of a wide record"),
+        pytest.param({"type": "array", "items": ["null", _WIDE]}, b"\x08\0\0\0\0\0", id="items of no size"),
+        pytest.param(_SYMBOLS, b"\0", id="a long symbol"),
+    ],
+)  # fmt: skip
+def test_rows_of_few_bytes_that_would_take_much_memory_are_refused_together_and_not_alone(
+    schema: Any, value: bytes | None
+) -> None:
+    writer = parsed(schema)
+    decoder = AvroDecoder(writer)
+    decoder.add_writer(1, writer)
+    rows = pa.array([value] * 3000, pa.binary())
+
+    whole = decoder.decode(rows, schema_id=1)
+    with pytest.raises(OverflowError, match="pass fewer rows"):
+        decoder.decode(rows, schema_id=1, memory_max=1 << 20)
+    parts = [decoder.decode(rows.slice(at, 10), schema_id=1, memory_max=2 << 20) for at in (0, 10)]
+    assert [part.values for part in parts] == [whole.values.slice(0, 10), whole.values.slice(10, 10)]
+    one = decoder.decode(rows.slice(0, 1), schema_id=1, memory_max=1)
+    assert one.values == whole.values.slice(0, 1)
+
+
 def test_a_string_of_over_16_mib_is_whole() -> None:
     data = b"x" * (2**24 + 3)
 
