@@ -13,7 +13,7 @@ SPARK :=
 OLDEST := VENV=.venv-4.1 SPARK='==4.1.*'
 
 LOWEST := .venv-lowest
-LOWEST_TESTS := tests/record tests/log tests/producer tests/options tests/cli
+LOWEST_TESTS := tests/record tests/log tests/producer tests/options tests/cli tests/registry tests/values tests/bucket
 
 # The first of these is used that runs, is new enough and can create virtual environments.
 PYTHON ?= python3.13 python3.12 python3.11 python3
@@ -57,7 +57,7 @@ lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest version
 	mkdir -p build
 	$(PY) conf/lowest.py > build/lowest.txt
 	test -x $(LOWEST)/bin/python || python3.11 -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,test]'
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,registry,bucket,test]'
 	$(LOWEST)/bin/python -m pytest -m 'not spark and not slow and not interop' $(LOWEST_TESTS)
 
 interop: java $(INSTALLED) ## Test against a real Kafka broker and its tools, fetched by Maven, with kcat, a schema registry, and on servers of object stores

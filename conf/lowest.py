@@ -13,10 +13,14 @@ PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 _LOWER_BOUND = re.compile(r"([\w-]+)(?:\[[\w,-]+\])?>=([\d.]+)")
 
 
+_EXTRAS = ("spark", "registry", "bucket")  # that users install
+
+
 def main() -> None:
-    """Print a line for each dependency that has a lower bound, those of the Spark extra too."""
+    """Print a line for each dependency that has a lower bound, those of the users' extras too."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    for requirement in [*project["dependencies"], *project["optional-dependencies"]["spark"]]:
+    extras = project["optional-dependencies"]
+    for requirement in project["dependencies"] + [one for name in _EXTRAS for one in extras[name]]:
         found = _LOWER_BOUND.match(requirement)
         if found:
             print(f"{found[1]}=={found[2]}")

@@ -82,7 +82,7 @@ DOORS = {
     "remote": {"batch_producer", "client", "metadata", "offsets", "source", "store", "topics", "transactions"},
     "mirroring": {"copying", "mirror"},
     "wire": {
-        "addresses", "assignment", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records", "tls",
+        "addresses", "answers", "assignment", "backoff", "codec", "connection", "connections", "errors", "framing", "protocol", "records", "tls",
     },
     "server": {"intercepts", "server"},
     "cluster": {
@@ -133,7 +133,7 @@ HOMES = {
     "mmap": set(),
     "crc32c": {"record/checksums.py"},
     "kafka": {"wire/sasl.py"},
-    "urllib3": {"registry/endpoint.py"},
+    "urllib3": {"registry/connections.py", "registry/endpoint.py"},
     "obstore": {"bucket/real_objects.py"},
 }
 

@@ -6,7 +6,8 @@ An id never changes its meaning in the context of a registry, so what is known o
     module      contents
     schemas     schemas as a registry has them, their form in JSON; what a registry is asked for
     references  the schemas that a schema refers to, found for all of them
-    endpoint    requests over HTTP: URLs in turn, retries, bounds, errors; imports urllib3
+    endpoint    requests over HTTP: URLs in turn, retries, bounds, errors
+    connections connections whose answers have one time limit; imports urllib3
     client      the five calls of the API
     folder      a registry that is a folder
     cache       schemas that this machine knows

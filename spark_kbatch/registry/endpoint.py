@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     import urllib3
 
-_ANSWER_MAX = 16 << 20  # bytes; the longest schemas known are a few MiB
 _CHUNK = 1 << 16
 _SHOWN_MAX = 300  # characters of what a registry says
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
@@ -206,13 +205,13 @@ class Endpoint:
         headers = (
             self._headers if data is None else {**self._headers, "Content-Type": _CONTENT_TYPE}
         )
-        until_ms = self._monotonic_ms() + self._timeouts.request_timeout_ms
         try:
+            # No encoding is asked for, so that none is undone: a few bytes may become gigabytes.
             response = self._own_pools().request(
                 method, f"{url}{target}", body=data, headers=headers,
-                redirect=False, retries=False, preload_content=False,
+                redirect=False, retries=False, preload_content=False, decode_content=False,
             )  # fmt: skip
-            answer = self._read(response, until_ms, asked)
+            answer = self._read(response, asked)
         except urllib3.exceptions.HTTPError as error:
             cause = error.args[0] if error.args else None
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
@@ -222,20 +221,19 @@ class Endpoint:
             raise _AttemptError(f"{answer.said}{self._message(answer)}", answer.retry_after_ms)
         return answer
 
-    def _read(self, response: urllib3.BaseHTTPResponse, until_ms: int, asked: str) -> _Answer:
+    def _read(self, response: urllib3.BaseHTTPResponse, asked: str) -> _Answer:
         """Read an answer to its end; give its connection back, or close it if it was not read to the end."""
+        from spark_kbatch.registry.connections import ANSWER_MAX  # noqa: PLC0415  imports urllib3
+
         body = bytearray()
         try:
             while chunk := response.read1(_CHUNK):
                 body += chunk
-                if len(body) > _ANSWER_MAX:
+                if len(body) > ANSWER_MAX:
                     too_long = (
-                        f"its answer is longer than {_ANSWER_MAX} bytes; look at option {URL!r}"
+                        f"its answer is longer than {ANSWER_MAX} bytes; look at option {URL!r}"
                     )
                     raise SchemaRegistryError(self.name, asked, too_long)
-                if self._monotonic_ms() > until_ms:
-                    limit_ms = self._timeouts.request_timeout_ms
-                    raise _AttemptError(f"its answer was not complete within {limit_ms} ms")
         except BaseException:
             response.close()
             raise
@@ -297,6 +295,8 @@ class Endpoint:
     def _new_pools(self) -> urllib3.PoolManager:
         try:
             import urllib3  # noqa: PLC0415  needed only with a registry
+
+            from spark_kbatch.registry.connections import bounded_pools  # noqa: PLC0415  imports it
         except ImportError:
             raise ConfigError(
                 f"option {URL!r} is a URL, which needs the package urllib3: pip install "
@@ -313,7 +313,7 @@ class Endpoint:
                 raise of_registry(error) from None
             if not security.ssl_endpoint_identification_algorithm:
                 tls["assert_hostname"] = False
-        return urllib3.PoolManager(
+        return bounded_pools(
             maxsize=_CONNECTIONS, timeout=urllib3.Timeout(total=timeout_s), **tls
         )
 
@@ -355,7 +355,7 @@ def _why(error: urllib3.exceptions.HTTPError, timeout_ms: int) -> str:
         found = re.search(r"\[Errno -?\d+\] ([\w ]+)", str(error))
         return f"no connection: {found[1] if found else 'it cannot be made'}"
     if isinstance(error, exceptions.TimeoutError):
-        return f"it did not answer within {timeout_ms} ms"
+        return f"no whole answer came within {timeout_ms} ms"
     if any(isinstance(one, http.client.IncompleteRead) for one in (error, *error.args)):
         return "its answer was cut off"
     return f"the connection was lost ({type(error).__name__})"

@@ -19,10 +19,8 @@ import base64
 import functools
 import http.client
 import importlib
-import io
 import json
 import re
-import socket
 import ssl
 import time
 import urllib.error
@@ -36,6 +34,7 @@ from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import ConfigError, DisconnectedError, SaslAuthenticationError
 from spark_kbatch.options.security import Security
 from spark_kbatch.terminal import visible
+from spark_kbatch.wire.answers import BoundedAnswer
 
 if TYPE_CHECKING:
     import threading
@@ -256,50 +255,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-class _TokenAnswer(http.client.HTTPResponse):
-    """An answer of limited size that must be complete at a given time."""
-
-    def __init__(self, sock: socket.socket, *args: Any, until_s: float, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp.close()
-        self.fp = io.BufferedReader(_BoundedReads(sock, until_s))
-
-
-class _BoundedReads(io.RawIOBase):
-    """Reads of a socket until a given time, however many there are, and up to the largest answer."""
-
-    def __init__(self, sock: socket.socket, until_s: float) -> None:
-        self._socket = sock
-        self._raw: io.RawIOBase = sock.makefile("rb", buffering=0)  # keeps the socket open
-        self._until_s = until_s
-        self._left = _ANSWER_MAX  # bytes, headers included
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int | None:
-        left_s = self._until_s - monotonic_s()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        self._socket.settimeout(left_s)
-        count: int | None = self._raw.readinto(buffer)
-        self._left -= count or 0
-        if self._left < 0:
-            raise OSError(f"its answer is longer than {_ANSWER_MAX} bytes")
-        return count
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
 class _BoundedConnection(http.client.HTTPConnection):
     """A connection whose time-out counts from its start, not from the last byte."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         until_s = monotonic_s() + (self.timeout or _TIMEOUT_S)
-        self.response_class = functools.partial(_TokenAnswer, until_s=until_s)  # type: ignore[assignment]
+        self.response_class = functools.partial(  # type: ignore[assignment]
+            BoundedAnswer, until_s=until_s, size_max=_ANSWER_MAX
+        )
 
 
 class _BoundedHttpsConnection(_BoundedConnection, http.client.HTTPSConnection):

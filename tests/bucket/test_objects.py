@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from spark_kbatch.bucket.objects import CreateAnswer, Folder, MemoryObjects, Obj
 from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.errors import BucketForkedError, ConfigError, ObjectStoreError
 from tests.conftest import REPOSITORY
+from tests.support.dripping import PARTS, Dripping
 from tests.support.faults import run_child
 
 Make = Callable[[Path], Objects]
@@ -204,3 +206,33 @@ def test_without_the_library_the_error_names_the_extra() -> None:
     last_line = done.stderr.splitlines()[-1]
     assert "pip install 'spark-kbatch[bucket]'" in last_line
     assert last_line.endswith("pip install '.[bucket]' in a clone of the repository")
+
+
+def in_drops(server: Dripping) -> RealObjects:
+    """Objects in a store that answers so, whose library gives up a request after half a second."""
+    keys = {"access_key_id": "a", "secret_access_key": "b"}
+    settings = {"endpoint": server.url, "region": "us-east-1", **keys}
+    return RealObjects("s3://bucket/", settings, {"allow_http": True, "timeout": "500ms"})
+
+
+@pytest.mark.parametrize("part", [one for one in PARTS if one not in ("body", "chunks", "trailers")])
+def test_an_answer_of_a_store_that_begins_in_drops_is_not_waited_for(part: str) -> None:
+    with Dripping(part) as server:
+        objects = in_drops(server)
+        started_s = time.monotonic()
+        answer = objects.create("a", b"")
+        assert time.monotonic() - started_s < 3
+    if not part.startswith("body"):  # which no one needs
+        assert answer is CreateAnswer.UNKNOWN
+    assert server.asked == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["body", "chunks", "trailers"])
+def test_an_answer_of_a_store_that_ends_in_drops_is_not_waited_for(part: str) -> None:
+    with Dripping(part) as server:
+        objects = in_drops(server)
+        started_s = time.monotonic()
+        with pytest.raises(ObjectStoreError):
+            objects.get("a")
+        assert time.monotonic() - started_s < 60

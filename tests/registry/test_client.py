@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import os
 import socket
 import ssl
+import threading
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -22,6 +26,7 @@ from spark_kbatch.registry.endpoint import Endpoint, RegistryTimeouts
 from spark_kbatch.registry.schemas import LATEST_VERSION, Schema
 from tests.registry.conftest import TIMEOUTS, Pauses, client_of, endpoint_of, options_of
 from tests.support.certificates import Authority
+from tests.support.dripping import PARTS, Dripping
 from tests.support.fake_registry import FakeRegistry
 
 TEXT = Schema('"string"')
@@ -140,19 +145,60 @@ def test_a_registry_that_is_not_there_is_an_outage(pauses: Pauses) -> None:
     assert len(pauses.taken) > 5
 
 
-def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(fake: FakeRegistry) -> None:
-    fake.next_answers("slow")
-    timeouts = RegistryTimeouts(request_timeout_ms=500, retry_ms=0)
+@pytest.mark.parametrize("part", PARTS)
+def test_an_answer_that_comes_in_drops_is_not_waited_for(part: str) -> None:
+    timeouts = RegistryTimeouts(request_timeout_ms=300, retry_ms=0)
 
-    with pytest.raises(SchemaRegistryUnavailableError, match="was not complete within 500 ms"):
-        RegistryClient(Endpoint(options_of(fake.url), timeouts=timeouts)).by_id(1)
+    with Dripping(part) as server:
+        started_s = time.monotonic()
+        with pytest.raises(
+            SchemaRegistryUnavailableError, match="no whole answer came within 300 ms"
+        ):
+            RegistryClient(Endpoint(options_of(server.url), timeouts=timeouts)).by_id(1)
+        assert time.monotonic() - started_s < 2
+    assert server.asked == 1
+
+
+def test_each_request_of_a_kept_connection_has_its_own_time(fake: FakeRegistry) -> None:
+    timeouts = RegistryTimeouts(request_timeout_ms=400, retry_ms=0)
+    client = RegistryClient(Endpoint(options_of(fake.url), timeouts=timeouts))
+    schema_id = fake.register("t-value", '"string"')
+
+    for _ in range(4):
+        assert client.by_id(schema_id).schema.text == '"string"'
+        time.sleep(0.15)
+
+
+def test_an_answer_in_an_encoding_that_no_one_asked_for_is_not_decoded() -> None:
+    """A few bytes would become gigabytes."""
+    body = gzip.compress(gzip.compress(bytes(64 << 20)))
+    answer = (
+        f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip, gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as client:
+            client.recv(65536)
+            client.sendall(answer.encode() + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        tracemalloc.start()
+        with pytest.raises(SchemaRegistryError, match="its answer is not JSON"):
+            RegistryClient(Endpoint(options_of(url))).by_id(1)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        thread.join()
+    assert most < 16 << 20
 
 
 def test_a_registry_that_does_not_answer_is_not_waited_for() -> None:
     timeouts = RegistryTimeouts(request_timeout_ms=300, retry_ms=0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(SchemaRegistryUnavailableError, match="did not answer within 300 ms"):
+        with pytest.raises(SchemaRegistryUnavailableError, match="no whole answer came within 300 ms"):
             RegistryClient(Endpoint(options_of(url), timeouts=timeouts)).by_id(1)
 
 

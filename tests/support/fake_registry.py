@@ -13,7 +13,6 @@ What the next answers may be, one for each request:
     redirect        302 to another server        odd          200, and JSON of something else
     cut             the half of the answer, then the connection is closed
     closed          nothing, the connection is closed
-    slow            the answer, a byte at a time, until the client gives up
     huge            17 MiB
 """
 
@@ -23,7 +22,6 @@ import base64
 import json
 import ssl
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,7 +30,6 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 PAGE = b"<!DOCTYPE html><html><body>Please log in</body></html>"
-_SLOW_PAUSE_S = 0.05
 
 
 class Version(NamedTuple):
@@ -238,17 +235,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._bytes(200, b'{"schema": ', {}, promised=1000)
         elif order == "huge":
             self._bytes(200, b" " * (17 << 20), {})
-        elif order == "slow":
-            self._drip()
-
-    def _drip(self) -> None:
-        self._head(200, {}, 10_000)
-        try:
-            for _ in range(10_000):
-                self.wfile.write(b" ")
-                time.sleep(_SLOW_PAUSE_S)
-        except OSError:
-            pass  # the client has given up
 
     def _send(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
         given = {"Content-Type": "application/vnd.schemaregistry.v1+json", **headers}

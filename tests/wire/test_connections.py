@@ -24,6 +24,7 @@ from spark_kbatch.wire.connection import ConnectionConfig
 from spark_kbatch.wire.connections import Connections, Node, State
 from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, FetchRequest, MetadataRequest, Request
 from spark_kbatch.wire.records import produce_request
+from tests.support.hostile_peers import Peer, leaves_nothing, refusal_of
 from tests.support.wire_servers import LoopbackServer, fetch_answer, metadata_body
 
 METADATA = (ApiKey.METADATA, MetadataRequest(topics=[]))
@@ -273,6 +274,22 @@ def test_the_error_for_an_unreachable_server_says_why(clock: Clock) -> None:
     assert str(raised.value) == (
         f"no connection within 150 ms: no connection to {node}: Connection refused"
     )
+
+
+def test_an_answer_that_comes_in_drops_is_given_up_in_time(clock: Clock) -> None:
+    def run(sock: socket.socket) -> None:
+        sock.recv(100_000)
+        sock.sendall((1000).to_bytes(4, "big"))
+        while True:
+            sock.sendall(b"\0")
+            time.sleep(0.02)
+
+    with leaves_nothing(), Peer(run) as peer, made(clock, request_timeout_ms=300) as client:
+        error = refusal_of(
+            lambda: client.request(peer.node, *METADATA, timeout_ms=700), within_s=5
+        )
+        assert peer.accepted > 1
+    assert isinstance(error, RequestTimedOutError)
 
 
 class TestAddresses:

@@ -40,6 +40,7 @@ from spark_kbatch.wire.protocol import (
 )
 from tests.support import fuzz_rounds
 from tests.support.certificates import LOOPBACK, Authority
+from tests.support.dripping import PARTS, Dripping
 from tests.support.hostile_peers import (
     DAMAGES,
     Damage,
@@ -477,28 +478,13 @@ class TestTokenEndpoint:
                 assert f"it answered {code} Moved, a redirect" in str(error)
             assert other.accepted == 0
 
-    @pytest.mark.parametrize(
-        "piece",
-        [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"a: b\r\n", b"1\r\n{\r\n", b" "],
-        ids=["status", "interim answers", "headers", "chunks", "body"],
-    )
-    def test_that_trickles_is_given_up_in_time(self, piece: bytes) -> None:
-        starts = {
-            b"a: b\r\n": b"HTTP/1.1 200 OK\r\n",
-            b"1\r\n{\r\n": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-            b" ": b"HTTP/1.1 200 OK\r\n\r\n",
-        }
-
-        def run(sock: socket.socket) -> None:
-            http_request(sock)
-            sock.sendall(starts.get(piece, b""))
-            while True:
-                sock.sendall(piece)
-                time.sleep(0.05)
-
-        with leaves_nothing(), Peer(run) as peer:
-            error = self.error_of(f"http://{peer.address}/token", timeout_s=0.3)
+    @pytest.mark.parametrize("part", PARTS)
+    def test_that_answers_in_drops_is_given_up_in_time(self, part: str) -> None:
+        with leaves_nothing(), Dripping(part) as server:
+            error = self.error_of(f"{server.url}/token", timeout_s=0.3)
         assert isinstance(error, DisconnectedError)
+        assert "timed out" in str(error)
+        assert server.asked == 1
 
     @pytest.mark.parametrize(
         "head",
