@@ -278,9 +278,7 @@ class _AsJson:
     def of(self, topic_partition: TopicPartition, *, names_it: bool) -> Any:
         """Return what makes JSON of the keys and values of a partition."""
         where = f"{topic_partition.topic}:{topic_partition.partition}:" if names_it else ""
-        remedy = (
-            f"go on after it with --start {where}{{after}}, with --permissive, or leave out --{{column}}-format"
-        )
+        remedy = f"go on after it with --start {where}{{after}}, with --permissive, or leave out --{{column}}-format"
         return shown_as_json(
             dict(self._registry) or None, self._formats, topic_partition.topic, remedy=remedy
         )

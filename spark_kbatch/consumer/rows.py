@@ -59,7 +59,9 @@ _RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType
 _TIMESTAMP = ROW_SCHEMA.field("timestamp").type
 _TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
 _TIMES_MS = range(-(2**63 // 1000), 2**63 // 1000 + 1)  # whose microseconds an int64 holds
-_MEMORY_MAX = 64 << 20  # bytes of a column that is decoded at a time: rows of a few bytes may have thousands of fields
+_MEMORY_MAX = (
+    64 << 20
+)  # bytes of a column that is decoded at a time: rows of a few bytes may have thousands of fields
 _SCHEMA_ID, _BYTES, _ERROR = "schema_id", "bytes", "error"
 
 # Yields the records of a range, with their offsets and headers.

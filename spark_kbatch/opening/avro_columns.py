@@ -39,17 +39,20 @@ class OnlyWriter(NamedTuple):
 class AvroColumn:
     """Decodes keys or values of Avro, each with the schema that wrote it. Not thread-safe."""
 
-    def __init__(self, reader: Schema, writers: WritersSchemas | OnlyWriter) -> None:
+    def __init__(
+        self, reader: Schema, writers: WritersSchemas | OnlyWriter, reader_name: str = ""
+    ) -> None:
         """Prepare the columns; the schemas that wrote values are prepared when a value names them.
 
         Args:
             reader: what values are read as.
             writers: which schemas wrote them.
+            reader_name: of the schema that they are read as, for errors about it.
 
         Raises:
             SchemaError: a type of the reader's schema has no form in columns.
         """
-        self._decoder, self._writers = AvroDecoder(reader), writers
+        self._decoder, self._writers = AvroDecoder(reader, reader_name), writers
         self._ask_again_ms = clock.monotonic_ms() + _MINUTE_MS
         if isinstance(writers, OnlyWriter):
             self._decoder.add_writer(writers.id, writers.schema)
@@ -113,9 +116,7 @@ class WrittenAsJson:
         for schema_id in np.unique(ids).tolist():
             rows = np.flatnonzero(ids == schema_id)
             decoder = self._decoder(schema_id)
-            decoded = decoder.decode(
-                array.take(pa.array(rows)), memory_max=_of_columns(memory_max)
-            )
+            decoded = decoder.decode(array.take(pa.array(rows)), memory_max=_of_columns(memory_max))
             errors += [one._replace(row=int(rows[one.row])) for one in decoded.errors]
             for row, value in zip(rows.tolist(), plain(decoded.values), strict=True):
                 texts[row] = None if array[row].as_py() is None else to_json(value)

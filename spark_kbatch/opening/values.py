@@ -141,9 +141,9 @@ def _avro_column(
     assert column.reader is not None
     if column.options.framing == "none":
         only = OnlyWriter(column.reader.id, parsed(column.reader))
-        return AvroColumn(column.reader_schema(), only)
+        return AvroColumn(column.reader_schema(), only, _said(column))
     writers = WritersSchemas(registry, column.options.subject, known)
-    return AvroColumn(column.reader_schema(), writers)
+    return AvroColumn(column.reader_schema(), writers, _said(column))
 
 
 def read_as(text: Any, registry: Any, keywords: Mapping[str, Any], topics: Any) -> TypedColumns:
@@ -197,9 +197,7 @@ def shown_as_json(
         else:
             one = PinnedColumns(options, (_pinned_column(column, options),)).typed()
             by_name[column.column] = ReadAsJson(one.by_name[column.column])
-    return TypedColumns(
-        by_name=by_name, is_permissive=options.mode == PERMISSIVE, remedy=remedy
-    )
+    return TypedColumns(by_name=by_name, is_permissive=options.mode == PERMISSIVE, remedy=remedy)
 
 
 class SubjectVersion(NamedTuple):

@@ -313,9 +313,7 @@ class Endpoint:
                 raise of_registry(error) from None
             if not security.ssl_endpoint_identification_algorithm:
                 tls["assert_hostname"] = False
-        return bounded_pools(
-            maxsize=_CONNECTIONS, timeout=urllib3.Timeout(total=timeout_s), **tls
-        )
+        return bounded_pools(maxsize=_CONNECTIONS, timeout=urllib3.Timeout(total=timeout_s), **tls)
 
 
 def _authorization(options: RegistryOptions) -> tuple[dict[str, str], tuple[str, ...]]:

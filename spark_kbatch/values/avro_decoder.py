@@ -66,14 +66,18 @@ class AvroDecoder:
     Not thread-safe while a writer is added; any number of threads may decode.
     """
 
-    def __init__(self, reader: Schema) -> None:
+    def __init__(self, reader: Schema, reader_name: str = "") -> None:
         """Prepare the columns.
+
+        Args:
+            reader: the schema that values are read as.
+            reader_name: of the schema, for errors about it.
 
         Raises:
             SchemaError: a type of the reader's has no form in columns; names the path.
         """
         self._layout: ColumnLayout = layout(reader)
-        self._programs = Programs(reader, self._layout)
+        self._programs = Programs(reader, self._layout, reader_name)
         # By the writer's schema id; of values without framing, and with it.
         self._bare_starts: dict[int, int] = {}
         self._starts: dict[int, int] = {}
@@ -302,7 +306,7 @@ class _SlotArrays:
         errors = []
         for row in np.flatnonzero(found[0]).tolist():
             code, position, pc = found[:, row].tolist()
-            reason = self._programs.reasons[pc] if code == kernels.UNRESOLVED else REASONS[code]
+            reason = self._programs.reason(pc) if code == kernels.UNRESOLVED else REASONS[code]
             position += int(routes.begins[row] - rows.bounds[row])
             schema_id = int(routes.schema_ids[row])
             errors.append(RowError(row, reason, self._programs.paths[pc], position, schema_id))

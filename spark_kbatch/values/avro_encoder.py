@@ -45,12 +45,13 @@ from spark_kbatch.values.avro_schema import (
     RecordSchema,
     Schema,
     UnionSchema,
+    below,
     described,
     is_plain_bytes,
 )
-from spark_kbatch.values.defaults import encoded, fits
+from spark_kbatch.values.defaults import encoded, why_unfit
 from spark_kbatch.values.flat import Array, assembled, bounds_of, frozen, valid_bytes
-from spark_kbatch.values.layout import merged_number, present_branches
+from spark_kbatch.values.layout import is_primitive, merged_number, present_branches
 from spark_kbatch.values.row_errors import RowError
 from spark_kbatch.values.sources import SlotValues, Source
 from spark_kbatch.values.times import INT32, INT64, TimeUnit, unit_of
@@ -229,7 +230,7 @@ class _Program:
 
     def _union(self, union: UnionSchema, kind: pa.DataType, path: str, depth: int) -> Source:
         slot, present = self._new_slot(), present_branches(union)
-        null = next((n for n, one in enumerate(union.branches) if one not in present), None)
+        null = next((n for n, one in enumerate(union.branches) if is_primitive(one, "null")), None)
         wide = merged_number(union)
         if pa.types.is_null(kind):
             if null is None:
@@ -315,7 +316,7 @@ class _Program:
                 if not _is_text(kind):
                     raise _mismatch(schema, kind, path)
                 self.emit(kernels.NUMBER, path, slot)
-                return sources.symbols(slot, schema.symbols)
+                return sources.symbols(slot, schema.numbers)
             case FixedSchema():
                 return self._bytes(schema, kind, path, slot, schema.size)
             case PrimitiveSchema(type="bytes"):
@@ -329,26 +330,35 @@ class _Program:
     ) -> Source:
         if not pa.types.is_struct(kind):
             raise _mismatch(record, kind, path)
-        names = [one.name for one in kind]
-        for name in names:
-            if names.count(name) > 1:
-                raise SchemaError(_below(path, name), "there are two columns of this name")
-            if all(one.name != name for one in record.fields):
-                raise SchemaError(_below(path, name), f"{described(record)} has no field for this column")  # fmt: skip
+        columns: dict[str, int] = {}
+        fields = {one.name for one in record.fields}
+        for index, column in enumerate(kind):
+            if column.name in columns:
+                raise SchemaError(below(path, column.name), "there are two columns of this name")
+            if column.name not in fields:
+                raise SchemaError(below(path, column.name), f"{described(record)} has no field for this column")  # fmt: skip
+            columns[column.name] = index
         children = []
         for one in record.fields:
-            below = _below(path, one.name)
-            if one.name in names:
-                index = names.index(one.name)
-                children.append((index, self.value(one.type, kind[index].type, below, depth)))
+            inner = below(path, one.name)
+            if one.name in columns:
+                index = columns[one.name]
+                children.append((index, self.value(one.type, kind[index].type, inner, depth)))
             else:
-                self._default(record, one, below)
+                self._default(record, one, inner)
         return sources.structs(slot, tuple(children))
 
     def _default(self, record: RecordSchema, one: RecordField, path: str) -> None:
-        if one.default is NO_DEFAULT or not fits(one.type, one.default):
-            raise SchemaError(path, f"there is no column for this field of {described(record)}, which has no default")  # fmt: skip
-        data = encoded(one.type, one.default)
+        missing = f"there is no column for this field of {described(record)}, "
+        if one.default is NO_DEFAULT:
+            raise SchemaError(path, f"{missing}which has no default")
+        why = why_unfit(one.type, one.default)
+        if why:
+            raise SchemaError(path, f"{missing}and its default {why}")
+        try:
+            data = encoded(one.type, one.default)
+        except SchemaError as error:
+            raise SchemaError(path, f"{missing}and its default {error.reason}") from None
         self.emit(kernels.CONSTANT, path, 0, len(self.constants), len(data))
         self.constants += data
 
@@ -451,10 +461,6 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _is_bytes(kind: pa.DataType) -> bool:
     return kind in (pa.binary(), pa.large_binary())
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _mismatch(schema: Schema, kind: pa.DataType, path: str, wanted: str = "") -> SchemaError:

@@ -8,7 +8,8 @@
     MapSchema         values of one type, with strings as keys
     UnionSchema       one of some types
 
-A reference to a name is the type itself, so a recursive record is a circle of objects, and types are
+Names are taken as registries have them: with a dash, a dollar or a digit in front too, which the specification does not
+allow and some parsers do. So are comments, which the parser for Java reads. A reference to a name is the type itself, so a recursive record is a circle of objects, and types are
 compared by identity. A logical type that its type cannot have is dropped, as the specification asks.
 Default values stay JSON: a bad one harms only a reader that needs it.
 
@@ -20,9 +21,11 @@ Source: the Avro specification 1.12, "Schema Declaration", "Names", "Logical Typ
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -32,7 +35,11 @@ from spark_kbatch.errors import SchemaError
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
-_NAME = re.compile(r"[^\W\d]\w*")  # letters of any language, as in Java
+_NAME = re.compile(r"[\w$-]+")  # letters of any language, as in Java
+_NAME_HAS = "a name has letters, digits, _, - and $"
+# A text, or a comment; one that does not end is all that is left, so that each character is looked at once.
+_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_BRANCHES_SHOWN, _NAMES_SHOWN, _PATH_MAX = 5, 20, 1000
 NESTING_MAX = 100  # Python's own stack ends at a thousand calls, of which each type takes a few
 
 
@@ -79,6 +86,11 @@ class EnumSchema:
     symbols: tuple[str, ...]
     default: str | None = None
     aliases: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each symbol."""
+        return {symbol: number for number, symbol in enumerate(self.symbols)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +152,13 @@ def short_name(full_name: str) -> str:
     return full_name.rpartition(".")[2]
 
 
+def below(path: str, name: str) -> str:
+    """Return the path of a field; without its middle where names are so long that thousands of paths would be too much."""
+    found = f"{path}.{name}" if path else name
+    half = _PATH_MAX // 2
+    return found if len(found) <= _PATH_MAX else f"{found[:half]}...{found[-half:]}"
+
+
 def is_plain_bytes(schema: Schema) -> bool:
     """Return True for bytes that are no decimal."""
     return (
@@ -162,8 +181,10 @@ def described(schema: Schema) -> str:
             return "array"
         case MapSchema():
             return "map"
-        case UnionSchema():
-            return f"union of {', '.join(map(described, schema.branches))}"
+        case UnionSchema(branches):
+            shown = ", ".join(map(described, branches[:_BRANCHES_SHOWN]))
+            more = len(branches) - _BRANCHES_SHOWN
+            return f"union of {shown}{f' and {more} more' if more > 0 else ''}"
         case _:
             return f"{schema.type}{_of_logical(schema.logical)}"
 
@@ -179,7 +200,7 @@ def parse(text: str, references: Iterable[str] = ()) -> Schema:
     """Parse an Avro schema.
 
     Args:
-        text: JSON; the bare name of a primitive type is accepted too.
+        text: JSON, in which there may be comments; the bare name of a primitive type is accepted too.
         references: texts of schemas whose named types this one, or each other, refers to; in any order.
 
     Raises:
@@ -192,12 +213,18 @@ def parse(text: str, references: Iterable[str] = ()) -> Schema:
 
 
 def _loaded(text: str, what: str) -> Any:
+    text = text.removeprefix("\ufeff")  # which editors put in front
     if text.strip() in PRIMITIVES:
         return text.strip()
     try:
-        return json.loads(text)
+        return json.loads(_TEXT_OR_COMMENT.sub(_blank, text) if "/" in text else text)
     except (ValueError, RecursionError) as error:
         raise SchemaError("", f"{what} is not JSON: {error}") from error
+
+
+def _blank(found: re.Match[str]) -> str:
+    """Return a text as it is, and blanks in place of a comment, so that errors name the places of the rest."""
+    return found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0])
 
 
 def _top_names(tree: Any) -> Iterator[str]:
@@ -250,7 +277,10 @@ class _Parser:
             self._define(full_name, depth + 1)
             if full_name in self._named:
                 return self._named[full_name]
-        known = ", ".join(sorted({*self._named, *self._beside})) or "none"
+        names = sorted({*self._named, *self._beside})
+        known = (
+            ", ".join([*names[:_NAMES_SHOWN], *(["..."] * (len(names) > _NAMES_SHOWN))]) or "none"
+        )
         raise SchemaError(
             path,
             f"type {_full_name(name, namespace)!r} is not defined; the named types are: {known}; a schema "
@@ -275,12 +305,13 @@ class _Parser:
             self.schema(one, namespace, f"{path}|{index}", depth + 1)
             for index, one in enumerate(tree)
         )
-        kinds = [_kind(one) for one in branches]
-        for index, kind in enumerate(kinds):
+        kinds: set[str] = set()
+        for index, kind in enumerate(map(_kind, branches)):
             if kind == "union":
                 raise SchemaError(f"{path}|{index}", "a union lies directly in a union")
-            if kind in kinds[:index]:
+            if kind in kinds:
                 raise SchemaError(f"{path}|{index}", f"the union has {kind} twice")
+            kinds.add(kind)
         return UnionSchema(branches)
 
     def _definition(
@@ -314,7 +345,9 @@ class _Parser:
                 raise SchemaError(f"{path}.{index}", f"a field is an object, not {_shown(one)}")
             name = one.get("name")
             if not isinstance(name, str) or not _NAME.fullmatch(name):
-                raise SchemaError(f"{path}.{index}", f"a field's name is {_shown(name)}")
+                raise SchemaError(
+                    f"{path}.{index}", f"a field's name is {_shown(name)}; {_NAME_HAS}"
+                )
             at = f"{path}.{name}"
             if name in seen:
                 raise SchemaError(at, "the record has two fields of this name")
@@ -336,7 +369,7 @@ def _names(tree: Any, namespace: str, path: str) -> tuple[str, str]:
         raise SchemaError(path, f"a namespace is a text, not {_shown(given)}")
     full_name = _full_name(name, namespace if given is None else given)
     if not _NAME.fullmatch(short_name(full_name)):  # a namespace may be any text, as in Java
-        raise SchemaError(path, f"{name!r} is not a name: it has letters, digits, _ and dots")
+        raise SchemaError(path, f"{name!r} is not a name; {_NAME_HAS}, and dots")
     if full_name in PRIMITIVES:
         raise SchemaError(path, f"{full_name!r} is the name of a primitive type")
     return full_name, full_name.rpartition(".")[0]
@@ -357,7 +390,7 @@ def _symbols(tree: Any, name: str, path: str) -> tuple[tuple[str, ...], str | No
                 path, f"enum {name} has the symbol {one!r}, which is no text in UTF-8"
             )
     if len(set(symbols)) < len(symbols):
-        twice = next(one for one in symbols if symbols.count(one) > 1)
+        twice = Counter(symbols).most_common(1)[0][0]
         raise SchemaError(path, f"enum {name} has the symbol {twice!r} twice")
     if default is not None and default not in symbols:
         raise SchemaError(path, f"the default of enum {name}, {_shown(default)}, is none of its symbols")  # fmt: skip

@@ -24,7 +24,8 @@ the items of an empty array, do no harm.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,11 +45,12 @@ from spark_kbatch.values.avro_schema import (
     RecordSchema,
     Schema,
     UnionSchema,
+    below,
     described,
     is_plain_bytes,
     short_name,
 )
-from spark_kbatch.values.defaults import fits, unscaled
+from spark_kbatch.values.defaults import branch_of, number_of, unscaled, why_unfit
 from spark_kbatch.values.flat import Array, frozen
 from spark_kbatch.values.layout import NO_SLOT, NOWHERE, Column, ColumnLayout
 from spark_kbatch.values.sizes import fixed_size, least_size
@@ -61,6 +63,7 @@ _PROMOTIONS: Mapping[str, frozenset[str]] = {
     "string": frozenset({"bytes"}),
     "bytes": frozenset({"string"}),
 }
+_NO_READING = "the writer's {} cannot be read as {}"
 _WORD = 2**64
 _ITEM_MEMORY_MAX = 2**31 - 1
 _OPERATIONS_MAX = 100_000  # of one writer's schema: unions of unions of records multiply
@@ -81,10 +84,14 @@ class Programs:
     Not thread-safe while a writer is added.
     """
 
-    def __init__(self, reader: Schema, reader_layout: ColumnLayout) -> None:
+    def __init__(self, reader: Schema, reader_layout: ColumnLayout, reader_name: str = "") -> None:
         self._reader, self._layout = reader, reader_layout
+        self._reader_name = f"the reader's schema{f', {reader_name},' if reader_name else ''}"
+        self._slots_counts = Counter(reader_layout.slot_levels)
+        self._branches_of: dict[UnionSchema, _Branches] = {}  # the reader's
         self.paths: list[str] = []  # of the field that an operation is for
-        self.reasons: dict[int, str] = {}  # why an operation that fails does
+        # Why an operation that fails does: a template, and what it names. Few of them are ever shown.
+        self._reasons: dict[int, tuple[str, tuple[Schema | str, ...]]] = {}
         self._operations: list[tuple[int, int, int, int, int]] = []
         self._table: list[int] = []
         self._constants = bytearray()
@@ -107,11 +114,18 @@ class Programs:
             SchemaError: it would be too long.
         """
         self._start = start = len(self._operations)
+        table_size, constants_size = len(self._table), len(self._constants)
         self._rest = writer if is_framed and is_plain_bytes(writer) else None
         try:
             self._add(writer)
         except SchemaError:
+            # What is refused holds nothing.
             del self._operations[start:], self.paths[start:]
+            del self._table[table_size:], self._constants[constants_size:]
+            self._reasons = {pc: one for pc, one in self._reasons.items() if pc < start}
+            self._spans = {
+                data: one for data, one in self._spans.items() if one + 2**63 < constants_size << 32
+            }
             self._calls.clear()
             self._passed = {one: pc for one, pc in self._passed.items() if pc < start}
             self._is_in_item = False
@@ -172,8 +186,14 @@ class Programs:
         code, slot, _, second, third = self._operations[pc]
         self._operations[pc] = code, slot, first, second, third
 
-    def _fail(self, path: str, reason: str) -> None:
-        self.reasons[self._emit(kernels.FAIL, path, None, kernels.UNRESOLVED)] = reason
+    def reason(self, pc: int) -> str:
+        """Return why an operation that fails does."""
+        template, named = self._reasons[pc]
+        return template.format(*(one if isinstance(one, str) else described(one) for one in named))
+
+    def _fail(self, path: str, template: str, *named: Schema | str) -> None:
+        pc = self._emit(kernels.FAIL, path, None, kernels.UNRESOLVED)
+        self._reasons[pc] = template, named
 
     def _span(self, data: bytes) -> int:
         """Return the span of a constant."""
@@ -214,30 +234,28 @@ class Programs:
             self._patch(pc, len(self._operations))
 
     def _into_union(self, writer: Schema, reader: UnionSchema, column: Column, path: str) -> None:
-        index = _branch_for(writer, reader)
-        if index is None:
-            self._fail(
-                path, f"{described(writer)} is no branch of the reader's {described(reader)}"
-            )
+        branches = self._branches_of.get(reader)
+        if branches is None:
+            branches = self._branches_of[reader] = _Branches(reader)
+        branch = branches.for_writer(writer)
+        if branch is None:
+            self._fail(path, "{} is no branch of the reader's {}", writer, reader)
             return
-        branch = reader.branches[index]
-        wide = columns.merged_number(reader)
         if isinstance(branch, PrimitiveSchema) and branch.type == "null":
             return
-        if wide is not None:
-            self._into_one(_without_logical(writer), PrimitiveSchema(wide), column, path)
+        if branches.wide is not None:
+            self._into_one(_without_logical(writer), PrimitiveSchema(branches.wide), column, path)
             return
-        present = columns.present_branches(reader)
-        if len(present) > 1:
+        if len(branches.members) > 1:
             self._emit(kernels.STRUCT, path, column)
-            member = present.index(branch)
-            column, path = column.children[member], _below(path, f"member{member}")
+            member = branches.members[branch]
+            column, path = column.children[member], below(path, f"member{member}")
         self._into_one(writer, branch, column, path)
 
     def _into_one(self, writer: Schema, reader: Schema, column: Column, path: str) -> None:
         """Emit what reads a type that is no union into another one."""
         if not _are_alike(writer, reader):
-            self._fail(path, f"the writer's {described(writer)} cannot be read as {described(reader)}")  # fmt: skip
+            self._fail(path, _NO_READING, writer, reader)
             return
         match writer, reader:
             case RecordSchema(), RecordSchema():
@@ -264,18 +282,18 @@ class Programs:
         read = {written: index for index, written in enumerate(pairs) if written is not None}
         for field, written, child in zip(reader.fields, pairs, column.children, strict=True):
             if written is None:
-                self._default(reader, field, child, _below(path, field.name))
+                self._default(reader, field, child, below(path, field.name))
         for one in writer.fields:
             if one in read:
                 field, child = reader.fields[read[one]], column.children[read[one]]
-                self._resolve(one.type, field.type, child, _below(path, field.name))
+                self._resolve(one.type, field.type, child, below(path, field.name))
             else:
-                self._pass_over(one.type, _below(path, one.name))
+                self._pass_over(one.type, below(path, one.name))
 
     def _enum(self, writer: EnumSchema, reader: EnumSchema, column: Column, path: str) -> None:
         at = len(self._table)
         for symbol in writer.symbols:
-            known = symbol if symbol in reader.symbols else reader.default
+            known = symbol if symbol in reader.numbers else reader.default
             self._table.append(kernels.NO_SYMBOL if known is None else self._span(known.encode()))
         self._emit(kernels.SYMBOL, path, column, at, len(writer.symbols))
 
@@ -297,7 +315,7 @@ class Programs:
 
     def _item_memory(self, level: int) -> int:
         """Return the memory of one item of a level, in bytes, but for data of any length."""
-        return _SLOT_MEMORY * self._layout.slot_levels.count(level) if level != NOWHERE else 0
+        return _SLOT_MEMORY * self._slots_counts[level] if level != NOWHERE else 0
 
     def _map(self, writer: MapSchema, reader: MapSchema, column: Column, path: str) -> None:
         key, value = column.children
@@ -338,7 +356,7 @@ class Programs:
         if written is not None and wanted is not None:
             factor = wanted.per_second // written.per_second
             if written.family != wanted.family or factor == 0:
-                self._fail(path, f"the writer's {described(writer)} cannot be read as {described(reader)}")  # fmt: skip
+                self._fail(path, _NO_READING, writer, reader)
                 return
         least, most = bounds(writer.type, reader.type, factor)
         self._emit(kernels.NUMBER, path, column, least, most, factor)
@@ -354,7 +372,7 @@ class Programs:
         is_rest = writer is self._rest
         is_text = any(columns.is_primitive(one, "string") for one in (writer, reader))
         if is_text and _is_decimal(writer) != _is_decimal(reader):
-            self._fail(path, f"the writer's {described(writer)} cannot be read as {described(reader)}")  # fmt: skip
+            self._fail(path, _NO_READING, writer, reader)
             return
         if column.kind == columns.DECIMAL:
             assert reader.logical is not None
@@ -364,15 +382,10 @@ class Programs:
                 and written.name == "decimal"
                 and written.scale != reader.logical.scale
             ):
-                self._fail(
-                    path,
-                    f"the writer's {described(writer)} has another scale than the reader's {described(reader)}",
-                )
+                self._fail(path, "the writer's {} has another scale than the reader's {}", writer, reader)  # fmt: skip
                 return
             if is_rest:
-                self._fail(
-                    path, f"the writer's {described(writer)} cannot be read as {described(reader)}"
-                )
+                self._fail(path, _NO_READING, writer, reader)
                 return
             limits = self._limits(reader.logical.precision)
             if size is None:
@@ -437,11 +450,12 @@ class Programs:
         if field.default is NO_DEFAULT:
             self._fail(
                 path,
-                f"the writer's schema has no field {field.name!r}, and the reader's {described(record)} has no "
-                "default for it",
-            )
-        elif not fits(field.type, field.default):
-            self._fail(path, f"the default of the field {field.name!r} is no {described(field.type)}")  # fmt: skip
+                "the writer's schema has no field {}, and the reader's {} has no default for it",
+                repr(field.name), record,
+            )  # fmt: skip
+        elif why := why_unfit(field.type, field.default):
+            default = "the default of the field {} in {} {}"
+            self._fail(path, default, repr(field.name), self._reader_name, why)
         else:
             self._constant(field.type, field.default, column, path)
 
@@ -454,7 +468,7 @@ class Programs:
                 self._emit(kernels.STRUCT, path, column)
                 for field, child in zip(schema.fields, column.children, strict=True):
                     inner = value.get(field.name, field.default)
-                    self._constant(field.type, inner, child, _below(path, field.name))
+                    self._constant(field.type, inner, child, below(path, field.name))
             case ArraySchema():
                 (element,) = column.children
                 self._emit(kernels.BEGIN, path, column, column.items_level)
@@ -478,7 +492,7 @@ class Programs:
                 self._constant_scalar(schema, value, column, path)
 
     def _constant_of_union(self, union: UnionSchema, value: Any, column: Column, path: str) -> None:
-        branch = next(one for one in union.branches if fits(one, value))
+        branch = union.branches[branch_of(union, value)]
         wide = columns.merged_number(union)
         present = columns.present_branches(union)
         if branch not in present:
@@ -505,9 +519,9 @@ class Programs:
             self._emit_at(kernels.CONSTANT, path, column.slot + 1, upper)
             stored = _signed(lower)
         elif column.kind == columns.FLOAT:
-            stored = struct.unpack("<I", struct.pack("<f", value))[0]
+            stored = struct.unpack("<I", struct.pack("<f", number_of(value)))[0]
         elif column.kind == columns.DOUBLE:
-            stored = struct.unpack("<q", struct.pack("<d", value))[0]
+            stored = struct.unpack("<q", struct.pack("<d", number_of(value)))[0]
         else:
             stored = int(value) * default_factor(schema.logical)
         self._emit(kernels.CONSTANT, path, column, stored)
@@ -519,10 +533,6 @@ class Programs:
     def _charged(self, memory: int) -> int:
         """Return how much of the memory of a default a row pays for: what each of its items has again."""
         return memory if self._is_in_item else 0
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def matched_fields(writer: RecordSchema, reader: RecordSchema) -> list[RecordField | None]:
@@ -540,26 +550,42 @@ def matched_fields(writer: RecordSchema, reader: RecordSchema) -> list[RecordFie
     return [pairs[field.name] for field in reader.fields]
 
 
-def _branch_for(writer: Schema, reader: UnionSchema) -> int | None:
-    """Return the number of the reader's branch that a type of the writer's is read into."""
-    for is_right in (_are_same, _are_alike):
-        for index, branch in enumerate(reader.branches):
-            if is_right(writer, branch):
-                return index
-    return None
+class _Branches:
+    """The branches of a reader's union, by what is read into them."""
+
+    def __init__(self, union: UnionSchema) -> None:
+        self.wide = columns.merged_number(union)
+        self.members = {one: at for at, one in enumerate(columns.present_branches(union))}
+        self._same: dict[Hashable, Schema] = {}
+        self._alike: dict[Hashable, tuple[int, Schema]] = {}
+        for index, one in enumerate(union.branches):
+            self._same[_kind_and(one, getattr(one, "name", ""))] = one
+            for name in _short_names(one):
+                self._alike.setdefault(_kind_and(one, name), (index, one))
+
+    def for_writer(self, writer: Schema) -> Schema | None:
+        """Return the branch of the same type or name as the writer's, else the first that it can be read as."""
+        same = self._same.get(_kind_and(writer, getattr(writer, "name", "")))
+        if same is not None:
+            return same
+        keys = [_kind_and(writer, _short_names(writer)[0])]
+        if isinstance(writer, PrimitiveSchema):
+            keys = list(_PROMOTIONS.get(writer.type, ()))
+        found = [self._alike[key] for key in keys if key in self._alike]
+        return min(found, key=lambda one: one[0])[1] if found else None
 
 
-def _are_same(writer: Schema, reader: Schema) -> bool:
-    """Return True if two types have the same name, or the same type without a name."""
-    match writer, reader:
-        case PrimitiveSchema(), PrimitiveSchema():
-            return writer.type == reader.type
-        case (
-            (RecordSchema() | EnumSchema() | FixedSchema()),
-            (RecordSchema() | EnumSchema() | FixedSchema()),
-        ):
-            return type(writer) is type(reader) and writer.name == reader.name
-    return False
+def _kind_and(schema: Schema, name: str) -> Hashable:
+    """Return what two types have in common, under this name, that are read as each other without a promotion."""
+    size = schema.size if isinstance(schema, FixedSchema) else 0
+    return schema.type if isinstance(schema, PrimitiveSchema) else (type(schema), name, size)
+
+
+def _short_names(schema: Schema) -> list[str]:
+    """Return the names that a type is known by, its own first; one that is empty if it has none."""
+    if isinstance(schema, RecordSchema | EnumSchema | FixedSchema):
+        return [short_name(one) for one in (schema.name, *schema.aliases)]
+    return [""]
 
 
 def _are_alike(writer: Schema, reader: Schema) -> bool:
@@ -581,8 +607,7 @@ def _are_alike(writer: Schema, reader: Schema) -> bool:
 
 
 def _have_one_name(writer: NamedSchema, reader: NamedSchema) -> bool:
-    names = {short_name(reader.name), *map(short_name, reader.aliases)}
-    return short_name(writer.name) in names
+    return short_name(writer.name) in _short_names(reader)
 
 
 def _is_decimal(schema: PrimitiveSchema | FixedSchema) -> bool:

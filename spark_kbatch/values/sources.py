@@ -7,7 +7,7 @@ null does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -147,9 +147,8 @@ def spans(slot: int, size: int | None = None) -> Source:
     return read
 
 
-def symbols(slot: int, names: tuple[str, ...]) -> Source:
+def symbols(slot: int, numbers: Mapping[str, int]) -> Source:
     """Return the source of an enum's symbols, as their numbers."""
-    numbers = {name: number for number, name in enumerate(names)}
 
     def read(array: pa.Array, slots: SlotValues) -> None:
         distinct = array.dictionary_encode()

@@ -215,7 +215,9 @@ def in_drops(server: Dripping) -> RealObjects:
     return RealObjects("s3://bucket/", settings, {"allow_http": True, "timeout": "500ms"})
 
 
-@pytest.mark.parametrize("part", [one for one in PARTS if one not in ("body", "chunks", "trailers")])
+@pytest.mark.parametrize(
+    "part", [one for one in PARTS if one not in ("body", "chunks", "trailers")]
+)
 def test_an_answer_of_a_store_that_begins_in_drops_is_not_waited_for(part: str) -> None:
     with Dripping(part) as server:
         objects = in_drops(server)

@@ -198,7 +198,9 @@ def test_a_registry_that_does_not_answer_is_not_waited_for() -> None:
     timeouts = RegistryTimeouts(request_timeout_ms=300, retry_ms=0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(SchemaRegistryUnavailableError, match="no whole answer came within 300 ms"):
+        with pytest.raises(
+            SchemaRegistryUnavailableError, match="no whole answer came within 300 ms"
+        ):
             RegistryClient(Endpoint(options_of(url), timeouts=timeouts)).by_id(1)
 
 

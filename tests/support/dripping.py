@@ -1,8 +1,8 @@
 """A server over HTTP whose answers never end: one part of each comes in drops, a few a second.
 
-    with Dripping("headers") as server:
-        ask(server.url)          # must give up
-    server.asked                 # how many requests it had
+with Dripping("headers") as server:
+    ask(server.url)          # must give up
+server.asked                 # how many requests it had
 """
 
 from __future__ import annotations

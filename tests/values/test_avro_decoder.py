@@ -345,7 +345,10 @@ def test_rows_of_few_bytes_that_would_take_much_memory_are_refused_together_and_
     with pytest.raises(OverflowError, match="pass fewer rows"):
         decoder.decode(rows, schema_id=1, memory_max=1 << 20)
     parts = [decoder.decode(rows.slice(at, 10), schema_id=1, memory_max=2 << 20) for at in (0, 10)]
-    assert [part.values for part in parts] == [whole.values.slice(0, 10), whole.values.slice(10, 10)]
+    assert [part.values for part in parts] == [
+        whole.values.slice(0, 10),
+        whole.values.slice(10, 10),
+    ]
     one = decoder.decode(rows.slice(0, 1), schema_id=1, memory_max=1)
     assert one.values == whole.values.slice(0, 1)
 

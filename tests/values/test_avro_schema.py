@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from spark_kbatch.values.avro_schema import (
     PrimitiveSchema,
     RecordSchema,
     UnionSchema,
+    described,
     parse,
 )
 from tests.support.avro import a_record, parsed
@@ -141,7 +143,7 @@ def test_a_logical_type_is_kept_only_where_it_fits(
         (a_record(("a", ["int", "int"])), "R.a|1", "int twice"),
         (a_record(("a", ["R", "R"])), "R.a|1", "R twice"),
         (a_record(("a", "int"), ("a", "int")), "R.a", "two fields"),
-        (a_record(("a-b", "int")), "R.0", '"a-b"'),
+        (a_record(("a b", "int")), "R.0", '"a b"; a name has letters, digits, _, - and $'),
         (a_record(("a", {"type": "array"})), "R.a", "'items' is missing"),
         (a_record({"name": "a"}), "R.a", "'type' is missing"),
         (a_record(("a", 5)), "R.a", "not 5"),
@@ -154,8 +156,7 @@ def test_a_logical_type_is_kept_only_where_it_fits(
         ({"type": "record", "name": "R", "fields": {}}, "R", "are a list"),
         ({"type": "record", "fields": []}, "", "needs a name"),
         ({"type": "record", "name": "int", "fields": []}, "", "primitive type"),
-        ({"type": "record", "name": "1a", "fields": []}, "", "is not a name"),
-        ({"type": "record", "name": "a-b", "fields": []}, "", "is not a name"),
+        ({"type": "record", "name": "a b", "fields": []}, "", "is not a name; a name has letters"),
         ({"type": "record", "name": "a.", "fields": []}, "", "is not a name"),
         ({"fields": []}, "", "a schema is a name"),
     ],
@@ -206,3 +207,70 @@ def test_nesting_without_end_is_refused_before_the_stack_ends() -> None:
         parsed(schema)
     with pytest.raises(SchemaError):
         parse("[" * 100_000)
+
+
+def test_names_that_registries_have_and_the_specification_does_not_are_taken() -> None:
+    schema = a_record(("bad-field", "int"), ("$id", "int"), ("2nd", "int"), name="my-record")
+
+    found = parsed(schema)
+    assert isinstance(found, RecordSchema)
+    assert [one.name for one in found.fields] == ["bad-field", "$id", "2nd"]
+
+
+TEXT = 'see http://example.org/*.html, "there" /* or */ // here \\'
+NOTE = {"name": "note", "type": "string", "default": TEXT}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('/*\n * Licensed to "someone" under\n * http://example.org\n */\n', ""),
+        ("// an order\n", "\n// its end"),
+        ("\ufeff", "\n"),
+        ("/**/", "/* * / // */"),
+    ],
+    ids=["a licence", "lines", "a byte order mark", "odd ones"],
+)
+def test_comments_are_left_out_and_texts_that_look_like_them_are_not(
+    before: str, after: str
+) -> None:
+    text = json.dumps(a_record(("id", "long"), NOTE))
+    text = text.replace('"fields":', '/* fields */ "fields": // here\n')
+
+    found = parse(before + text + after)
+    assert isinstance(found, RecordSchema)
+    assert [one.name for one in found.fields] == ["id", "note"]
+    assert found.fields[1].default == TEXT
+
+
+def test_an_error_in_json_with_comments_names_its_place() -> None:
+    with pytest.raises(SchemaError, match=r"line 3 column 2 \(char 15\)"):
+        parse("/* one\ntwo */\n{oh")
+
+
+@pytest.mark.parametrize("text", ["/*" * 200_000, '"' + '\\"' * 200_000, "//" * 200_000 + "/"])
+def test_text_that_never_ends_is_refused_at_once(text: str) -> None:
+    started_s = time.monotonic()
+    with pytest.raises(SchemaError, match="not JSON"):
+        parse(text)
+    assert time.monotonic() - started_s < 5
+
+
+def test_a_union_and_an_enum_are_parsed_in_time_that_grows_with_their_size() -> None:
+    union = [{"type": "fixed", "name": f"F{n}", "size": 1} for n in range(20_000)]
+    symbols = [f"S{n}" for n in range(20_000)]
+
+    started_s = time.monotonic()
+    assert len(parsed(union).branches) == 20_000  # type: ignore[union-attr]
+    with pytest.raises(SchemaError, match="'S19999' twice"):
+        parsed({"type": "enum", "name": "E", "symbols": [*symbols, "S19999"]})
+    with pytest.raises(SchemaError, match="F19999 twice"):
+        parsed([*union, "F19999"])
+    assert time.monotonic() - started_s < 5
+
+
+def test_a_large_union_is_described_by_its_first_branches() -> None:
+    union = [{"type": "fixed", "name": f"F{n}", "size": 1} for n in range(1000)]
+
+    assert described(parsed(union)).endswith("fixed F4 of 1 bytes and 995 more")
+    assert described(parsed(["null", "int"])) == "union of null, int"

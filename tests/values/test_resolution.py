@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import pickle
+import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -9,9 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kbatch.errors import SchemaError
+from spark_kbatch.values import resolution
 from spark_kbatch.values.avro_decoder import AvroDecoder, DecodedValues, decode
+from spark_kbatch.values.avro_encoder import encode
 from tests.support import avro
-from tests.support.avro import a_record, parsed
+from tests.support.avro import a_record, framed, parsed, varint
 
 _ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
 
@@ -226,6 +232,11 @@ def test_a_field_without_a_default_that_was_not_written_is_named() -> None:
     ("kind", "default"),
     [
         ("int", "5"),
+        ("int", "NaN"),
+        ("double", "nan"),
+        ("double", ["NaN"]),
+        ("float", 1e39),
+        ("double", 10**400),
         ("int", 2**31),
         ("int", 0.5),
         ("int", True),
@@ -248,9 +259,142 @@ def test_a_default_that_is_not_of_its_type_harms_only_those_who_need_it(kind: An
     reader = a_record(("a", "int"), {"name": "d", "type": kind, "default": default})
     missing = refused(a_record(("a", "int")), reader, {"a": 1})
 
-    assert missing.startswith("d: the default of the field 'd' is no ")
+    assert missing.startswith("d: the default of the field 'd' in the reader's schema is no ")
     written = parsed(reader)
     assert decode(pa.array([], pa.binary()), written, {1: written}).errors == ()
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize(
+    ("default", "expected"),
+    [
+        ("NaN", math.nan),
+        ("Infinity", math.inf),
+        ("-Infinity", -math.inf),
+        (math.nan, math.nan),
+        (-math.inf, -math.inf),
+    ],
+    ids=["NaN", "Infinity", "-Infinity", "bare NaN", "bare -Infinity"],
+)
+def test_a_default_that_is_no_finite_number_is_read_and_written(
+    kind: str, default: Any, expected: float
+) -> None:
+    inner = a_record({"name": "x", "type": kind, "default": default}, name="I")
+    fields = [
+        ("plain", kind, default), ("union", [kind, "null"], default), ("record", inner, {}),
+        ("array", {"type": "array", "items": kind}, [default]), ("map", {"type": "map", "values": kind}, {"k": default}),
+    ]  # fmt: skip
+    defaults = [{"name": name, "type": of, "default": one} for name, of, one in fields]
+    reader, old = a_record(("a", "int"), *defaults), a_record(("a", "int"))
+
+    (found,) = resolved(old, reader, {"a": 1}).values.to_pylist()
+    row = [
+        found["plain"],
+        found["union"],
+        found["record"]["x"],
+        found["array"][0],
+        found["map"][0][1],
+    ]
+    assert row == pytest.approx([expected] * 5, nan_ok=True)
+    written = encode(pa.array([{"a": 1}], pa.struct([("a", pa.int32())])), parsed(reader))
+    again = decode(written.values, parsed(reader), framing="none")
+    assert (written.errors, again.errors) == ((), ())
+    assert str(again.values[0].as_py()) == str(found)
+
+
+def test_an_unusable_default_is_told_with_the_schema_that_has_it() -> None:
+    schema = parsed(a_record(("a", "int"), {"name": "d", "type": "double", "default": "many"}))
+    decoder = AvroDecoder(schema, "schema id 2")
+    decoder.add_writer(1, parsed(a_record(("a", "int"))))
+
+    (error,) = decoder.decode(pa.array([framed(1, b"\2")])).errors
+    assert (
+        error.reason
+        == "the default of the field 'd' in the reader's schema, schema id 2, is no double"
+    )
+    with pytest.raises(SchemaError, match="and its default is no double"):
+        encode(pa.array([{"a": 1}], pa.struct([("a", pa.int32())])), schema)
+
+
+def nested_defaults(levels: int) -> Any:
+    """A record in which each record of a level has two of the level below, of 2**levels values by default."""
+    inner: Any = "int"
+    for level in range(levels):
+        again = f"R{level - 1}" if level else "int"
+        default: Any = {} if level else 0
+        fields = [
+            {"name": name, "type": kind, "default": default} for name, kind in (("a", inner), ("b", again))
+        ]  # fmt: skip
+        inner = a_record(*fields, name=f"R{level}")
+    return a_record(("x", "int"), {"name": "y", "type": inner, "default": {}}, name="T")
+
+
+def test_defaults_that_multiply_are_refused_at_once_and_a_few_thousand_are_written() -> None:
+    rows = pa.array([{"x": 1}], pa.struct([("x", pa.int32())]))
+
+    few = encode(rows, parsed(nested_defaults(11))).values[0].as_py()
+    assert few == varint(1) + bytes(2**11)
+    started_s = time.monotonic()
+    for levels in (14, 40, 90):
+        with pytest.raises(SchemaError, match="and its default has more than 10000 values"):
+            encode(rows, parsed(nested_defaults(levels)))
+    lists = {"name": "y", "type": {"type": "array", "items": "long"}, "default": [*range(20_000)]}
+    many = parsed(a_record(("x", "int"), lists))
+    with pytest.raises(SchemaError, match="and its default has more than 10000 values"):
+        encode(rows, many)
+    assert "has more than 10000 values" in refused(
+        a_record(("x", "int")), a_record(("x", "int"), lists), {"x": 1}
+    )
+    assert time.monotonic() - started_s < 10
+
+
+def test_a_default_that_contains_itself_is_none() -> None:
+    schema = a_record(("x", "int"), {"name": "r", "type": "T", "default": {"x": 1}}, name="T")
+
+    with pytest.raises(SchemaError, match="and its default is no record T"):
+        encode(pa.array([{"x": 1}], pa.struct([("x", pa.int32())])), parsed(schema))
+    ends = a_record(("x", "int"), {"name": "r", "type": ["null", "T"], "default": None}, name="T")
+    outer = a_record(("a", "int"), {"name": "t", "type": ends, "default": {"x": 1}}, name="O")
+    found = encode(pa.array([{"a": 1}], pa.struct([("a", pa.int32())])), parsed(outer))
+    assert found.values.to_pylist() == [b"\2\2\0"]
+
+
+def test_large_unions_and_enums_are_resolved_in_time_that_grows_with_their_size() -> None:
+    writer, reader = (
+        [{"type": "fixed", "name": f"{letter}{n}", "size": 1} for n in range(3000)]
+        for letter in "AB"
+    )
+    symbols = [f"S{n}" for n in range(20_000)]
+    started_s = time.monotonic()
+
+    assert "fixed A7 of 1 bytes is no branch of the reader's union of fixed B0" in refused(
+        writer, reader, (7, b"x")
+    )
+    last = read([*reader[:9], *writer[:-1], writer[-1]], [*writer, "int"], (9 + 2998, b"y"))
+    assert last["member2998"] == b"y"
+    both = [{"type": "enum", "name": "E", "symbols": one} for one in (symbols, symbols[::-1])]
+    assert read(*both, "S5") == "S5"
+    assert time.monotonic() - started_s < 20
+
+
+def test_a_schema_that_is_refused_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = a_record(("a", "string"), {"name": "d", "type": "string", "default": "text"})
+    decoder = AvroDecoder(parsed(reader))
+    decoder.add_writer(1, parsed(a_record(("a", "string"))))
+    held = pickle.dumps(decoder._programs)
+    branches = [
+        {"type": "enum", "name": f"E{n}", "symbols": ["s" * 1000]} for n in range(50)
+    ]  # fmt: skip
+    monkeypatch.setattr(resolution, "_OPERATIONS_MAX", 40)
+
+    decoder.add_writer(2, parsed(a_record(("a", ["string", *branches]), ("b", "long"))))
+
+    assert "unions multiply" in decoder._unreadable[2]
+    assert len(pickle.dumps(decoder._programs)) <= len(held)
+    monkeypatch.undo()
+    decoder.add_writer(2, parsed(a_record(("b", "long"), ("a", "string"))))
+    found = decoder.decode(pa.array([framed(2, b"\2\2x"), framed(1, b"\2y")]))
+    assert found.values.to_pylist() == [{"a": "x", "d": "text"}, {"a": "y", "d": "text"}]
 
 
 def test_an_enum_is_matched_by_symbol_and_has_a_default() -> None:

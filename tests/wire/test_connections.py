@@ -285,9 +285,7 @@ def test_an_answer_that_comes_in_drops_is_given_up_in_time(clock: Clock) -> None
             time.sleep(0.02)
 
     with leaves_nothing(), Peer(run) as peer, made(clock, request_timeout_ms=300) as client:
-        error = refusal_of(
-            lambda: client.request(peer.node, *METADATA, timeout_ms=700), within_s=5
-        )
+        error = refusal_of(lambda: client.request(peer.node, *METADATA, timeout_ms=700), within_s=5)
         assert peer.accepted > 1
     assert isinstance(error, RequestTimedOutError)
 
