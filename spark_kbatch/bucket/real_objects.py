@@ -31,7 +31,7 @@ from spark_kbatch.errors import (
     ObjectAccessDeniedError,
     ObjectStoreError,
 )
-from spark_kbatch.options.security import HIDDEN, Secret
+from spark_kbatch.options.security import Secret, without_secrets
 
 _Answer = TypeVar("_Answer")
 
@@ -308,10 +308,9 @@ class RealObjects:
         text = (str(error).splitlines() or [type(error).__name__])[0]
         named = [Secret(os.environ.get(variable, "")) for variable in _SECRET_VARIABLES]
         returned = self._credentials.secrets if self._credentials is not None else ()
-        for secret in (*self._secrets, *returned, *named):
-            if len(secret.text) >= _SECRET_LENGTH_MIN:
-                text = text.replace(secret.text, HIDDEN)
-        return text
+        secrets = [one.text for one in (*self._secrets, *returned, *named)]
+        long = [one for one in secrets if len(one) >= _SECRET_LENGTH_MIN]
+        return without_secrets(text.encode(errors="replace"), long)
 
 
 class _RealUpload:

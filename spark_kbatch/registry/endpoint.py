@@ -40,7 +40,7 @@ from spark_kbatch.errors import (
     SchemaRegistryUnavailableError,
 )
 from spark_kbatch.options.registry import TOKEN, URL, USER_INFO, RegistryOptions, of_registry
-from spark_kbatch.options.security import HIDDEN
+from spark_kbatch.options.security import without_secrets
 from spark_kbatch.terminal import visible
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.tls import tls_context
@@ -240,7 +240,7 @@ class Endpoint:
         response.release_conn()
         seconds = response.headers.get("Retry-After", "")
         retry_after_ms = int(seconds) * 1000 if re.fullmatch("[0-9]{1,6}", seconds) else 0
-        reason = self._shown((response.reason or "").encode())
+        reason = self._shown((response.reason or "").encode("latin-1"))  # as it was read
         return _Answer(response.status, reason, bytes(body), retry_after_ms)
 
     def _refusal(self, answer: _Answer, asked: str) -> SchemaRegistryError:
@@ -276,14 +276,15 @@ class Endpoint:
     def _message(self, answer: _Answer) -> str:
         """Return what a registry says of a failure, after a colon; empty if it says nothing."""
         message = self._fields(answer).get("message")
-        return f": {self._shown(message.encode())}" if isinstance(message, str) and message else ""
+        return (
+            f": {self._shown(message.encode(errors='replace'))}"
+            if isinstance(message, str) and message
+            else ""
+        )
 
     def _shown(self, said: bytes) -> str:
         """Return the start of what a registry says, safe to print, and without the credentials."""
-        text = said.decode(errors="replace")
-        for secret in self._secrets:
-            text = text.replace(secret, HIDDEN)
-        return visible(text[:_SHOWN_MAX])
+        return visible(without_secrets(said, self._secrets)[:_SHOWN_MAX])
 
     def _own_pools(self) -> urllib3.PoolManager:
         """Return this process's connections: a forked child must not use those of its parent."""

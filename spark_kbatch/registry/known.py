@@ -5,7 +5,8 @@
     a version, a registration,     the registry; from the machine's cache only while the registry cannot be reached, so
     a schema to look up            that a query that runs already goes on
     the latest version, the list   always the registry
-    of versions
+    of versions, an id that refers
+    to the latest of a subject
 
 Bytes of another origin look like ids that no registry has. An id that the registry does not have is not asked for again
 for a minute, and after 20 such ids of a subject within a minute a process asks for no further one of it: they are
@@ -197,7 +198,7 @@ class KnownSchemas:
             self._by_question.clear()
             self._cache.clear()
             known = None
-        if known is None:
+        if known is None and not found.may_change:
             self._by_question[question] = found
             self._cache.put(question, found)
 

@@ -13,20 +13,27 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spark_kbatch.errors import SchemaRegistryError
-from spark_kbatch.registry.schemas import ReferencedSchema, RegisteredSchema, in_context_of
+from spark_kbatch.registry.schemas import (
+    LATEST_REFERENCE,
+    LATEST_VERSION,
+    ReferencedSchema,
+    RegisteredSchema,
+    Version,
+    in_context_of,
+)
 
 _ALL_MAX = 300  # schemas that one schema refers to; each may be a request, and a level of recursion
 
 
 def with_referenced(
-    schema: RegisteredSchema, registry: str, version_of: Callable[[str, int], RegisteredSchema]
+    schema: RegisteredSchema, registry: str, version_of: Callable[[str, Version], RegisteredSchema]
 ) -> RegisteredSchema:
     """Return a schema together with all that it refers to.
 
     Args:
         schema: without them.
         registry: its name, for errors.
-        version_of: returns a version of a subject, without what that refers to.
+        version_of: returns a version of a subject, or the latest, without what that refers to.
 
     Raises:
         SchemaRegistryError: they are too many, or what `version_of` raises.
@@ -43,7 +50,8 @@ def with_referenced(
                 raise SchemaRegistryError(registry, f"schema id {schema.id}", reason)
             names.add(name)
             there = in_context_of(parent_subject, subject)
-            referenced = version_of(there, version)
+            is_latest = version == LATEST_REFERENCE
+            referenced = version_of(there, LATEST_VERSION if is_latest else version)
             add(referenced, there)
             found.append(ReferencedSchema(name, there, version, referenced.schema.text))
 

@@ -4,7 +4,8 @@ In JSON a schema is what a registry answers to `GET /schemas/ids/7`:
 
     schema       text: the schema
     schemaType   AVRO, JSON, PROTOBUF or what a registry has besides; AVRO if it is missing
-    references   a list of {"name": ..., "subject": ..., "version": ...}; none if it is missing
+    references   a list of {"name": ..., "subject": ..., "version": ...}; none if it is missing. A version of -1 is
+                 the latest of that subject, at each time that the schema is asked for
     ruleSet      rules of data contracts; only those that encrypt matter to who decodes
     id, subject, version   where the registry was asked for a version of a subject
 
@@ -28,6 +29,7 @@ from spark_kbatch.stored_json import StoredObject
 
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 LATEST_VERSION: Literal["latest"] = "latest"
+LATEST_REFERENCE = -1  # a reference's version that registries keep as it was sent
 Version: TypeAlias = int | Literal["latest"]
 
 _TYPES = re.compile("[A-Z_]+")
@@ -36,7 +38,7 @@ _QUALIFIED = re.compile(r":(\.[^:]*):(.*)", re.DOTALL)
 
 
 class SchemaReference(NamedTuple):
-    """A schema's reference to a version of a subject, under the name that its text uses."""
+    """A schema's reference to a version of a subject, or to LATEST_REFERENCE, under the name that its text uses."""
 
     name: str
     subject: str
@@ -70,6 +72,11 @@ class RegisteredSchema:
     subject: str = ""  # that it was asked for under; empty if it was asked for by id alone
     version: int = 0  # 0 where it was asked for by id
     referenced: tuple[ReferencedSchema, ...] = ()  # all of them; each after those it refers to
+
+    @property
+    def may_change(self) -> bool:
+        """Whether what it refers to may be another version by now."""
+        return any(one.version == LATEST_REFERENCE for one in self.referenced)
 
 
 class SchemaRegistry(Protocol):
@@ -122,7 +129,9 @@ def schema_of(
         found.text("schemaType", _TYPES) if "schemaType" in found else AVRO,
         tuple(
             SchemaReference(
-                one.text("name"), one.text("subject"), one.integer("version", 1, INT_MAX)
+                one.text("name"),
+                one.text("subject"),
+                one.integer("version", LATEST_REFERENCE, INT_MAX),
             )
             for one in found.objects("references", count_max=_REFERENCES_MAX)
         )

@@ -26,13 +26,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_kbatch import mutexes
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import ConfigError, DisconnectedError, SaslAuthenticationError
-from spark_kbatch.options.security import Security
+from spark_kbatch.options.security import Security, without_secrets
 from spark_kbatch.terminal import visible
 from spark_kbatch.wire.answers import BoundedAnswer
 
@@ -117,7 +118,8 @@ class TokenSource:
         fields = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
         credentials = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
         headers = {"Authorization": f"Basic {credentials}", "Accept": "application/json"}
-        answer = _answer_of(url, urllib.parse.urlencode(fields).encode(), headers, timeout_s)
+        body = urllib.parse.urlencode(fields).encode()
+        answer = _answer_of(url, body, headers, timeout_s, (secret, credentials))
         try:
             found = json.loads(answer)
         except (ValueError, RecursionError):
@@ -197,7 +199,9 @@ def _lifetime_s(expires_in: Any) -> float:
     return min(lifetime_s, _LIFETIME_MAX_S) if lifetime_s > 0 else 0.0
 
 
-def _answer_of(url: str, body: bytes, headers: dict[str, str], timeout_s: float) -> bytes:
+def _answer_of(
+    url: str, body: bytes, headers: dict[str, str], timeout_s: float, secrets: Iterable[str]
+) -> bytes:
     _ensure_http(url)
     opener = urllib.request.build_opener(_NoRedirects, _Http, _Https)
     try:
@@ -205,24 +209,24 @@ def _answer_of(url: str, body: bytes, headers: dict[str, str], timeout_s: float)
             return bytes(answer.read())
     except urllib.error.HTTPError as error:
         error.close()
-        raise _refusal(error, url) from None
+        raise _refusal(error, url, secrets) from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             why = f"its certificate is not accepted: {error.reason.verify_message}"
             raise SaslAuthenticationError(_shown(url), why) from None
-        raise DisconnectedError(_shown(url), _start_of(str(error.reason))) from None
+        raise DisconnectedError(_shown(url), _start_of(str(error.reason), secrets)) from None
     except http.client.InvalidURL:
         raise _not_a_url(url) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        why = _start_of(str(error)) or type(error).__name__
+        why = _start_of(str(error), secrets) or type(error).__name__
         raise DisconnectedError(_shown(url), why) from None
 
 
 def _refusal(
-    error: urllib.error.HTTPError, url: str
+    error: urllib.error.HTTPError, url: str, secrets: Iterable[str]
 ) -> SaslAuthenticationError | DisconnectedError:
     """Return the error for an answer with another status than success."""
-    said = f"it answered {error.code} {_start_of(str(error.reason))}"
+    said = f"it answered {error.code} {_start_of(str(error.reason), secrets)}"
     if 300 <= error.code < 400:
         why = f"{said}, a redirect, which is not followed: give the endpoint itself as {_URL!r}"
         return SaslAuthenticationError(_shown(url), why)
@@ -280,9 +284,9 @@ class _Https(urllib.request.HTTPSHandler):
         return self.do_open(_BoundedHttpsConnection, req)
 
 
-def _start_of(text: str) -> str:
-    """Return the start of what an endpoint says, safe to print."""
-    return visible(text[:_SHOWN_MAX])
+def _start_of(text: str, secrets: Iterable[str]) -> str:
+    """Return the start of what an endpoint says, which the library has read as Latin-1, safe to print."""
+    return visible(without_secrets(text.encode("latin-1", "replace"), secrets)[:_SHOWN_MAX])
 
 
 def _shown(url: str) -> str:

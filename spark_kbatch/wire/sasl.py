@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from spark_kbatch.errors import ConfigError, KBatchError, SaslAuthenticationError
-from spark_kbatch.options.security import HIDDEN, Security
+from spark_kbatch.options.security import Security, without_secrets
 from spark_kbatch.terminal import visible
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.oauth import token_source_of
@@ -220,10 +220,7 @@ class Authenticator:
         security = self._security
         secrets = [value.text for _, value in security.sasl_jaas_config.options]
         secrets.append(security.sasl_oauthbearer_client_secret.text)
-        for secret in secrets:
-            if secret:
-                text = text.replace(secret, HIDDEN)
-        return _shown(text)
+        return _shown(without_secrets(text.encode(errors="replace"), secrets))
 
 
 def _shown(text: str) -> str:
