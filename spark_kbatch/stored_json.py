@@ -20,6 +20,8 @@ from typing import Any, TypeAlias, TypeVar
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.model import LONG_MAX
 
+# A text, or a comment; one that does not end is all that is left, so that each character is looked at once.
+_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _SHOWN_MAX = 60  # characters of a value that is not what was expected
 _REQUIRED: Any = object()
 
@@ -72,6 +74,17 @@ def _parsed(data: bytes | str, where: str, damaged: Damaged) -> Any:
         # The message of a RecursionError would be as long as the nesting is deep.
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise damaged(f"{where} is damaged: it is not JSON: {reason}") from None
+
+
+def loads_commented(text: str) -> Any:
+    """Parse JSON with comments, which people write in files; raises as `json.loads`, with places in `text`."""
+    text = text.removeprefix("\ufeff")  # which editors put in front
+    return json.loads(_TEXT_OR_COMMENT.sub(_blank, text) if "/" in text else text)
+
+
+def _blank(found: re.Match[str]) -> str:
+    """Return a text as it is, and blanks in place of a comment."""
+    return found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0])
 
 
 class StoredObject:

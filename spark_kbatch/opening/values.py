@@ -364,8 +364,12 @@ def _reader(column: ColumnOptions, registry: SchemaRegistry | None) -> Registere
     match choice:
         case SchemaChoice("text", text=text):
             return schemas.RegisteredSchema(NO_ID, schemas.Schema(text))
-        case SchemaChoice("file", text=path):
-            return schemas.RegisteredSchema(NO_ID, schemas.Schema(_content(column, path)))
+        case SchemaChoice("file", text=path, beside=beside):
+            types = tuple(
+                schemas.ReferencedSchema(one, "", 0, _content(column, one)) for one in beside
+            )
+            text = schemas.Schema(_content(column, path))
+            return schemas.RegisteredSchema(NO_ID, text, referenced=types)
     assert registry is not None  # the options were checked
     if choice.kind == "id":
         return registry.by_id(choice.number, column.subject)

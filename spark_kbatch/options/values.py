@@ -30,6 +30,7 @@ from spark_kbatch.options.registry import (
     RegistryOptions,
     parse_registry_options,
 )
+from spark_kbatch.stored_json import loads_commented
 
 Format: TypeAlias = Literal["binary", "string", "avro"]
 Framing: TypeAlias = Literal["confluent", "none"]
@@ -49,6 +50,7 @@ _STRATEGIES: tuple[Strategy, ...] = (
     "RecordNameStrategy",
     "TopicRecordNameStrategy",
 )
+_NEXT_FILE = re.compile(r"\s*,\s*(?=file:)", re.IGNORECASE)
 _RECORD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 
 
@@ -58,6 +60,7 @@ class SchemaChoice(NamedTuple):
     kind: Literal["latest", "version", "id", "file", "text", "columns"] = "latest"
     number: int = 0  # the version or the id
     text: str = ""  # JSON, or the file's absolute path
+    beside: tuple[str, ...] = ()  # absolute paths of files with types that the file's schema uses
 
     @property
     def needs_subject(self) -> bool:
@@ -82,7 +85,7 @@ def _format(key: str, value: str) -> Format:
 
 
 def _schema(key: str, value: str) -> SchemaChoice:
-    text = value.strip()
+    text = value.strip().removeprefix("\ufeff")
     if text.lower() == "latest":
         return LATEST_SCHEMA
     kind, colon, rest = text.partition(":")
@@ -91,10 +94,11 @@ def _schema(key: str, value: str) -> SchemaChoice:
         if number <= INT_MAX and (number or kind.lower() == "id"):
             return SchemaChoice("id" if kind.lower() == "id" else "version", number)
     if text.lower().startswith("file:"):
-        return SchemaChoice("file", text=str(absolute_path(text, key)))
-    if text.startswith(("{", "[", '"')):
+        *beside, path = (str(absolute_path(one, key)) for one in _NEXT_FILE.split(text))
+        return SchemaChoice("file", text=path, beside=tuple(beside))
+    if text.startswith(("{", "[", '"', "/*", "//")):
         try:
-            json.loads(text)
+            loads_commented(text)
         except (ValueError, RecursionError) as error:
             kinds.refuse(key, value, f"{_SCHEMA_ACCEPTS}; this is no JSON: {error}")
         return SchemaChoice("text", text=text)

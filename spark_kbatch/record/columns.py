@@ -300,7 +300,7 @@ def headers_spans(array: pa.Array) -> Spans:
     The array is of list<struct<key, value>>, or large_list.
 
     Raises:
-        ConfigError: a header whose key is null.
+        ConfigError: a header that is null, or whose key is.
         OverflowError: over 2 GiB of headers; pass fewer rows at a time.
     """
     if pa.types.is_null(array.type):
@@ -318,6 +318,10 @@ def headers_spans(array: pa.Array) -> Spans:
     keys, values = entries.flatten()
     if pa.types.is_null(values.type):
         values = values.cast(pa.binary())
+    if entries.null_count:
+        raise ConfigError(
+            "column 'headers' holds a list with a null in place of a header; leave it out, or give null for the list"
+        )
     if keys.null_count:
         raise ConfigError(
             "column 'headers' holds a header whose key is null; header keys must be strings"

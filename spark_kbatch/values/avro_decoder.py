@@ -25,7 +25,14 @@ from spark_kbatch.values.flat import (
     pieces,
     strings_of,
 )
-from spark_kbatch.values.framing import HEADER_SIZE, NO_SCHEMA_ID, described, schema_ids_of, unknown
+from spark_kbatch.values.framing import (
+    FRAMED_OTHERWISE,
+    HEADER_SIZE,
+    NO_SCHEMA_ID,
+    described,
+    schema_ids_of,
+    unknown,
+)
 from spark_kbatch.values.layout import NOWHERE, ROWS, Column, ColumnLayout, layout
 from spark_kbatch.values.resolution import Programs
 from spark_kbatch.values.row_errors import REASONS, RowError
@@ -307,7 +314,11 @@ class _SlotArrays:
         for row in np.flatnonzero(found[0]).tolist():
             code, position, pc = found[:, row].tolist()
             reason = self._programs.reason(pc) if code == kernels.UNRESOLVED else REASONS[code]
-            position += int(routes.begins[row] - rows.bounds[row])
+            begin = int(rows.bounds[row])
+            value = rows.data[begin : min(int(rows.bounds[row + 1]), begin + 4)].tobytes()
+            if routes.begins[row] == begin and value.startswith(FRAMED_OTHERWISE):
+                reason += f"; {described(value)}"
+            position += int(routes.begins[row]) - begin
             schema_id = int(routes.schema_ids[row])
             errors.append(RowError(row, reason, self._programs.paths[pc], position, schema_id))
         return errors

@@ -32,13 +32,12 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from spark_kbatch.errors import SchemaError
+from spark_kbatch.stored_json import loads_commented
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _NAME = re.compile(r"[\w$-]+")  # letters of any language, as in Java
 _NAME_HAS = "a name has letters, digits, _, - and $"
-# A text, or a comment; one that does not end is all that is left, so that each character is looked at once.
-_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _BRANCHES_SHOWN, _NAMES_SHOWN, _PATH_MAX = 5, 20, 1000
 NESTING_MAX = 100  # Python's own stack ends at a thousand calls, of which each type takes a few
 
@@ -213,18 +212,12 @@ def parse(text: str, references: Iterable[str] = ()) -> Schema:
 
 
 def _loaded(text: str, what: str) -> Any:
-    text = text.removeprefix("\ufeff")  # which editors put in front
     if text.strip() in PRIMITIVES:
         return text.strip()
     try:
-        return json.loads(_TEXT_OR_COMMENT.sub(_blank, text) if "/" in text else text)
+        return loads_commented(text)
     except (ValueError, RecursionError) as error:
         raise SchemaError("", f"{what} is not JSON: {error}") from error
-
-
-def _blank(found: re.Match[str]) -> str:
-    """Return a text as it is, and blanks in place of a comment, so that errors name the places of the rest."""
-    return found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0])
 
 
 def _top_names(tree: Any) -> Iterator[str]:

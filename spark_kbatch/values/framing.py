@@ -21,7 +21,8 @@ from spark_kbatch.values.flat import Array, ByteStrings, frozen
 
 HEADER_SIZE = 5
 NO_SCHEMA_ID = -1
-_MAGIC = 0
+_MAGIC, _SINGLE_OBJECT, _AVRO_FILE = 0, b"\xc3\x01", b"Obj\x01"
+FRAMED_OTHERWISE = (_SINGLE_OBJECT, _AVRO_FILE)  # starts that values without framing hardly have
 
 
 def schema_ids_of(rows: ByteStrings) -> Array:
@@ -56,9 +57,9 @@ def described(value: bytes) -> str:
         return f"it has only {len(value)} of the {HEADER_SIZE} bytes"
     if value[0] in b"{[":
         return "it looks like JSON"
-    if value.startswith(b"\xc3\x01"):
+    if value.startswith(_SINGLE_OBJECT):
         return "it looks like Avro's single-object encoding"
-    if value.startswith(b"Obj\x01"):
+    if value.startswith(_AVRO_FILE):
         return "it looks like an Avro file"
     if len(value) >= 18 and value[0] == 3 and value[1] in (0, 5):
         return "it looks like the framing of AWS Glue"

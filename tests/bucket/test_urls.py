@@ -29,8 +29,12 @@ def test_a_url_has_one_form(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://", "s3:///", "gs:/bucket", "file+bucket://a/b", "s3://b/a?x=1", "s3://b/#a"]
-)
+    "url",
+    [
+        "s3://", "s3:///", "gs:/bucket", "file+bucket://a/b", "s3://b/a?x=1", "s3://b/#a", "file+bucket:///a\tb",
+        "file+bucket:///a%09b", "s3://b/a\nb", "memory+bucket://a\x7f",
+    ],
+)  # fmt: skip
 def test_a_url_without_a_bucket_or_with_more_than_a_name_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"names no|has a"):
         checked(url)

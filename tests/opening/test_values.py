@@ -280,6 +280,79 @@ def test_a_schema_may_lie_in_a_file_and_values_have_no_framing(
     assert "bytes are left over" in found["value_error"].to_pylist()[2]
 
 
+def test_a_schema_may_use_types_of_other_files_which_may_begin_with_a_licence(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    city = a_record(("name", "string"), name="City", namespace="geo")
+    customer = a_record(("id", "long"), ("city", "geo.City"), name="Customer")
+    order = a_record(("id", "long"), ("customer", "Customer"), name="Order")
+    for name, schema in (("customer", customer), ("city", city), ("order", order)):
+        text = "\ufeff/* Licensed to\n * everyone */\n" + json.dumps(schema)
+        (tmp_path / f"{name}.avsc").write_text(text, encoding="utf-8")
+    files = ",".join(f"file:{tmp_path}/{name}.avsc" for name in ("customer", "city", "order"))
+    row = {"id": 1, "customer": {"id": 2, "city": {"name": "Ulm"}}}
+
+    value = b"\2\4\6Ulm"
+    found = cluster.read(sent(cluster, value), value_format="avro", value_schema=files).read_all()
+    assert found["value"].to_pylist() == [row]
+    written = spark_kbatch.encode_values(pa.array([row]), value_schema=files)
+    assert written.to_pylist() == [value]
+    alone = f"file:{tmp_path}/order.avsc"
+    with pytest.raises(SchemaError, match="'Customer' is not defined"):
+        spark_kbatch.encode_values(pa.array([row]), value_schema=alone)
+
+
+@pytest.mark.parametrize("start", [b"\xc3\x01", b"Obj\x01"], ids=["single-object", "file"])
+def test_values_that_have_another_framing_than_none_say_what_they_look_like(
+    cluster: Cluster, tmp_path: Path, start: bytes
+) -> None:
+    topic = sent(cluster, BODY, start + bytes(8) + BODY)
+
+    found = cluster.read(
+        topic, value_format="avro", value_schema=json.dumps(FIRST), mode="PERMISSIVE"
+    ).read_all()
+    first, second = found["value_error"].to_pylist()
+    assert first is None
+    assert "; it looks like " in second
+
+
+def test_the_rows_before_a_bad_value_are_read_before_its_error(
+    cluster: Cluster, fake: FakeRegistry
+) -> None:
+    topic = sent(cluster, GOOD, None, GOOD, b"bad", GOOD)
+    options = {"value_format": "avro", "value_subject": SUBJECT, "registry": fake.url}
+
+    given: list[int] = []
+
+    def take() -> None:
+        for batch in cluster.read(topic, **options):
+            given.extend(batch["offset"].to_pylist())
+
+    with pytest.raises(RecordDeserializationError, match="at offset 3"):
+        take()
+    assert given == [0, 1, 2]
+    rest = cluster.read(topic, start=4, **options).read_all()
+    assert rest["offset"].to_pylist() == [4]
+
+
+def test_rows_of_few_bytes_are_read_in_batches_of_bounded_memory(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """A compacted topic after deletions, and a wide schema."""
+    wide = a_record(
+        *({"name": f"f{n}", "type": ["null", "long"], "default": None} for n in range(2000)), name="Wide"
+    )  # fmt: skip
+    topic = f"wide-{tmp_path.name}"
+    cluster.create_topic(topic)
+    with cluster.producer() as producer:
+        producer.send_arrow(topic, {"value": pa.nulls(20_000, pa.binary())})
+
+    batches = [*cluster.read(topic, value_format="avro", value_schema=json.dumps(wide))]
+    assert sum(one.num_rows for one in batches) == 20_000
+    assert max(one.nbytes for one in batches) < 80 << 20
+    assert [one for batch in batches for one in batch["offset"].to_pylist()] == [*range(20_000)]
+
+
 def test_fields_are_chosen_with_their_own_names_and_order(
     cluster: Cluster, fake: FakeRegistry
 ) -> None:

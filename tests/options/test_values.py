@@ -251,3 +251,18 @@ def test_an_unknown_argument_is_a_type_error_as_everywhere_in_python() -> None:
         parse_value_keywords(None, {"value_fromat": "avro"}, ["orders"])
     with pytest.raises(TypeError, match="options are: value_format, "):
         parse_value_keywords(None, {"zzz": 1}, ["orders"])
+
+
+def test_a_schema_may_lie_in_several_files_and_have_comments(tmp_path: Path) -> None:
+    def choice(text: str) -> SchemaChoice:
+        return avro(value_framing="none", value_schema=text).schema
+
+    files = [str(tmp_path / name) for name in ("a,b.avsc", "c.avsc", "d.avsc")]
+    assert choice(f"file:{files[0]}") == SchemaChoice("file", text=files[0])
+    several = choice(f"file:{files[0]},file:{files[1]} , FILE:{files[2]}")
+    assert several == SchemaChoice("file", text=files[2], beside=(files[0], files[1]))
+    for text in ('/* a licence */ "long"', '// one\n["null", "long"]', '"long" /* end */'):
+        assert choice(text) == SchemaChoice("text", text=text)
+    assert choice('\ufeff"long"') == SchemaChoice("text", text='"long"')
+    with pytest.raises(ConfigError, match="this is no JSON"):
+        choice("// nothing but a comment")

@@ -245,6 +245,12 @@ def test_unknown_option_is_refused_with_the_nearest_known(
     )
 
 
+def test_several_paths_are_refused_with_what_load_takes() -> None:
+    """As Spark passes on `load(["a", "b"])`."""
+    with pytest.raises(ConfigError, match="load takes one path, and several are given"):
+        parse_read_options({"subscribe": "t", "paths": '["/a","/b"]'})
+
+
 @pytest.mark.parametrize(
     ("parse", "key", "meant"),
     [

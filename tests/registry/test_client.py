@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import html
+import json
 import logging
 import os
 import socket
@@ -11,6 +13,7 @@ import threading
 import time
 import tracemalloc
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -32,6 +35,19 @@ from tests.support.fake_registry import FakeRegistry
 TEXT = Schema('"string"')
 PASSWORD = "pass:wörd-of-the-test"
 TOKEN = "token-of-the-test"
+
+
+def answering(listener: socket.socket, answer: bytes) -> threading.Thread:
+    """Start a thread that answers one request so."""
+
+    def serve() -> None:
+        with listener.accept()[0] as client:
+            client.recv(65536)
+            client.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
 
 
 def test_the_requests_are_those_of_the_api(fake: FakeRegistry) -> None:
@@ -176,14 +192,8 @@ def test_an_answer_in_an_encoding_that_no_one_asked_for_is_not_decoded() -> None
         f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip, gzip\r\nContent-Length: {len(body)}\r\n\r\n"
     )
 
-    def serve(listener: socket.socket) -> None:
-        with listener.accept()[0] as client:
-            client.recv(65536)
-            client.sendall(answer.encode() + body)
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
+        thread = answering(listener, answer.encode() + body)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         tracemalloc.start()
         with pytest.raises(SchemaRegistryError, match="its answer is not JSON"):
@@ -270,6 +280,29 @@ def test_a_reference_that_is_not_there_is_named(fake: FakeRegistry) -> None:
 
     with pytest.raises(SchemaNotFoundError, match="asked for version 2 of subject 'a'"):
         client_of(fake.url).by_id(1)
+
+
+@pytest.mark.parametrize("by", ["id", "version", "latest"])
+def test_a_reference_of_version_minus_1_is_to_the_latest(fake: FakeRegistry, by: str) -> None:
+    """So do build tools send a reference without a version, and registries keep it."""
+    money = {"name": "Money", "subject": "money", "version": -1}
+    fake.register("money", '{"type": "fixed", "name": "Money", "size": 1}')
+    fake.register("money", '{"type": "fixed", "name": "Money", "size": 2}')
+    order = fake.register("order", '["null", "Money"]', references=[money])
+    client = client_of(fake.url)
+
+    found = (
+        client.by_id(order)
+        if by == "id"
+        else client.version("order", 1 if by == "version" else "latest")
+    )
+    assert [one.text for one in found.referenced] == [
+        '{"type": "fixed", "name": "Money", "size": 2}'
+    ]
+    assert fake.asked[-1] == "GET /subjects/money/versions/latest"
+    assert found.may_change
+    fake.delete("money", 2)
+    assert client.by_id(order).referenced[0].text == '{"type": "fixed", "name": "Money", "size": 1}'
 
 
 @pytest.mark.parametrize(
@@ -414,3 +447,37 @@ def test_a_forked_child_opens_connections_of_its_own(
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+ODD = 'Zürich-"4711"&more 😀'
+ECHOES = {
+    "as it is": ODD.encode(),
+    "in HTML": html.escape(ODD).encode(),
+    "in numbers of HTML": "".join(f"&#{ord(one)};" for one in ODD).encode(),
+    "in JSON": json.dumps({"password": ODD}).encode(),
+    "in JSON in HTML": html.escape(json.dumps({"password": ODD})).encode(),
+    "in a URL": quote(ODD).encode(),
+    "in a form": quote_plus(ODD).encode(),
+    "in Latin-1": ODD[:-2].encode("latin-1"),
+    "twice UTF-8": ODD.encode().decode("latin-1").encode(),
+}
+
+
+@pytest.mark.parametrize("where", ["body", "status line"])
+@pytest.mark.parametrize("form", ECHOES)
+def test_a_password_that_is_echoed_in_another_form_is_hidden(form: str, where: str) -> None:
+    echo = b"no " + ECHOES[form]
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(echo), echo)
+    if where == "status line":
+        answer = b"HTTP/1.1 401 %s\r\nContent-Length: 0\r\n\r\n" % echo
+    password = ODD[:-2] if form == "in Latin-1" else ODD
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = answering(listener, answer)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(SchemaRegistryError) as told:
+            client_of(url, basic_auth_user_info=f"user:{password}").by_id(1)
+        thread.join()
+    assert "4711" not in str(told.value)
+    assert "&#52;" not in str(told.value)
+    assert "[hidden]" in str(told.value)

@@ -395,3 +395,23 @@ def test_without_urllib3_the_error_says_what_to_install() -> None:
     assert "line 5" in done.stderr
     assert "pip install 'spark-kbatch[registry]'" in done.stderr
     assert "pip install '.[registry]' in a clone of the repository" in done.stderr
+
+
+def test_what_refers_to_the_latest_version_is_looked_up_each_time(
+    fake: FakeRegistry, tmp_path: Path
+) -> None:
+    """Else a machine would keep for ever what was the latest version once."""
+    money = {"name": "Money", "subject": "money", "version": -1}
+    fake.register("money", '{"type": "fixed", "name": "Money", "size": 1}')
+    order = fake.register("order", '["null", "Money"]', references=[money])
+    days = {"name": "Order", "subject": "order", "version": 1}
+    day = fake.register("day", '["int", "Order"]', references=[days])
+    registry = a_process(fake, tmp_path)
+
+    for schema_id in (order, day):
+        assert '"size": 1' in registry.by_id(schema_id).referenced[0].text
+        registry.version("order", 1)
+    fake.register("money", '{"type": "fixed", "name": "Money", "size": 2}')
+    for one in (registry, a_process(fake, tmp_path)):
+        for schema_id in (order, day):
+            assert '"size": 2' in one.by_id(schema_id).referenced[0].text

@@ -77,8 +77,8 @@ def test_an_avro_schema_without_references_is_sent_as_older_registries_take_it()
             r"references\[0\].version", id="a reference without a version",
         ),
         pytest.param(
-            {"schema": "{}", "references": [{"name": "A", "subject": "a", "version": -1}]},
-            r"references\[0\].version", id="a reference to the latest version",
+            {"schema": "{}", "references": [{"name": "A", "subject": "a", "version": -2}]},
+            r"references\[0\].version", id="a reference to no version",
         ),
     ],
 )  # fmt: skip

@@ -478,6 +478,21 @@ class TestTokenEndpoint:
                 assert f"it answered {code} Moved, a redirect" in str(error)
             assert other.accepted == 0
 
+    @pytest.mark.parametrize(
+        "echo",
+        [
+            CLIENT_SECRET, CLIENT_SECRET.replace("e", "%65"), CLIENT_SECRET.replace("e", "\\u0065"),
+            CLIENT_SECRET.replace("-", "&#45;"),
+        ],
+        ids=["as it is", "URL", "JSON", "HTML"],
+    )  # fmt: skip
+    def test_that_repeats_the_secret_has_it_hidden(self, echo: str) -> None:
+        for start in (b"HTTP/1.1 401 no ", b"HTTP/1.1 503 no ", b"nothing but "):
+            error = self.answered(start + echo.encode() + b"\r\n\r\n")
+            assert error is not None
+            assert "[hidden]" in str(error)
+            assert echo not in str(error)
+
     @pytest.mark.parametrize("part", PARTS)
     def test_that_answers_in_drops_is_given_up_in_time(self, part: str) -> None:
         with leaves_nothing(), Dripping(part) as server:
