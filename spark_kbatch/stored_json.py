@@ -20,8 +20,8 @@ from typing import Any, TypeAlias, TypeVar
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.model import LONG_MAX
 
-# A text, or a comment; one that does not end is all that is left, so that each character is looked at once.
-_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*.*?(?:\*/|\Z)', re.DOTALL)
+# Or a text. One without an end is all that is left, so that no character is looked at twice.
+_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _SHOWN_MAX = 60  # characters of a value that is not what was expected
 _REQUIRED: Any = object()
 
@@ -77,14 +77,13 @@ def _parsed(data: bytes | str, where: str, damaged: Damaged) -> Any:
 
 
 def loads_commented(text: str) -> Any:
-    """Parse JSON with comments, which people write in files; raises as `json.loads`, with places in `text`."""
+    """Parse JSON with comments, as people write it; raises as `json.loads`, with places in it."""
     text = text.removeprefix("\ufeff")  # which editors put in front
-    return json.loads(_TEXT_OR_COMMENT.sub(_blank, text) if "/" in text else text)
-
-
-def _blank(found: re.Match[str]) -> str:
-    """Return a text as it is, and blanks in place of a comment."""
-    return found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0])
+    return json.loads(
+        _COMMENT.sub(
+            lambda found: found[0] if found[0][0] == '"' else re.sub(r"[^\n]", " ", found[0]), text
+        )
+    )
 
 
 class StoredObject:

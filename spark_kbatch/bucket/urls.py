@@ -34,7 +34,6 @@ _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
 
 # Of these the library takes what is not in the options.
 _VARIABLES = re.compile(r"(AWS|AZURE|GOOGLE)_.*|.*_PROXY", re.IGNORECASE)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _OPENED_MAX = 16
 _OPENED_AGE_MAX_MS = 600_000  # a file with credentials may be another one after a while
 
@@ -162,8 +161,8 @@ def checked(url: str) -> str:
     scheme, rest = bucket_scheme(url), url.partition("://")[2]
     if "?" in rest or "#" in rest:
         raise ConfigError(f"{url!r} has a '?' or '#', which no name of an object here has")
-    if _CONTROL.search(unquote(rest)):
-        raise ConfigError(f"{url!r} has a control character, such as a tab, which no name of an object here has")  # fmt: skip
+    if re.search(r"[\x00-\x1f\x7f]", unquote(rest)):
+        raise ConfigError(f"{url!r} has a control character, which no name of an object here has")
     rest = rest.rstrip("/")
     if scheme == FILE_BUCKET and not rest.startswith("/"):
         raise ConfigError(f"{url!r} names no folder; accepted: {FILE_BUCKET}:///FOLDER")

@@ -137,7 +137,11 @@ _BOUND_HELP = "an offset, earliest or latest; for one partition PARTITION:OFFSET
 @click.option("--key-format", type=_FORMATS, help="Print keys so.")
 @click.option("--value-schema", metavar="SCHEMA", help="Read values as one schema: latest, id:7, version:3, file:order.avsc, or a schema as JSON.")  # fmt: skip
 @click.option("--key-schema", metavar="SCHEMA", help="The same for keys.")
-@click.option("--permissive", is_flag=True, help='Go on where a key or a value cannot be read: print {"error": REASON} in its place.')  # fmt: skip
+@click.option(
+    "--permissive",
+    is_flag=True,
+    help='Go on where a key or a value cannot be read: print {"error": REASON} in its place.',
+)
 @registry_options
 @max_decompressed_option
 @isolation_level_option
@@ -180,8 +184,8 @@ def consume(
     printed as they are, but escaped on a terminal. PATH may be HOST:PORT of a real cluster.
 
     With --value-format avro and a registry, each value is printed as JSON, as the schema has it that the value names.
-    Values without such framing need --value-schema. One that cannot be read ends the command, after all records
-    before it, unless --permissive is given.
+    Values without such framing need --value-schema. One that cannot be read ends the command, after
+    all records before it, unless --permissive is given.
 
     Partitions that cannot be read, because a disk is away, are listed once all others are printed; the exit code
     is 1 then.
@@ -278,7 +282,10 @@ class _AsJson:
     def of(self, topic_partition: TopicPartition, *, names_it: bool) -> Any:
         """Return what makes JSON of the keys and values of a partition."""
         where = f"{topic_partition.topic}:{topic_partition.partition}:" if names_it else ""
-        remedy = f"go on after it with --start {where}{{after}}, with --permissive, or leave out --{{column}}-format"
+        remedy = (
+            f"go on after it with --start {where}{{after}}, with --permissive, or leave out "
+            "--{column}-format"
+        )
         return shown_as_json(
             dict(self._registry) or None, self._formats, topic_partition.topic, remedy=remedy
         )

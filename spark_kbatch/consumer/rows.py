@@ -2,8 +2,8 @@
 
 The columns are those of Spark's Kafka source. Keys and values are bytes, or what a `TypedColumn` makes of them: this
 is the one place where that happens, for all places of topics. A key or a value that cannot be decoded is an error
-that names its record, or null beside its reason; which of both, `TypedColumns` says. The records before one that
-cannot become a row come first, and then the error.
+that names its record, or null beside its reason; which of both, `TypedColumns` says. The records
+before one that cannot become a row come first, and then the error.
 
     column beside `value`   in it
     value_schema_id         id of the schema that wrote the value; null where it names none
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -95,7 +96,7 @@ class TypedColumn(Protocol):
             memory_max: how many bytes the values of several rows may take; None for any number.
 
         Raises:
-            OverflowError: the values do not fit into one array, or into that memory; fewer rows may.
+            OverflowError: the values do not fit into an array, or into that memory; fewer may.
         """
 
 
@@ -119,13 +120,15 @@ class DecodedColumn:
         return self._found.values
 
     def shown(self) -> pa.Array:
-        """Return the values, which are JSON text, with errors in the place of values that cannot be decoded."""
-        if not self._texts:
-            return self._found.values
-        texts = self._found.values.to_pylist()
-        for row, text in self._texts.items():
-            texts[row] = to_json({_ERROR: text})
-        return pa.array(texts, pa.string())
+        """Return the values, which are JSON text, with errors in the place of those that are bad."""
+        return (
+            pa.array(
+                to_json({_ERROR: self._texts[row]}) if row in self._texts else text
+                for row, text in enumerate(self._found.values.to_pylist())
+            )
+            if self._texts
+            else self._found.values
+        )
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class TypedColumns:
         topic_partition: TopicPartition,
         headers_of: HeadersOf | None = None,
     ) -> Iterator[tuple[pa.RecordBatch, dict[str, DecodedColumn]]]:
-        """Yield records with their decoded columns: all at once, or in parts where these would take much memory.
+        """Yield records with their decoded columns: at once, or in parts of bounded memory.
 
         Args:
             batch: the records, with their offsets.
@@ -153,8 +156,8 @@ class TypedColumns:
             headers_of: asked for the headers of records that cannot be decoded: they may say why.
 
         Raises:
-            RecordDeserializationError: a key or a value that cannot be decoded, unless such are null; after all
-                records before it.
+            RecordDeserializationError: a key or a value that cannot be decoded, unless such are null;
+                after all records before it.
             OverflowError: a single value that does not fit into an array.
         """
         try:
@@ -170,9 +173,7 @@ class TypedColumns:
                 yield from self.decoded(part, names, topic_partition, headers_of)
             return
 
-        def told(name: str, errors: Sequence[RowError]) -> dict[int, RecordDeserializationError]:
-            return self._told(errors, batch.column("offset"), name, topic_partition, headers_of)
-
+        told = functools.partial(self._told, batch, topic_partition, headers_of)
         bad = [(one.errors[0].row, name) for name, one in found.items() if one.errors]
         if bad and not self.is_permissive:
             row, name = min(bad)
@@ -183,7 +184,7 @@ class TypedColumns:
             batch,
             {
                 name: DecodedColumn(
-                    one, {row: str(error) for row, error in told(name, one.errors).items()}
+                    one, {row: str(why) for row, why in told(name, one.errors).items()}
                 )
                 for name, one in found.items()
             },
@@ -191,13 +192,14 @@ class TypedColumns:
 
     def _told(
         self,
-        errors: Sequence[RowError],
-        offsets: pa.Array,
-        name: str,
+        batch: pa.RecordBatch,
         topic_partition: TopicPartition,
         headers_of: HeadersOf | None,
+        name: str,
+        errors: Sequence[RowError],
     ) -> dict[int, RecordDeserializationError]:
         """Return, by row, the errors of a column in terms of its records."""
+        offsets = batch.column("offset") if errors else ()
         reasons = _reasons_in_headers(errors, offsets, name, topic_partition, headers_of)
         found = {}
         for error in errors:
@@ -353,16 +355,21 @@ class Rows:
         for records, decoded in self._typed.decoded(
             batch, self._typed_names, topic_partition, self._headers_of
         ):
-            yield from self._rows_of(records, decoded, topic_partition)
+            try:
+                arrays = self._arrays(records, decoded, topic_partition)
+            except InvalidTimestampError as error:
+                row = records.column("timestamp").index(error.timestamp_ms).as_py()
+                if row:
+                    yield from self._of(records.slice(0, row), topic_partition)
+                raise
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _rows_of(
+    def _arrays(
         self,
         batch: pa.RecordBatch,
         decoded: Mapping[str, DecodedColumn],
         topic_partition: TopicPartition,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of records: one batch; a shorter one, and then an error, where a time is none."""
-        fault = None
+    ) -> list[pa.Array]:
         arrays = []
         for name, source, part in self._columns:
             if name == "topic":
@@ -371,26 +378,12 @@ class Rows:
                 same = np.full(batch.num_rows, topic_partition.partition, np.int32)
                 arrays.append(number_array(same))
             elif name == "timestamp":
-                times, fault = _to_timestamp(batch.column("timestamp"), topic_partition.topic)
-                arrays.append(times)
+                arrays.append(_to_timestamp(batch.column("timestamp"), topic_partition.topic))
             elif part == _BYTES or source not in decoded:
                 arrays.append(batch.column(source))
             else:
                 arrays.append(decoded[source].part(part))
-        if fault is not None:
-            arrays = [one.slice(0, fault.row) for one in arrays]
-        rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        if len(rows) or fault is None:
-            yield rows
-        if fault is not None:
-            raise fault.error
-
-
-class _BadTime(NamedTuple):
-    """The first time that fits no timestamp."""
-
-    row: int
-    error: InvalidTimestampError
+        return arrays
 
 
 def _column(name: str, typed: TypedColumns) -> _RowColumn:
@@ -400,12 +393,9 @@ def _column(name: str, typed: TypedColumns) -> _RowColumn:
     return _RowColumn(name, _RECORD_COLUMNS.get(name, ""))
 
 
-def _to_timestamp(times_ms: pa.Array, topic: str) -> tuple[pa.Array, _BadTime | None]:
-    """Return times as timestamps; where one is none, those before it are right."""
+def _to_timestamp(times_ms: pa.Array, topic: str) -> pa.Array:
     try:
-        return times_ms.cast(_TIMESTAMP_MS).cast(_TIMESTAMP), None  # checks the multiplication
+        return times_ms.cast(_TIMESTAMP_MS).cast(_TIMESTAMP)  # checks the multiplication
     except pa.ArrowInvalid:
-        numbers = times_ms.to_pylist()
-        row = next(row for row, one in enumerate(numbers) if one not in _TIMES_MS)
-        times = times_ms.slice(0, row).cast(_TIMESTAMP_MS).cast(_TIMESTAMP)
-        return times, _BadTime(row, InvalidTimestampError(numbers[row], topic))
+        first = next(one for one in times_ms.to_pylist() if one not in _TIMES_MS)
+        raise InvalidTimestampError(first, topic) from None

@@ -83,11 +83,6 @@ class AvroColumn:
         return self._decoder.decode(array, memory_max=memory_max)
 
 
-def _of_columns(memory_max: int | None) -> int | None:
-    """Return how many bytes columns may take that become Python objects, and then text."""
-    return None if memory_max is None else memory_max // _LARGER
-
-
 class ReadAsJson:
     """Decodes keys or values into JSON text, all of the type of one reader's schema."""
 
@@ -96,7 +91,7 @@ class ReadAsJson:
 
     def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
         """Decode values; raises as `AvroColumn.decode`."""
-        found = self._column.decode(array, memory_max=_of_columns(memory_max))
+        found = self._column.decode(array, memory_max=memory_max and memory_max // _LARGER)
         texts = [None if one is None else to_json(one) for one in plain(found.values)]
         return DecodedValues(pa.array(texts, pa.string()), found.schema_ids, tuple(found.errors))
 
@@ -116,7 +111,9 @@ class WrittenAsJson:
         for schema_id in np.unique(ids).tolist():
             rows = np.flatnonzero(ids == schema_id)
             decoder = self._decoder(schema_id)
-            decoded = decoder.decode(array.take(pa.array(rows)), memory_max=_of_columns(memory_max))
+            decoded = decoder.decode(
+                array.take(pa.array(rows)), memory_max=memory_max and memory_max // _LARGER
+            )
             errors += [one._replace(row=int(rows[one.row])) for one in decoded.errors]
             for row, value in zip(rows.tolist(), plain(decoded.values), strict=True):
                 texts[row] = None if array[row].as_py() is None else to_json(value)

@@ -178,7 +178,7 @@ def shown_as_json(
     Args:
         registry, keywords: as for `parse_value_keywords`, with the registry's own options.
         topic: from which a subject follows.
-        remedy: what an error says to do; with the mode PERMISSIVE errors are in the place of values.
+        remedy: what an error says to do; with the mode PERMISSIVE it is in the place of the value.
 
     Raises:
         ConfigError: an argument is not accepted.

@@ -198,7 +198,6 @@ _INSTEAD = {
     "create-partitions`",
     "replication.factor": "a topic gets its replicas when it is created",
 }
-_PATHS = "paths"  # so does Spark call a list that is given to `load`
 _NEAR_ENOUGH = 0.6  # of `difflib`; below that a suggestion misleads
 _NAME_MAX = 200  # characters of a name that is compared with others: no known one is nearly as long
 
@@ -276,10 +275,10 @@ class Given:
 
 def refuse_unknown(key: str, known: list[str]) -> NoReturn:
     """Raise for an unknown key; name the key to use instead, what takes it, or the nearest known one."""
-    if key.lower() == _PATHS and PATH.key in known:
+    if key.lower() == "paths" and PATH.key in known:  # so does Spark call a list
         raise ConfigError(
-            "load takes one path, and several are given: a cluster has all of its topics in one place; load each "
-            "of them, and unite what is loaded"
+            "load takes one path, and several are given: a cluster has all of its topics in one "
+            "place; load each of them, and unite what is loaded"
         )
     bare = key.lower().removeprefix("kafka.")
     meant = [name for name in _MEANT.get(key.lower(), ()) if name in known]

@@ -12,10 +12,12 @@ security/ssl/DefaultSslEngineFactory.java.
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
+from urllib.parse import unquote, unquote_plus
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options import kinds
@@ -28,7 +30,6 @@ MECHANISMS = (
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 HIDDEN = "[hidden]"
 _LOOKED_AT = 8 << 10  # bytes of what a server says; less is shown
-_FORMS_IN_EACH_OTHER = 2  # such as JSON in a page
 _SECRET_MIN = 4  # characters: a shorter one is a part of ordinary words
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)")  # of JSON
 
@@ -52,30 +53,25 @@ NO_SECRET = Secret()
 def without_secrets(said: bytes, secrets: Iterable[str]) -> str:
     """Return the start of what a server said, without the secrets that it was asked with.
 
-    A secret that it says in another form, as HTML, JSON, a URL or in Latin-1, hides all that it said.
+    A secret in another form, such as HTML, JSON, a URL or Latin-1, hides all that it says.
     """
     secrets, said = [one for one in secrets if one], said[:_LOOKED_AT]
     for secret in secrets:
         said = said.replace(secret.encode(errors="replace"), HIDDEN.encode())
     text = said.decode(errors="replace")
     forms = {text, said.decode("latin-1")}
-    for _ in range(_FORMS_IN_EACH_OTHER):
+    for _ in range(2):  # such as JSON in a page
         forms.update([undone for form in forms for undone in _undone(form)])
-    long = [one for one in secrets if len(one) >= _SECRET_MIN]
+    long = (one for one in secrets if len(one) >= _SECRET_MIN)
     return HIDDEN if any(secret in form for secret in long for form in forms) else text
 
 
-def _undone(text: str) -> Iterator[str]:
-    """Yield what a text stands for if it is HTML, of a URL, JSON, or UTF-8 that was read as Latin-1."""
-    import html  # noqa: PLC0415  only what failed is shown
-    from urllib.parse import unquote, unquote_plus  # noqa: PLC0415  likewise
-
-    yield html.unescape(text)
-    yield unquote(text)
-    yield unquote_plus(text)
+def _undone(text: str) -> list[str]:
+    """Return what a text stands for if it is HTML, of a URL, JSON, or UTF-8 read as Latin-1."""
     halves = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], text)
-    yield halves.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    yield text.encode("latin-1", "ignore").decode(errors="ignore")
+    of_json = halves.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    of_utf8 = text.encode("latin-1", "ignore").decode(errors="ignore")
+    return [html.unescape(text), unquote(text), unquote_plus(text), of_json, of_utf8]
 
 
 class Jaas(NamedTuple):

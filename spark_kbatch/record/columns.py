@@ -320,7 +320,8 @@ def headers_spans(array: pa.Array) -> Spans:
         values = values.cast(pa.binary())
     if entries.null_count:
         raise ConfigError(
-            "column 'headers' holds a list with a null in place of a header; leave it out, or give null for the list"
+            "column 'headers' holds a list with a null in place of a header; leave it out, or give "
+            "null for the list"
         )
     if keys.null_count:
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""Connections to a registry on which an answer has one time limit, from the connection to its last byte; imports urllib3.
+"""Connections to a registry whose answers have one time limit, to the last byte; imports urllib3.
 
-A limit of urllib3's is for each read of the socket. Here it is for all reads of an answer, of whatever part.
+A limit of urllib3's is for each read of the socket. Here it is for all that an answer needs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from spark_kbatch.clock import monotonic_s
+from spark_kbatch.registry.endpoint import ANSWER_MAX
 from spark_kbatch.wire.answers import BoundedAnswer
-
-ANSWER_MAX = 16 << 20  # bytes; the longest schemas known are a few MiB
-_BESIDE_MAX = 8 << 20  # bytes of headers, and of lengths of chunks
 
 
 class _Bounded(HTTPConnection):
     def getresponse(self) -> urllib3.response.HTTPResponse:
-        """Return the answer; `timeout` is what connecting and sending have left of the request's time."""
-        assert isinstance(self.timeout, float)
+        """Return the answer; `timeout` is what connecting and sending have left of the limit."""
+        until_s = monotonic_s() + self.timeout  # type: ignore[operator]
         self.response_class = functools.partial(  # type: ignore[assignment]
-            BoundedAnswer, until_s=monotonic_s() + self.timeout, size_max=ANSWER_MAX + _BESIDE_MAX
+            BoundedAnswer, until_s=until_s, size_max=2 * ANSWER_MAX
         )
         return super().getresponse()
 

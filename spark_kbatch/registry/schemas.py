@@ -4,8 +4,8 @@ In JSON a schema is what a registry answers to `GET /schemas/ids/7`:
 
     schema       text: the schema
     schemaType   AVRO, JSON, PROTOBUF or what a registry has besides; AVRO if it is missing
-    references   a list of {"name": ..., "subject": ..., "version": ...}; none if it is missing. A version of -1 is
-                 the latest of that subject, at each time that the schema is asked for
+    references   a list of {"name": ..., "subject": ..., "version": ...}; none if it is missing.
+                 A version of -1 is the latest of that subject, whenever the schema is asked for
     ruleSet      rules of data contracts; only those that encrypt matter to who decodes
     id, subject, version   where the registry was asked for a version of a subject
 
@@ -38,7 +38,7 @@ _QUALIFIED = re.compile(r":(\.[^:]*):(.*)", re.DOTALL)
 
 
 class SchemaReference(NamedTuple):
-    """A schema's reference to a version of a subject, or to LATEST_REFERENCE, under the name that its text uses."""
+    """A schema's reference to a version of a subject, or the latest, under the name in its text."""
 
     name: str
     subject: str

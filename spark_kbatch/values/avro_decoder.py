@@ -144,12 +144,11 @@ class AvroDecoder:
             array: binary or string, or a large one of these; chunked or not. Only read.
             schema_id: the writer's schema of all values, which then have no framing; by default each
                 has Confluent's, and says its own.
-            memory_max: how many bytes the values of several rows may take, whatever a row may take; by default
-                any number.
+            memory_max: how many bytes the values of several rows may take; by default any number.
 
         Raises:
-            OverflowError: an array whose values do not fit into one array: pass it as a chunked one; or into
-                `memory_max`: pass fewer rows.
+            OverflowError: an array whose values do not fit into one array: pass it as a chunked one;
+                or into `memory_max`: pass fewer rows.
         """
         whole = [
             self._decode_piece(strings_of(piece), schema_id, memory_max) for piece in pieces(array)
@@ -238,7 +237,7 @@ class _Routes:
 
 
 class _TooLargeError(Exception):
-    """A column whose bytes or items an int32 does not count, or columns that take more memory than they may."""
+    """A column whose bytes or items an int32 does not count, or too much memory of all columns."""
 
 
 class _SlotArrays:

@@ -336,7 +336,8 @@ class _Program:
             if column.name in columns:
                 raise SchemaError(below(path, column.name), "there are two columns of this name")
             if column.name not in fields:
-                raise SchemaError(below(path, column.name), f"{described(record)} has no field for this column")  # fmt: skip
+                why = f"{described(record)} has no field for this column"
+                raise SchemaError(below(path, column.name), why)
             columns[column.name] = index
         children = []
         for one in record.fields:
@@ -349,16 +350,14 @@ class _Program:
         return sources.structs(slot, tuple(children))
 
     def _default(self, record: RecordSchema, one: RecordField, path: str) -> None:
-        missing = f"there is no column for this field of {described(record)}, "
-        if one.default is NO_DEFAULT:
-            raise SchemaError(path, f"{missing}which has no default")
-        why = why_unfit(one.type, one.default)
+        why = "which has no default"
+        if one.default is not NO_DEFAULT:
+            why = why_unfit(one.type, one.default) and (
+                f"and its default {why_unfit(one.type, one.default)}"
+            )
         if why:
-            raise SchemaError(path, f"{missing}and its default {why}")
-        try:
-            data = encoded(one.type, one.default)
-        except SchemaError as error:
-            raise SchemaError(path, f"{missing}and its default {error.reason}") from None
+            raise SchemaError(path, f"there is no column for this field of {described(record)}, {why}")  # fmt: skip
+        data = encoded(one.type, one.default)
         self.emit(kernels.CONSTANT, path, 0, len(self.constants), len(data))
         self.constants += data
 

@@ -8,9 +8,9 @@
     MapSchema         values of one type, with strings as keys
     UnionSchema       one of some types
 
-Names are taken as registries have them: with a dash, a dollar or a digit in front too, which the specification does not
-allow and some parsers do. So are comments, which the parser for Java reads. A reference to a name is the type itself, so a recursive record is a circle of objects, and types are
-compared by identity. A logical type that its type cannot have is dropped, as the specification asks.
+Names are taken as registries have them: with a dash, a dollar or a digit in front too, which some
+parsers allow. Comments are left out, as by the parser for Java. A reference to a name is the type
+itself, so a recursive record is a circle of objects, and types are compared by identity. A logical type that its type cannot have is dropped, as the specification asks.
 Default values stay JSON: a bad one harms only a reader that needs it.
 
 A path in an error names a field as a person would: `Order.customer.names[]`, where `[]` stands for the
@@ -38,7 +38,7 @@ PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "by
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _NAME = re.compile(r"[\w$-]+")  # letters of any language, as in Java
 _NAME_HAS = "a name has letters, digits, _, - and $"
-_BRANCHES_SHOWN, _NAMES_SHOWN, _PATH_MAX = 5, 20, 1000
+_BRANCHES_SHOWN, _PATH_MAX = 5, 1000
 NESTING_MAX = 100  # Python's own stack ends at a thousand calls, of which each type takes a few
 
 
@@ -152,7 +152,7 @@ def short_name(full_name: str) -> str:
 
 
 def below(path: str, name: str) -> str:
-    """Return the path of a field; without its middle where names are so long that thousands of paths would be too much."""
+    """Return the path of a field; a long one without its middle, as there are thousands of them."""
     found = f"{path}.{name}" if path else name
     half = _PATH_MAX // 2
     return found if len(found) <= _PATH_MAX else f"{found[:half]}...{found[-half:]}"
@@ -199,7 +199,7 @@ def parse(text: str, references: Iterable[str] = ()) -> Schema:
     """Parse an Avro schema.
 
     Args:
-        text: JSON, in which there may be comments; the bare name of a primitive type is accepted too.
+        text: JSON, with comments or without; the bare name of a primitive type is accepted too.
         references: texts of schemas whose named types this one, or each other, refers to; in any order.
 
     Raises:
@@ -270,10 +270,7 @@ class _Parser:
             self._define(full_name, depth + 1)
             if full_name in self._named:
                 return self._named[full_name]
-        names = sorted({*self._named, *self._beside})
-        known = (
-            ", ".join([*names[:_NAMES_SHOWN], *(["..."] * (len(names) > _NAMES_SHOWN))]) or "none"
-        )
+        known = ", ".join(sorted({*self._named, *self._beside})) or "none"
         raise SchemaError(
             path,
             f"type {_full_name(name, namespace)!r} is not defined; the named types are: {known}; a schema "

@@ -1,22 +1,21 @@
 """Default values of fields: JSON that has to fit a type, and its bytes.
 
-A float or a double may be the text NaN, Infinity or -Infinity, as Avro for Java writes it. Bytes are text of the characters U+0000 to U+00FF, and a union's default is of its first branch that fits.
+A float or a double may be the text NaN, Infinity or -Infinity, as Avro for Java writes it. Bytes
+are text of the characters U+0000 to U+00FF, and a union's default is of its first branch that fits.
 
 Source: the Avro specification 1.12, "Complex Types", "Records".
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from spark_kbatch.errors import SchemaError
 from spark_kbatch.values.avro_schema import (
     ArraySchema,
     EnumSchema,
@@ -42,70 +41,65 @@ def why_unfit(schema: Schema, value: Any) -> str:
     One that contains itself without an end is none.
     """
     try:
-        fits = _Walk().fits(schema, value)
+        count = _Walk().count(schema, value)
     except RecursionError:
-        fits = False
-    except SchemaError as error:
-        return error.reason
-    return "" if fits else f"is no {described(schema)}"
+        count = 0
+    if count > _VALUES_MAX:
+        return f"has more than {_VALUES_MAX} values"
+    return "" if count else f"is no {described(schema)}"
 
 
 def branch_of(union: UnionSchema, value: Any) -> int:
     """Return the number of the branch that a default, which fits, is of."""
     walk = _Walk()
-    return next(number for number, one in enumerate(union.branches) if walk.fits(one, value))
+    return next(number for number, one in enumerate(union.branches) if walk.count(one, value))
 
 
 class _Walk:
-    """A look at the values of one default. Records that lie in each other have the same ones many times."""
+    """A look at a default, once at each value: nested records have the same ones many times."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], bool] = {}  # by schema and value, which outlive the walk
+        self._known: dict[tuple[int, int], int] = {}  # by schema and value, which outlive the walk
 
-    def fits(self, schema: Schema, value: Any) -> bool:
+    def count(self, schema: Schema, value: Any) -> int:
+        """Return how many values a default has, with those in it; 0 if it is none of the type."""
         key = id(schema), id(value)
         if key not in self._known:
-            _ensure_not_too_many(len(self._known))
-            self._known[key] = False  # what contains itself fits nothing
-            self._known[key] = self._fits(schema, value)
+            if len(self._known) >= _VALUES_MAX:
+                return _VALUES_MAX + 1
+            self._known[key] = 0  # what contains itself fits nothing
+            self._known[key] = self._count(schema, value)
         return self._known[key]
 
-    def _fits(self, schema: Schema, value: Any) -> bool:
+    def _count(self, schema: Schema, value: Any) -> int:
         match schema:
             case UnionSchema():
-                return any(self.fits(one, value) for one in schema.branches)
-            case RecordSchema():
-                return isinstance(value, dict) and all(
-                    self.fits(field.type, value.get(field.name, field.default))
-                    for field in schema.fields
+                return next(filter(None, (self.count(one, value) for one in schema.branches)), 0)
+            case RecordSchema() if isinstance(value, dict):
+                return self._count_with(
+                    (one.type, value.get(one.name, one.default)) for one in schema.fields
                 )
-            case ArraySchema():
-                return isinstance(value, list) and all(
-                    self.fits(schema.items, one) for one in value
-                )
-            case MapSchema():
-                return isinstance(value, dict) and all(
-                    is_utf8(key) and self.fits(schema.values, one) for key, one in value.items()
-                )
+            case ArraySchema() if isinstance(value, list):
+                return self._count_with((schema.items, one) for one in value)
+            case MapSchema() if isinstance(value, dict) and all(map(is_utf8, value)):
+                return self._count_with((schema.values, one) for one in value.values())
             case EnumSchema():
-                return isinstance(value, str) and value in schema.numbers
-            case FixedSchema():
-                return (
-                    _is_latin(value) and len(value) == schema.size and _fits_decimal(schema, value)
-                )
-            case _:
-                return _fits_primitive(schema, value)
+                return int(isinstance(value, str) and value in schema.numbers)
+            case FixedSchema() if _is_latin(value) and len(value) == schema.size:
+                return int(_fits_decimal(schema, value))
+            case PrimitiveSchema():
+                return int(_fits_primitive(schema, value))
+        return 0
 
-
-def _ensure_not_too_many(values_count: int) -> None:
-    if values_count >= _VALUES_MAX:
-        raise SchemaError("", f"has more than {_VALUES_MAX} values")
+    def _count_with(self, inner: Iterable[tuple[Schema, Any]]) -> int:
+        counts = [self.count(schema, value) for schema, value in inner]
+        return 1 + sum(counts) if all(counts) else 0
 
 
 def number_of(value: Any) -> Any:
     """Return the number that a default of float or double stands for; None if it is none.
 
-    JSON has no words for what is not finite, so that they are texts; older versions of Avro for Java print them bare.
+    JSON has no words for what is not finite, so they are texts; older Avro for Java prints them bare.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
@@ -150,44 +144,27 @@ def unscaled(value: str) -> int:
 
 
 def encoded(schema: Schema, value: Any) -> bytes:
-    """Return the bytes of a default, which fits the type.
-
-    Raises:
-        SchemaError: it has too many values; the reason is the end of a sentence.
-    """
-    parts = list(itertools.islice(_parts(schema, value), _VALUES_MAX + 1))
-    _ensure_not_too_many(len(parts) - 1)
-    return b"".join(parts)
-
-
-def _parts(schema: Schema, value: Any) -> Iterator[bytes]:
-    """Yield the bytes of a default, at least one part for each value."""
+    """Return the bytes of a default, which fits the type."""
     match schema:
         case UnionSchema():
             index = branch_of(schema, value)
-            yield varint(index)
-            yield from _parts(schema.branches[index], value)
+            return varint(index) + encoded(schema.branches[index], value)
         case RecordSchema():
-            yield b""
-            for field in schema.fields:
-                yield from _parts(field.type, value.get(field.name, field.default))
+            return b"".join(
+                encoded(field.type, value.get(field.name, field.default)) for field in schema.fields
+            )
         case ArraySchema():
-            yield varint(len(value))
-            for one in value:
-                yield from _parts(schema.items, one)
-            yield b"\0" if value else b""
+            return _block([encoded(schema.items, one) for one in value])
         case MapSchema():
-            yield varint(len(value))
-            for key, one in value.items():
-                yield _sized(key.encode())
-                yield from _parts(schema.values, one)
-            yield b"\0" if value else b""
+            return _block(
+                [_sized(key.encode()) + encoded(schema.values, one) for key, one in value.items()]
+            )
         case EnumSchema():
-            yield varint(schema.numbers[value])
+            return varint(schema.numbers[value])
         case FixedSchema():
-            yield bytes(value.encode("latin-1"))
+            return bytes(value.encode("latin-1"))
         case _:
-            yield _encoded_primitive(schema.type, value)
+            return _encoded_primitive(schema.type, value)
 
 
 def _encoded_primitive(kind: str, value: Any) -> bytes:
@@ -208,6 +185,10 @@ def _encoded_primitive(kind: str, value: Any) -> bytes:
 
 def _sized(data: bytes) -> bytes:
     return varint(len(data)) + data
+
+
+def _block(items: list[bytes]) -> bytes:
+    return (varint(len(items)) + b"".join(items) if items else b"") + varint(0)
 
 
 def varint(number: int) -> bytes:

@@ -90,7 +90,7 @@ class Programs:
         self._slots_counts = Counter(reader_layout.slot_levels)
         self._branches_of: dict[UnionSchema, _Branches] = {}  # the reader's
         self.paths: list[str] = []  # of the field that an operation is for
-        # Why an operation that fails does: a template, and what it names. Few of them are ever shown.
+        # Why an operation that fails does: a template, and what it names. Few are ever shown.
         self._reasons: dict[int, tuple[str, tuple[Schema | str, ...]]] = {}
         self._operations: list[tuple[int, int, int, int, int]] = []
         self._table: list[int] = []
@@ -192,8 +192,7 @@ class Programs:
         return template.format(*(one if isinstance(one, str) else described(one) for one in named))
 
     def _fail(self, path: str, template: str, *named: Schema | str) -> None:
-        pc = self._emit(kernels.FAIL, path, None, kernels.UNRESOLVED)
-        self._reasons[pc] = template, named
+        self._reasons[self._emit(kernels.FAIL, path, None, kernels.UNRESOLVED)] = template, named
 
     def _span(self, data: bytes) -> int:
         """Return the span of a constant."""
@@ -234,9 +233,8 @@ class Programs:
             self._patch(pc, len(self._operations))
 
     def _into_union(self, writer: Schema, reader: UnionSchema, column: Column, path: str) -> None:
-        branches = self._branches_of.get(reader)
-        if branches is None:
-            branches = self._branches_of[reader] = _Branches(reader)
+        branches = self._branches_of.get(reader) or _Branches(reader)
+        self._branches_of[reader] = branches
         branch = branches.for_writer(writer)
         if branch is None:
             self._fail(path, "{} is no branch of the reader's {}", writer, reader)
@@ -382,7 +380,8 @@ class Programs:
                 and written.name == "decimal"
                 and written.scale != reader.logical.scale
             ):
-                self._fail(path, "the writer's {} has another scale than the reader's {}", writer, reader)  # fmt: skip
+                differ = "the writer's {} has another scale than the reader's {}"
+                self._fail(path, differ, writer, reader)
                 return
             if is_rest:
                 self._fail(path, _NO_READING, writer, reader)
@@ -556,36 +555,32 @@ class _Branches:
     def __init__(self, union: UnionSchema) -> None:
         self.wide = columns.merged_number(union)
         self.members = {one: at for at, one in enumerate(columns.present_branches(union))}
-        self._same: dict[Hashable, Schema] = {}
+        self._same = {_key(one, getattr(one, "name", "")): one for one in union.branches}
         self._alike: dict[Hashable, tuple[int, Schema]] = {}
-        for index, one in enumerate(union.branches):
-            self._same[_kind_and(one, getattr(one, "name", ""))] = one
-            for name in _short_names(one):
-                self._alike.setdefault(_kind_and(one, name), (index, one))
+        for found in enumerate(union.branches):
+            for name in _short_names(found[1]):
+                self._alike.setdefault(_key(found[1], name), found)
 
     def for_writer(self, writer: Schema) -> Schema | None:
-        """Return the branch of the same type or name as the writer's, else the first that it can be read as."""
-        same = self._same.get(_kind_and(writer, getattr(writer, "name", "")))
-        if same is not None:
-            return same
-        keys = [_kind_and(writer, _short_names(writer)[0])]
+        """Return the branch of the same type or name, else the first that it can be read as."""
+        same = self._same.get(_key(writer, getattr(writer, "name", "")))
+        keys = [_key(writer, _short_names(writer)[0])]
         if isinstance(writer, PrimitiveSchema):
-            keys = list(_PROMOTIONS.get(writer.type, ()))
-        found = [self._alike[key] for key in keys if key in self._alike]
-        return min(found, key=lambda one: one[0])[1] if found else None
+            keys += _PROMOTIONS.get(writer.type, ())
+        alike = [self._alike[key] for key in keys if key in self._alike]
+        return same or (min(alike, key=lambda one: one[0])[1] if alike else None)
 
 
-def _kind_and(schema: Schema, name: str) -> Hashable:
-    """Return what two types have in common, under this name, that are read as each other without a promotion."""
+def _key(schema: Schema, name: str) -> Hashable:
+    """Return what two types share that are read as each other, under this name and unchanged."""
     size = schema.size if isinstance(schema, FixedSchema) else 0
     return schema.type if isinstance(schema, PrimitiveSchema) else (type(schema), name, size)
 
 
 def _short_names(schema: Schema) -> list[str]:
-    """Return the names that a type is known by, its own first; one that is empty if it has none."""
-    if isinstance(schema, RecordSchema | EnumSchema | FixedSchema):
-        return [short_name(one) for one in (schema.name, *schema.aliases)]
-    return [""]
+    """Return the names that a type is known by, its own first; an empty one if it has none."""
+    names = (getattr(schema, "name", ""), *getattr(schema, "aliases", ()))
+    return [short_name(one) for one in names]
 
 
 def _are_alike(writer: Schema, reader: Schema) -> bool:

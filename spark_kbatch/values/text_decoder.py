@@ -21,8 +21,7 @@ class TextDecoder:
         self._on_bad_text = on_bad_text
 
     def decode(self, array: pa.Array, *, memory_max: int | None = None) -> DecodedValues:
-        """Decode an array of binary, whose bytes are shared. Python objects are made only where some row is not UTF-8."""
-        del memory_max
+        """Decode an array of binary, whose bytes are shared, but for what is not UTF-8."""
         schema_ids = np.full(len(array), NO_SCHEMA_ID, np.int32)
         try:
             values = array.cast(pa.string())  # shares the bytes, and checks them

@@ -1,8 +1,8 @@
 """An answer over HTTP that must be complete at a given time, and within a given size.
 
-A time-out of a socket is for each of its operations: a server that sends a byte now and then is waited for without an
-end, in its status line, its headers, the interim answers before them, the body and what follows it. So each read here
-has the time that is left until one moment, whatever it is a part of.
+A time-out of a socket is for each of its operations: a server that sends a byte now and then is
+waited for without an end, in its status line, its headers, the interim answers before them, the body
+and what follows it. So each read here has the time that is left until one moment.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 def _start_of(text: str, secrets: Iterable[str]) -> str:
-    """Return the start of what an endpoint says, which the library has read as Latin-1, safe to print."""
+    """Return the start of what an endpoint says, read as Latin-1 by the library, safe to print."""
     return visible(without_secrets(text.encode("latin-1", "replace"), secrets)[:_SHOWN_MAX])
 
 
