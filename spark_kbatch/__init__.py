@@ -400,6 +400,7 @@ def decode_values(
 
     Args:
         array: binary or string, or a large one of these. Chunked ones are decoded chunk by chunk.
+            All rows are returned at once: a null takes as much as a value of all fields.
         registry: of schemas, as for `Cluster.read`.
         formats: as for `Cluster.read`: `value_schema`, `value_subject`, `value_framing`, `value_fields`, `mode`.
             `value_format` is "avro" by default.

@@ -368,8 +368,8 @@ def _reader(column: ColumnOptions, registry: SchemaRegistry | None) -> Registere
             types = tuple(
                 schemas.ReferencedSchema(one, "", 0, _content(column, one)) for one in beside
             )
-            text = schemas.Schema(_content(column, path))
-            return schemas.RegisteredSchema(NO_ID, text, referenced=types)
+            own = schemas.Schema(_content(column, path))
+            return schemas.RegisteredSchema(NO_ID, own, referenced=types)
     assert registry is not None  # the options were checked
     if choice.kind == "id":
         return registry.by_id(choice.number, column.subject)

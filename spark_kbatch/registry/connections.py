@@ -17,7 +17,7 @@ from spark_kbatch.wire.answers import BoundedAnswer
 
 
 class _Bounded(HTTPConnection):
-    def getresponse(self) -> urllib3.response.HTTPResponse:
+    def getresponse(self) -> urllib3.response.HTTPResponse:  # type: ignore[override]  # as its own
         """Return the answer; `timeout` is what connecting and sending have left of the limit."""
         until_s = monotonic_s() + self.timeout  # type: ignore[operator]
         self.response_class = functools.partial(  # type: ignore[assignment]

@@ -118,9 +118,8 @@ def _fits_primitive(schema: PrimitiveSchema, value: Any) -> bool:
             return is_number and bool(least <= value <= most and int(value) == value)
         case "float" | "double":
             number = number_of(value)
-            most = _FLOAT_MAX if schema.type == "float" else sys.float_info.max
-            is_finite = number is not None and bool(abs(number) <= most)
-            return is_finite or number in (math.inf, -math.inf) or number != number
+            largest = _FLOAT_MAX if schema.type == "float" else sys.float_info.max
+            return number is not None and not largest < abs(number) < math.inf
         case "bytes":
             return _is_latin(value) and _fits_decimal(schema, value)
         case _:

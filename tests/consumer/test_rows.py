@@ -46,11 +46,15 @@ def test_a_time_that_spark_cannot_hold_is_an_error_that_names_it_and_its_topic(
 
 
 def rows_before_an_error(rows: Rows, records: pa.RecordBatch, error: type[Exception]) -> list[Any]:
-    found, batches = [], rows.of([records], TopicPartition("t", 0))
-    with pytest.raises(error):
-        for batch in batches:
+    found = []
+
+    def take() -> None:
+        for batch in rows.of([records], TopicPartition("t", 0)):
             assert batch.schema == rows.schema
-            found += batch.to_pylist()
+            found.extend(batch.to_pylist())
+
+    with pytest.raises(error):
+        take()
     return found
 
 
