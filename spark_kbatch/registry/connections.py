@@ -12,8 +12,9 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.registry.endpoint import ANSWER_MAX
 from spark_kbatch.wire.answers import BoundedAnswer
+
+ANSWER_MAX = 16 << 20  # bytes; the longest schemas known are a few MiB
 
 
 class _Bounded(HTTPConnection):

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     import urllib3
 
-ANSWER_MAX = 16 << 20  # bytes; the longest schemas known are a few MiB
 _CHUNK = 1 << 16
 _SHOWN_MAX = 300  # characters of what a registry says
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
@@ -224,6 +223,8 @@ class Endpoint:
 
     def _read(self, response: urllib3.BaseHTTPResponse, asked: str) -> _Answer:
         """Read an answer to its end; give its connection back, or close it if it was not read to the end."""
+        from spark_kbatch.registry.connections import ANSWER_MAX  # noqa: PLC0415  imports urllib3
+
         body = bytearray()
         try:
             while chunk := response.read1(_CHUNK):

@@ -41,7 +41,7 @@ def why_unfit(schema: Schema, value: Any) -> str:
     One that contains itself without an end is none.
     """
     try:
-        count = _Walk().count(schema, value)
+        count = _DefaultWalk().count(schema, value)
     except RecursionError:
         count = 0
     if count > _VALUES_MAX:
@@ -51,11 +51,11 @@ def why_unfit(schema: Schema, value: Any) -> str:
 
 def branch_of(union: UnionSchema, value: Any) -> int:
     """Return the number of the branch that a default, which fits, is of."""
-    walk = _Walk()
+    walk = _DefaultWalk()
     return next(number for number, one in enumerate(union.branches) if walk.count(one, value))
 
 
-class _Walk:
+class _DefaultWalk:
     """A look at a default, once at each value: nested records have the same ones many times."""
 
     def __init__(self) -> None:
