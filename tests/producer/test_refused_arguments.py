@@ -226,6 +226,16 @@ def test_what_is_no_table_is_refused_with_what_is(cluster: spark_kbatch.Cluster)
             producer.send_arrow(5, pa.table({"value": [b"v"]}))  # type: ignore[arg-type]
 
 
+def test_a_null_in_place_of_a_header_is_told_from_one_in_place_of_its_key(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    for header, words in ((None, "a null in place of a header"), ({"value": b"v"}, "key is null")):
+        rows = pa.table({"value": [b"v"], "headers": pa.array([[header]], kind)})
+        with cluster.producer() as producer, pytest.raises(ConfigError, match=words):
+            producer.send_arrow("events", rows)
+
+
 def test_the_largest_time_is_named_where_one_is_past_it(cluster: spark_kbatch.Cluster) -> None:
     expected = rf"timestamp is {LATEST_MS + 1} ms; accepted: at most {LATEST_MS} ms"
     rows = pa.table({"value": [b"v"], "timestamp": [LATEST_MS + 1]})

@@ -256,6 +256,8 @@ def test_load_refuses_a_path_that_is_not_a_folder(spark: SparkSession) -> None:
         reader.load()
     with refused("load", "ConfigError", "'kafka.bootstrap.servers' is 'broker'", "folder"):
         reader.option("kafka.bootstrap.servers", "broker").load()
+    with refused("load", "ConfigError", "load takes one path, and several are given"):
+        reader.load(["/a", "/b"])
 
 
 # Reading: with the user's schema, Spark does not call us before the action
@@ -508,6 +510,11 @@ def test_a_task_that_does_not_see_the_drivers_folder_fails(tmp_path: Path) -> No
             "'v' AS value, array(struct(CAST(IF(id = 7, NULL, 'a') AS string) AS key, "
             "CAST('b' AS binary) AS value)) AS headers", {"topic": "t"}, "ConfigError",
             ["column 'headers'", "key is null"], id="header-without-a-key",
+        ),
+        pytest.param(
+            "'v' AS value, array(IF(id = 7, NULL, struct('a' AS key, CAST('b' AS binary) AS value))) AS headers",
+            {"topic": "t"}, "ConfigError", ["column 'headers'", "a null in place of a header"],
+            id="null-in-place-of-a-header",
         ),
     ], 2),
 )  # fmt: skip
