@@ -62,6 +62,7 @@ class LogSegments:
 
         Raises:
             KafkaStorageError: the directory is gone.
+            OSError: a link is in its place. It may lead to a private log of the reader's.
         """
         known, bases = self._listed
         try:
