@@ -149,11 +149,7 @@ def discard_unrecorded_in_active(segments: LogSegments, state: LogState) -> LogS
     for path, size in _recorded_sizes(directory, state):
         if files.sizes(directory, [path.name])[0] > size:
             files.truncate(path, size)
-    aborted = transaction_index.transaction_index_path(directory, state.segment_base_offset)
-    if files.exists(aborted):
-        transaction_index.truncate(
-            files, directory, state.segment_base_offset, state.log_end_offset
-        )
+    transaction_index.truncate(files, directory, state.segment_base_offset, state.log_end_offset)
     # Keep an epoch that starts at the log's end: its leader may not have appended yet.
     with contextlib.suppress(KafkaStorageError):
         LeaderEpochCache.read(files, directory).truncate_from_end(state.log_end_offset + 1)

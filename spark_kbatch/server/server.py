@@ -166,7 +166,7 @@ class Server:
         )
         topics = TopicsHandler(parts, new_topics, outcomes)
         configs = ConfigsHandler(parts, self._settings, outcomes)
-        produce = ProduceHandler(appends, parts.manager)
+        produce = ProduceHandler(appends, parts.manager, outcomes)
         self._dispatch.register(ApiKey.PRODUCE, produce.handle, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},
