@@ -801,8 +801,8 @@ class CompiledCodeError(KBatchError):
             if self.limit_mib is None
             else (
                 f". This process may have {self.limit_mib} MiB of address space (RLIMIT_AS, "
-                f"`ulimit -v`), and needs about {ADDRESS_SPACE_MIB}. A Python worker of Spark has its share of "
-                "spark.executor.pyspark.memory, which is divided by the executor's cores"
+                f"`ulimit -v`), and needs about {ADDRESS_SPACE_MIB}. A Python worker of Spark has "
+                "its share of spark.executor.pyspark.memory, which is divided by the executor's cores"
             )
         )
         return f"compiled code cannot be loaded ({self.reason}){limit}"

@@ -193,6 +193,7 @@ class Server:
                 ApiKey.JOIN_GROUP: groups.join_group,
                 ApiKey.SYNC_GROUP: groups.sync_group,
                 ApiKey.HEARTBEAT: groups.heartbeat,
+                ApiKey.CONSUMER_GROUP_HEARTBEAT: groups.consumer_group_heartbeat,
                 ApiKey.LEAVE_GROUP: groups.leave_group,
                 ApiKey.OFFSET_COMMIT: groups.offset_commit,
                 ApiKey.OFFSET_FETCH: groups.offset_fetch,
