@@ -209,6 +209,14 @@ class Connections:
         throttled_ms = peer.connection.throttled_ms()
         return throttled_ms or (0 if peer.connection.can_send_more() else _NEVER_MS)
 
+    def unsent(self, node: Node) -> RequestTimedOutError:
+        """Return the error of a request that could not be sent to a node in time."""
+        peer, why = self._peers.get(node), ""
+        if peer is not None and peer.connection is not None and peer.connection.throttled_ms():
+            left_s = peer.connection.throttled_ms() / 1000
+            why = f": it has throttled this client, for {left_s:,.0f} s from now"
+        return RequestTimedOutError(f"{node} could not be sent the request{why}")
+
     def last_attempt_ms(self, node: Node) -> int:
         """Return when the node was last connected to, or last failed; -1 if never."""
         peer = self._peers.get(node)
