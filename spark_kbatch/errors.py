@@ -802,7 +802,8 @@ class CompiledCodeError(KBatchError):
             else (
                 f". This process may have {self.limit_mib} MiB of address space (RLIMIT_AS, "
                 f"`ulimit -v`), and needs about {ADDRESS_SPACE_MIB}. A Python worker of Spark has "
-                "its share of spark.executor.pyspark.memory, which is divided by the executor's cores"
+                "its share of spark.executor.pyspark.memory, which is divided by the cores of an "
+                "executor"
             )
         )
         return f"compiled code cannot be loaded ({self.reason}){limit}"

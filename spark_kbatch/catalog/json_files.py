@@ -376,8 +376,10 @@ class JsonFiles:
 
     def _by_generation(self, folder: Path) -> Iterator[PurePath]:
         for directory in _BY_GENERATION:
-            root = folder if folder == self.path else folder.parent
-            self.files.ensure_no_link(folder / directory, root)
+            # A mirror is in a log dir's folder, which may be a link, as PATH may.
+            self.files.ensure_no_link(
+                folder / directory, folder if folder == self.path else folder.parent
+            )
             with contextlib.suppress(FileNotFoundError):
                 for name in self.files.list(folder / directory):
                     if name.endswith(".json"):

@@ -139,8 +139,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (ImportError, MemoryError, OSError) as error:
-        reason = str(error) or type(error).__name__
-        raise CompiledCodeError(reason, address_space_mib()) from error
+        raise CompiledCodeError(str(error) or "no memory", address_space_mib()) from error
 
 
 def _plain_functions(

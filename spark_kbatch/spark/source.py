@@ -215,7 +215,7 @@ def _ensure_readable(schema: StructType, columns: PinnedColumns) -> None:
 
 
 def _in_any_session(kind: str) -> str:
-    """Return a type's name as it is understood whatever spark.sql.timestampType says of `timestamp`."""
+    """Return a type's name that does not depend on what spark.sql.timestampType is."""
     return re.sub(r"\btimestamp\b(?!:)", "timestamp_ltz", kind)  # a field may have the name
 
 

@@ -211,10 +211,9 @@ class Connections:
 
     def unsent(self, node: Node) -> RequestTimedOutError:
         """Return the error of a request that could not be sent to a node in time."""
-        peer, why = self._peers.get(node), ""
-        if peer is not None and peer.connection is not None and peer.connection.throttled_ms():
-            left_s = peer.connection.throttled_ms() / 1000
-            why = f": it has throttled this client, for {left_s:,.0f} s from now"
+        left_ms = 0 if self.state(node) is State.DISCONNECTED else self.delay_ms(node)
+        throttled = f": it has throttled this client, for {left_ms / 1000:,.0f} s from now"
+        why = throttled if 0 < left_ms < _NEVER_MS else ""
         return RequestTimedOutError(f"{node} could not be sent the request{why}")
 
     def last_attempt_ms(self, node: Node) -> int:

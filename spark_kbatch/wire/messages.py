@@ -20,8 +20,8 @@ stops compressing, but accepted only from version 3 on. Topic ids start with ver
 Requests of transactions are for clients only, and stop before the versions in which each transaction has an
 epoch of its own (KIP-890), as Produce does if it is of a transaction: version 11,
 `PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. Version 0 of SaslHandshake goes with tokens outside of the protocol.
-ConsumerGroupHeartbeat is only refused: without it librdkafka waits for ever. In its response the assignment
-is null, a structure of which -1 is all there is.
+ConsumerGroupHeartbeat is only refused: without it librdkafka waits for ever. The assignment in its
+response is null, a structure of which -1 is all there is.
 
 Source: Kafka clients/src/main/resources/common/message.
 """

@@ -71,8 +71,8 @@ _FETCHES_TOGETHER = 8  # OffsetFetch: one request may name several groups;
 _GROUP_ERRORS = 2  # OffsetFetch: the answer has an error for the group as a whole.
 
 _NO_NEW_GROUPS = (
-    "this server does not have the newer group protocol (KIP-848): leave out group.protocol, or set it to "
-    "classic"
+    "this server does not have the newer group protocol (KIP-848): leave out group.protocol, or set "
+    "it to classic"
 )
 _NO_OFFSET = -1
 _DEAD = "Dead"
@@ -379,11 +379,9 @@ class GroupCoordinator:
         self._handle(respond, failed, handle)
 
     def consumer_group_heartbeat(self, received: Received, respond: Respond) -> None:
-        """Refuse a ConsumerGroupHeartbeat, which a member of the newer group protocol sends first."""
-        client_warnings.warn(
-            "client %.100r is refused in group %.100r: %s",
-            received.client_id, received.body.group_id, _NO_NEW_GROUPS,
-        )  # fmt: skip
+        """Refuse a ConsumerGroupHeartbeat, the first request of the newer group protocol."""
+        asked = received.client_id, received.body.group_id, _NO_NEW_GROUPS
+        client_warnings.warn("client %.100r is refused in group %.100r: %s", *asked)
         code = ErrorCode.UNSUPPORTED_VERSION
         respond(ConsumerGroupHeartbeatResponse(error_code=code, error_message=_NO_NEW_GROUPS))
 

@@ -38,9 +38,9 @@ def size_of_texts(*texts: str | None) -> int:
 class GroupMemory:
     """The limit on the memory of all groups together; not thread-safe.
 
-    What is added is counted, and what goes, or was never kept, is not: once the sum is above the limit, all
-    that is there is measured. So nothing is refused for what is not there, but while a measurement that
-    took long is not to be repeated yet: clients could keep the server busy with that.
+    What is added is counted, and what goes, or was never kept, is not: once the sum is above the
+    limit, all that is there is measured. So nothing is refused for what is not there, but for a while
+    after a measurement that took long: clients could keep the server busy with these.
     """
 
     def __init__(self, measure: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
