@@ -53,6 +53,7 @@ KBatchError
   ClusterReplacedError              another cluster lies at the place of the one that was open
   BucketForkedError                 process that used a bucket, forked process that uses one too
   ObjectAccessDeniedError           request, object, reason: an object store refuses the credentials
+  CompiledCodeError                 reason, limit_mib: compiled code cannot be loaded
   RetriableError                    repeating the same request is safe
     ObjectStoreError                request, object, reason: an object store did not answer, or failed
     KafkaStorageError               a log dir or a file in it failed
@@ -87,6 +88,8 @@ from typing import Any, TypeVar
 from spark_kbatch.model import TIMESTAMP_MS_MAX
 
 _Error = TypeVar("_Error", bound=BaseException)
+
+ADDRESS_SPACE_MIB = 1024  # of a Python worker that writes or reads; most of it are mapped libraries
 
 
 class KBatchError(Exception):
@@ -785,6 +788,27 @@ _PERMANENT = {
 }  # fmt: skip
 
 
+@dataclass(eq=False, repr=False)
+class CompiledCodeError(KBatchError):
+    """The code that encodes and decodes records cannot be loaded, or compiled, in this process."""
+
+    reason: str
+    limit_mib: int | None  # of the process's address space; None if it has none
+
+    def __str__(self) -> str:
+        limit = (
+            ""
+            if self.limit_mib is None
+            else (
+                f". This process may have {self.limit_mib} MiB of address space (RLIMIT_AS, "
+                f"`ulimit -v`), and needs about {ADDRESS_SPACE_MIB}. A Python worker of Spark has "
+                "its share of spark.executor.pyspark.memory, which is divided by the cores of an "
+                "executor"
+            )
+        )
+        return f"compiled code cannot be loaded ({self.reason}){limit}"
+
+
 class RetriableError(KBatchError):
     """Base of errors after which repeating the same request is safe and may succeed."""
 
@@ -817,7 +841,7 @@ class KafkaStorageError(RetriableError):
     @classmethod
     def of(cls, cause: OSError, what: str = "") -> KafkaStorageError:
         """Return a KafkaStorageError for an OSError, chained to it, to report to a client."""
-        error = cls(f"{what}: {cause}" if what else str(cause))
+        error = cls(f"{what and f'{what}: '}{FileSystemError.of(cause)}")
         error.__cause__ = cause
         error.is_transient = cause.errno not in _PERMANENT
         return error
@@ -830,6 +854,8 @@ _REMEDIES = {
     errno.EACCES: "run as a user who may, or change the mode of the file or folder",
     errno.EPERM: "run as a user who may, or change the mode of the file or folder",
     errno.ENOENT: "it was deleted, or its disk is not mounted",
+    errno.EFBIG: "this process has a limit for the size of files, which `ulimit -f` shows",
+    errno.ELOOP: "put the file or folder itself there; PATH and log dirs alone may be links",
 }
 
 

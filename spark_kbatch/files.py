@@ -6,7 +6,9 @@ in an `AppendFile` or a `LockFile`: so a file that was renamed or replaced is no
 
 Reads and writes loop until every byte is transferred. No method retries. OSError is passed on with the
 file's name: the caller knows what a failure means. Anything but a regular file, above all a FIFO, is
-refused and never waited for.
+refused and never waited for. So is a symbolic link in place of a file: whoever may write to a
+shared folder could lead others by it to files of theirs, to change these or to show them.
+`LinkedFiles` alone reads through links.
 """
 
 from __future__ import annotations
@@ -47,11 +49,19 @@ _WHOLE_BYTES_MAX = 2**30
 
 
 _MODE = 0o666  # the umask decides, as for any file
+_LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 NO_ROOM = frozenset(
     {errno.ENOSPC, errno.EDQUOT}
 )  # of an OSError: the disk, or the user's share of it, is full
 _LITTLE_ROOM_BYTES = 2**24  # a disk that has less left counts as full
+
+
+def _of_link(error: OSError, path: Path | str) -> OSError:
+    """Return the error for a path that is a link and may be none; any other error as it is."""
+    if error.errno == errno.ELOOP and os.path.islink(path):  # noqa: PTH114  a str on hot paths
+        return OSError(errno.ELOOP, "a symbolic link, which is not followed here", str(path))
+    return error
 
 
 def raise_descriptors_limit(needed: int) -> int:
@@ -65,6 +75,12 @@ def raise_descriptors_limit(needed: int) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, highest))
             return raised
     return limit
+
+
+def address_space_mib() -> int | None:
+    """Return this process's limit of address space in MiB; None if it has none."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit >> 20
 
 
 def open_descriptors() -> int:
@@ -130,11 +146,17 @@ class LockFile:
 
     __slots__ = ("descriptor", "path")
 
-    def __init__(self, path: Path) -> None:
-        """Open the file; create it if it does not exist."""
+    def __init__(self, path: Path, before_made: Callable[[], object] = bool) -> None:
+        """Open the file; create one that does not exist, after `before_made`, which may raise."""
         self.path = path
         with _opening:
-            self.descriptor = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                self.descriptor = os.open(str(path), _LOCK_FLAGS)
+            except FileNotFoundError:
+                before_made()
+                self.descriptor = os.open(str(path), _LOCK_FLAGS | os.O_CREAT, _MODE)
+            except OSError as error:
+                raise _of_link(error, path) from None
             _open_lock_files.add(self)
 
     @staticmethod
@@ -314,7 +336,13 @@ class _Opened:
         # As str: os.open converts a Path more slowly. Without O_NONBLOCK, opening a FIFO waits for its
         # other end.
         path = str(self._path)
-        self._descriptor = os.open(path, self._flags | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
+        try:
+            self._descriptor = os.open(path, self._flags | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
+        except OSError as error:
+            if self._flags & os.O_RDWR or not os.path.isdir(path):  # noqa: PTH112  a str, as above
+                raise _of_link(error, path) from None
+            # The folder of a cluster, or a log dir, may be a link, and is flushed.
+            self._descriptor = os.open(path, os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # A quarter of the cost of fstat, and fails exactly where reads by position would.
             os.lseek(self._descriptor, 0, os.SEEK_CUR)
@@ -338,6 +366,7 @@ class Files:
 
     # The kind of partition locks.
     _lock_file: type[LockFile] = RecordLocks if sys.platform == "linux" else WholeFile
+    _links = os.O_NOFOLLOW  # what is done about a link in place of a file that is read
 
     # Reading.
 
@@ -351,7 +380,20 @@ class Files:
 
     def is_link(self, path: Path) -> bool:
         """Return True if a symbolic link is at `path`."""
-        return path.is_symlink()
+        return os.path.islink(path)  # noqa: PTH114  in every append, and faster than Path's
+
+    def ensure_no_link(self, folder: Path, root: Path) -> None:
+        """Check that no folder from below `root`, which may be a link, down to `folder` is one.
+
+        This is a look: a folder that is swapped for a link right after it is not noticed.
+
+        Raises:
+            OSError: one is a link.
+        """
+        while folder != root:
+            if self.is_link(folder):
+                raise _of_link(OSError(errno.ELOOP, ""), folder)
+            folder = folder.parent
 
     def list(self, directory: Path) -> list[str]:
         """Return the names in `directory`, sorted."""
@@ -369,8 +411,13 @@ class Files:
         """Return a value that changes when an entry is added to `directory` or removed.
 
         It is as precise as the file system's clock.
+
+        Raises:
+            OSError: the directory is gone, or a link is in its place.
         """
-        found = directory.stat()
+        found = directory.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            raise _of_link(OSError(errno.ELOOP, ""), directory)
         return found.st_ino, found.st_mtime_ns
 
     def size(self, path: Path) -> int:
@@ -397,9 +444,9 @@ class Files:
         """Return an open file's size in bytes."""
         return os.fstat(descriptor).st_size
 
-    def links(self, path: Path) -> int:
-        """Return how many names the file has."""
-        return path.stat().st_nlink
+    def links(self, descriptor: int) -> int:
+        """Return how many names an open file has."""
+        return os.fstat(descriptor).st_nlink
 
     def identity(self, descriptor: int) -> tuple[int, int]:
         """Return what identifies an open file: another file under the same name has another identity."""
@@ -470,8 +517,8 @@ class Files:
         for path in paths:
             try:
                 # O_NONBLOCK as in `opened`, so that a FIFO is not waited for.
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            except FileNotFoundError:
+                descriptor = os.open(path, self._links | os.O_CLOEXEC | os.O_NONBLOCK)
+            except OSError:
                 yield b""
                 continue
             try:
@@ -500,7 +547,7 @@ class Files:
 
     def opened(self, path: Path, *, write: bool = False) -> AbstractContextManager[int]:
         """Open a file for several reads and writes, in a `with` statement that yields its descriptor."""
-        return _Opened(self, path, os.O_RDWR if write else os.O_RDONLY)
+        return _Opened(self, path, os.O_RDWR | os.O_NOFOLLOW if write else self._links)
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
@@ -526,11 +573,12 @@ class Files:
 
     def made(self, path: Path) -> AbstractContextManager[int]:
         """Open a file for writing as `opened` does; create it if it does not exist."""
-        return _Opened(self, path, os.O_RDWR | os.O_CREAT)
+        return _Opened(self, path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
 
     def truncate(self, path: Path, size: int) -> None:
         """Truncate the file to `size` bytes."""
-        os.truncate(path, size)
+        with self.opened(path, write=True) as descriptor:
+            os.ftruncate(descriptor, size)
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file atomically; it replaces `target`."""
@@ -539,11 +587,10 @@ class Files:
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
         """Set a file's time of last modification; to now if it belongs to another user."""
         try:
-            os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+            os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000), follow_symlinks=False)
         except PermissionError:
-            os.utime(
-                path
-            )  # Only the owner may choose the time; a user that may write may set it to now.
+            # Only the owner may choose the time; a user that may write may set it to now.
+            os.utime(path, follow_symlinks=False)
 
     def set_descriptor_modified_ns(self, descriptor: int, time_ns: int) -> None:
         """Set the time of an open file's last write."""
@@ -610,28 +657,32 @@ class Files:
         So it takes no room on the disk if `data` fits. The file that `path` was is the next spare.
 
         Returns:
-            False if there is no spare, or it is too small; nothing has changed then.
+            False if there is no spare, or it is a link or too small; nothing has changed then.
         """
         aside = _aside_of(path)
         try:
             self.rename(spare, aside)  # One of several processes gets it.
         except FileNotFoundError:
             return False
-        # 1. The old file is linked as the spare. 2. A crash: it has not been replaced, and is both. So a
-        # spare with two names is still in use.
-        if self.links(aside) > 1:
-            self.remove(aside)
-            return False
         try:
             with self.opened(aside, write=True) as descriptor:
-                self._write_whole(descriptor, data)
-            self.truncate(aside, len(data))
-            self.flush([aside])
+                # 1. The old file is linked as the spare. 2. A crash: it has not been replaced, and
+                # is both. So a spare with two names is still in use; it may also be planted, and be
+                # a file elsewhere.
+                is_spare = self.links(descriptor) == 1
+                if is_spare:
+                    self._write_whole(descriptor, data)
+            if is_spare:
+                self.truncate(aside, len(data))
+                self.flush([aside])
         except OSError as error:
             self.rename(aside, spare)
-            if error.errno in NO_ROOM:
+            if error.errno in NO_ROOM or self.is_link(spare):
                 return False
             raise
+        if not is_spare:
+            self.remove(aside)
+            return False
         with contextlib.suppress(OSError):  # a new file, or a file system without hard links
             self.link(path, spare)
         self.rename(aside, path)
@@ -676,12 +727,12 @@ class Files:
                 return file
             file.release()
 
-    def open_for_locks(self, path: Path) -> LockFile:
-        """Open a lock file for `lock_byte`, `share_lock` or `take_lock`.
+    def open_for_locks(self, path: Path, before_made: Callable[[], object] = bool) -> LockFile:
+        """Open a lock file, as `LockFile` does, for `lock_byte`, `share_lock` or `take_lock`.
 
         Two openings exclude each other in any threads.
         """
-        return self._lock_file(path)
+        return self._lock_file(path, before_made)
 
     def lock_byte(self, file: LockFile, position: int, *, wait: bool = True) -> bool:
         """Lock one byte of a lock file; return False if it is held elsewhere and `wait` is false."""
@@ -703,6 +754,12 @@ class Files:
             return False
         here = os.fstat(file.descriptor)
         return here.st_ino == there.st_ino and here.st_dev == there.st_dev
+
+
+class LinkedFiles(Files):
+    """Files that are read through links too: whoever asks for them has chosen them one by one."""
+
+    _links = 0
 
 
 def _aside_of(path: Path) -> Path:

@@ -483,7 +483,7 @@ def _topic(found: StoredObject) -> TopicHead:
     rows = checked_rows(found, "partitions", _rows(found, "partitions"), int, int, int)
     return TopicHead(
         found.text("id", names.TOPIC_ID),
-        found.text("name"),
+        found.text("name", names.TOPIC_NAME),
         found.integer("created"),
         {key: config.text(key) for key in config.keys()},
         [PartitionHead(*row) for row in rows],

@@ -182,7 +182,7 @@ class TopicCreation:
         config = found.object("config")
         return cls(
             found.text("id", names.TOPIC_ID),
-            found.text("name"),
+            found.text("name", names.TOPIC_NAME),
             _offsets(found, "first_offsets"),
             {key: config.text(key) for key in config.keys()},
             found.integer("ledger", 0, 0),

@@ -38,6 +38,7 @@ ID_DIGITS = 32
 NUMBER_MAX = 10**NUMBER_DIGITS - 1
 RANDOM_ID = re.compile(r"[0-9a-f]{32}")
 TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")  # as Kafka's
 
 _NUMBERED = re.compile(r"(?:ledger|checkpoints)/([0-9]{20})")
 _BEGAN = re.compile(

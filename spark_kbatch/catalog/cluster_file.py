@@ -351,7 +351,8 @@ class ClusterFile:
 
     def _make_log_dir(self, log_dir: LogDir, cluster_id: str) -> None:
         files, is_outside = self._files, log_dir.path.parent != self._paths.path
-        if files.exists(log_dir.path / META_PROPERTIES) and is_outside:
+        is_elsewhere = is_outside or files.is_link(log_dir.path)
+        if files.exists(log_dir.path / META_PROPERTIES) and is_elsewhere:
             # One whose creation was interrupted holds the cluster's own topics at most.
             found = map(partition_of, files.list(log_dir.path))
             if any(one and not one.topic.startswith(INTERNAL_PREFIX) for one in found):

@@ -141,6 +141,7 @@ class DeletedTopics:
         """
         path = self._paths.topic_file(deleted.topic)
         found = self._json_files.read_or_mirrored(path, self.is_alive) or {}
+        self._files.ensure_no_link(self._paths.deleted_dir, self._paths.path)
         try:
             self._files.make_dir(self._paths.deleted_dir)
         except FileExistsError:
@@ -201,6 +202,7 @@ class DeletedTopics:
         """Remove a deleted topic's JSON files in PATH or a mirror, but not those of a recreated topic."""
         paths = ClusterPaths(folder)
         topic_file, states = paths.topic_file(deleted.topic), paths.partitions_dir / deleted.topic
+        self._files.ensure_no_link(states, folder)
         names = self._files.list(states) if self._files.exists(states) else []
         gone = [
             path

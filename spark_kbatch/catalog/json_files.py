@@ -79,6 +79,7 @@ class Mirrors:
             # Where a disk is not mounted nothing may be written to its mount point.
             if not files.exists(folder):
                 return False
+            files.ensure_no_link(path.parent, folder.parent)
             files.make_dir(path.parent)
             files.replace(path, data)
             # Also if another process made them: it may have died before it flushed.
@@ -375,6 +376,10 @@ class JsonFiles:
 
     def _by_generation(self, folder: Path) -> Iterator[PurePath]:
         for directory in _BY_GENERATION:
+            # A mirror is in a log dir's folder, which may be a link, as PATH may.
+            self.files.ensure_no_link(
+                folder / directory, folder if folder == self.path else folder.parent
+            )
             with contextlib.suppress(FileNotFoundError):
                 for name in self.files.list(folder / directory):
                     if name.endswith(".json"):
@@ -415,6 +420,7 @@ class JsonFiles:
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace one of PATH's files, on disk on return, and in the spare file if the disk is full."""
+        self.files.ensure_no_link(path.parent, self.path)
         try:
             self.files.replace(path, data)
         except OSError as error:

@@ -93,7 +93,7 @@ class LogDirs:
             found = self._files.fingerprint(log_dir.path / META_PROPERTIES)
             if offline is None and found is not None and found == known:
                 return True
-            self._ensure_ours(log_dir)
+            self.ensure_ours(log_dir)
         except (OSError, KafkaStorageError) as error:
             self.failed(node_id, error)
             return False
@@ -146,7 +146,7 @@ class LogDirs:
         """
         try:
             log_dir = self._cluster_file.log_dir(node_id)
-            self._ensure_ours(log_dir)
+            self.ensure_ours(log_dir)
         except (OSError, KafkaStorageError) as error:
             return OFFLINE, str(error)
         probe = log_dir.path / f".probe-{uuid.uuid4().hex}"
@@ -183,9 +183,12 @@ class LogDirs:
         return log_dir.staging
 
     def is_used(self, node_id: int) -> bool:
-        """Return True if a log dir is online, or the only one there is."""
+        """Return True if a log dir is online, or the only one there is, a folder in PATH."""
         # Nothing can stand in for the only one, so the caller that uses it finds out what is wrong.
-        return len(self.all) == 1 or self.is_online(node_id)
+        # Only a link, or cluster.json, could lead to the log dir of another cluster.
+        (path, *others) = (one.path for one in self.all)
+        is_in_path = path.parent == self._cluster_file.path.parent and not self._files.is_link(path)
+        return (not others and is_in_path) or self.is_online(node_id)
 
     def look_again(self) -> None:
         """Have each offline log dir checked again on its next use, without waiting for its retry time."""
@@ -194,7 +197,12 @@ class LogDirs:
                 node: offline._replace(until_ms=_AT_ONCE) for node, offline in self._offline.items()
             }
 
-    def _ensure_ours(self, log_dir: LogDir) -> None:
+    def ensure_ours(self, log_dir: LogDir) -> None:
+        """Check that the directory at a log dir's path is that of the cluster.
+
+        Raises:
+            KafkaStorageError: it is another.
+        """
         found = read_meta_properties(self._files, log_dir.path)
         with contextlib.suppress(OSError, KafkaStorageError):  # PATH may be lost, and this one not
             # It may have been replaced since: then it is the former disk that has the id known here.

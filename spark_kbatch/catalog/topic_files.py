@@ -215,7 +215,8 @@ class TopicFiles:
         """Write the lost or damaged file of a topic again, keeping a copy of a damaged one."""
         path = self._paths.topic_file(topic.name)
         if self._files.exists(path):
-            self._files.replace(path.with_name(f"{path.name}.damaged"), self._files.read(path))
+            damaged = path.with_name(f"{path.name}.damaged")
+            self._json_files.replace(damaged, self._files.read(path))
         self.write(topic)
 
     def ensure_may_be_named(self, name: str) -> None:

@@ -21,7 +21,7 @@ from spark_kbatch.cli.output import (
 )
 from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.errors import ConfigError, CorruptRecordError
-from spark_kbatch.files import Files
+from spark_kbatch.files import LinkedFiles
 from spark_kbatch.log.contents import DumpedBatch, Gap, batches, entries
 from spark_kbatch.model import CODEC_NAMES
 from spark_kbatch.record.header import (
@@ -65,7 +65,7 @@ def _dump(path: Path, shown: _Json | _Tree) -> None:
         raise ConfigError(
             f"{path} is not a file of a log" if path.exists() else f"{path} does not exist"
         )
-    files = Files()
+    files = LinkedFiles()
     shown.start(path)
     if path.suffix == ".log":
         for found in batches(files, path):

@@ -111,8 +111,9 @@ class Agreements:
         files = self._files
         text = json.dumps([[*tp, *offsets] for tp, offsets in resolved.items()])
         second = self._folder() / f"{uuid.uuid4().hex}.{path.name}"
-        files.make_dir(self._by_name)
-        files.make_dir(second.parent)
+        for folder in (self._by_name, second.parent):
+            files.ensure_no_link(folder, self._directory.parent)
+            files.make_dir(folder)
         try:
             files.write(second, 0, text.encode())
             is_first = files.link(second, path)

@@ -62,6 +62,7 @@ def running_server(metadata: Metadata) -> ServerAddress | None:
     if not files.exists(paths.server_file):
         return None
     with contextlib.suppress(OSError):
+        files.ensure_no_link(paths.locks_dir, paths.path)
         lock = files.flock(paths.server_lock, wait=False)
         if lock is not None:
             lock.release()

@@ -115,6 +115,7 @@ class LastSequences:
     ) -> None:
         """Save a decided commit's sequence in a file; a full disk does not fail the commit."""
         try:
+            self._files.ensure_no_link(self._directory, self._directory.parent)
             self._files.make_dir(self._directory)
             whole = None if self._flush else self._read_whole()
             if whole is not None and whole.boot == _ALL_FLUSHED:

@@ -291,6 +291,7 @@ class Staging:
 
     def _file_for(self, topic: Topic, topic_partition: TopicPartition, size: int) -> AppendFile:
         if not self._made:
+            self._files.ensure_no_link(self._attempt_dir.parent, self._staging_dir.parent)
             self._files.make_dir(self._attempt_dir, exclusive=True)
             self._made = True
         shared_bytes = self._shared_bytes.get(topic_partition, 0)
@@ -390,6 +391,8 @@ def abandoned_jobs(
         most: how many jobs to look at; if there are more, at others each time.
     """
     found, strays = [], []
+    if files.is_link(staging_dir):
+        return [], [NotRemoved(staging_dir, "it is a symbolic link")]
     names = files.list(staging_dir)
     if most is not None and len(names) > most:
         names = random.sample(names, most)
@@ -501,6 +504,7 @@ class Probe:
     def leave(cls, files: Files, transaction_dir: Path) -> Probe:
         """Write the probe's file on the driver, once per job."""
         probe = cls(transaction_dir, uuid.uuid4().hex)
+        files.ensure_no_link(transaction_dir, transaction_dir.parents[1])
         files.make_dir(transaction_dir)
         files.write(transaction_dir / cls.NAME, 0, probe.mark.encode())
         return probe

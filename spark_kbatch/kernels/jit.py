@@ -19,6 +19,7 @@ compiles while the others wait for its result.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import logging
@@ -27,7 +28,7 @@ import platform
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import Any
@@ -35,7 +36,8 @@ from typing import Any
 import numpy as np
 
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.files import private_temporary_dir
+from spark_kbatch.errors import CompiledCodeError
+from spark_kbatch.files import address_space_mib, private_temporary_dir
 from spark_kbatch.kernels import llvm
 
 logger = logging.getLogger(__name__)
@@ -100,7 +102,7 @@ def compile_on_first_call(
 
     def load(names: Sequence[str] = kernels) -> None:
         nonlocal compiled
-        with lock:
+        with lock, _explained():
             wanted = [name for name in names if name in missing]
             if wanted and compiled is None:
                 compiled = _Kernels(module, functions, helpers, kernels)
@@ -129,6 +131,15 @@ def compile_on_first_call(
         module.update({name: lazy(name) for name in kernels})
         return load
     return lambda: None
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Raise a CompiledCodeError for what numba raises: an OSError would be taken for a disk's."""
+    try:
+        yield
+    except (ImportError, MemoryError, OSError) as error:
+        raise CompiledCodeError(str(error) or "no memory", address_space_mib()) from error
 
 
 def _plain_functions(

@@ -481,7 +481,9 @@ class PartitionLog:
 
         Raises:
             KafkaStorageError: what was flushed is missing.
+            OSError: a link is in place of the directory, and nothing is written there.
         """
+        self.files.ensure_no_link(self.directory, self.directory.parent)
         try:
             if self._is_swept and not thorough and recovery.is_clean(self.segments, state):
                 return recovery.discard_unrecorded_in_active(self.segments, state)

@@ -136,10 +136,8 @@ def is_clean(segments: LogSegments, state: LogState) -> bool:
     last. A truncation writes the state before it removes batches, so it leaves the same signs. So the
     directory of a log need not be listed again once it was looked at.
     """
-    active = log_name(state.segment_base_offset)
     return (
         segments.is_as_recorded(state)
-        and segments.files.holds(segments.directory, active)
         and not lacks_index_entries(segments, state)
         and bool(readable_epochs(segments.files, segments.directory))
     )
@@ -149,13 +147,9 @@ def discard_unrecorded_in_active(segments: LogSegments, state: LogState) -> LogS
     """Truncate the active segment's files at their recorded ends, and drop later leader epochs."""
     files, directory = segments.files, segments.directory
     for path, size in _recorded_sizes(directory, state):
-        if files.exists(path) and files.size(path) > size:
+        if files.sizes(directory, [path.name])[0] > size:
             files.truncate(path, size)
-    aborted = transaction_index.transaction_index_path(directory, state.segment_base_offset)
-    if files.exists(aborted):
-        transaction_index.truncate(
-            files, directory, state.segment_base_offset, state.log_end_offset
-        )
+    transaction_index.truncate(files, directory, state.segment_base_offset, state.log_end_offset)
     # Keep an epoch that starts at the log's end: its leader may not have appended yet.
     with contextlib.suppress(KafkaStorageError):
         LeaderEpochCache.read(files, directory).truncate_from_end(state.log_end_offset + 1)

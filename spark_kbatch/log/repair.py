@@ -111,6 +111,7 @@ class LogRepair:
             raise KafkaStorageError(
                 f"{self._directory} is gone: there is nothing to rebuild the log from"
             )
+        self._files.ensure_no_link(self._directory, self._directory.parent)
         if is_lost(self._log):
             state = self._rebuilt(known)
         else:

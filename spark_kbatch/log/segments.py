@@ -62,6 +62,7 @@ class LogSegments:
 
         Raises:
             KafkaStorageError: the directory is gone.
+            OSError: a link is in its place. It may lead to a private log of the reader's.
         """
         known, bases = self._listed
         try:
@@ -143,7 +144,11 @@ class LogSegments:
 
         Nor may a segment start at the log's end: a writer that died after it started one left that. One that
         died while it truncated the log to below its start left no active segment, and others after it.
+
+        Raises:
+            OSError: a link is in place of the directory, and nothing may be written there.
         """
+        self.files.ensure_no_link(self.directory, self.directory.parent)
         active, end = state.segment_base_offset, state.log_end_offset
         (size,) = self.files.sizes(self.directory, (log_name(active),))
         return (

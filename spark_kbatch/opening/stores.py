@@ -17,7 +17,7 @@ from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.cluster.foreign_store import ForeignStore
 from spark_kbatch.cluster.os_errors import translating
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.files import Files
+from spark_kbatch.files import Files, LinkedFiles
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
 from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 from spark_kbatch.options.paths import StrPath, absolute_path, bucket_scheme, is_in_memory
@@ -81,10 +81,9 @@ def open_store(
         if store is None:
             store = parse_store_options(client or {}, address, alone=True)
         return BucketStore(str(address), store, create=create, implied=implied)
-    files = files or Files()
     if create:
         return FolderStore(address, create=True, log_dirs=log_dirs, files=files, implied=implied)
-    logs = _broker_logs(address, foreign_end, files)
+    logs = _broker_logs(address, foreign_end, files or LinkedFiles())
     if logs is not None:
         return logs
     try:

@@ -379,10 +379,10 @@ def _reader(column: ColumnOptions, registry: SchemaRegistry | None) -> Registere
 
 
 def _content(column: ColumnOptions, path: str) -> str:
-    from spark_kbatch.files import Files  # noqa: PLC0415
+    from spark_kbatch.files import LinkedFiles  # noqa: PLC0415
 
     try:
-        return Files().read(Path(path)).decode()
+        return LinkedFiles().read(Path(path)).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(

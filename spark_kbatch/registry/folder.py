@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_kbatch.errors import SchemaNotFoundError, SchemaRegistryError
-from spark_kbatch.files import Files
+from spark_kbatch.files import Files, LinkedFiles
 from spark_kbatch.model import INT_MAX
 from spark_kbatch.registry.references import with_referenced
 from spark_kbatch.registry.schemas import (
@@ -49,7 +49,7 @@ class FolderRegistry:
 
     def __init__(self, folder: Path, *, files: Files | None = None) -> None:
         """Use a folder; it is not looked at."""
-        self._folder, self._files = folder, files or Files()
+        self._folder, self._files = folder, files or LinkedFiles()
         self.name = str(folder)
 
     def by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:

@@ -570,7 +570,7 @@ class Client:
                 del unsent[node]
             if unsent and retries.left_ms() <= 0:
                 for node in unsent:
-                    ended[node] = RequestTimedOutError(f"{node} could not be sent the request")
+                    ended[node] = connections.unsent(node)
                 break
             if len(ended) < len(bodies):
                 self._poll(retries, *unsent)

@@ -232,7 +232,7 @@ class PartitionFetcher:
             if failed is not None and connections.state(node) is State.DISCONNECTED:
                 raise failed
             if left_ms <= 0:
-                raise RequestTimedOutError(f"{node} could not be sent a request")
+                raise connections.unsent(node)
             connections.poll(min(left_ms, connections.delay_ms(node)))
         return self._send(asked, node)
 

@@ -418,10 +418,12 @@ def _is_there(files: Files, log_dir: LogDir, cluster_id: str) -> bool:
     """Return True if a log dir is the cluster's and can be written."""
     try:
         found = read_meta_properties(files, log_dir.path)
+        if (found.directory_id, found.cluster_id) != (log_dir.directory_id, cluster_id):
+            return False
         files.open_for_locks(log_dir.path / ".lock").release()
     except (OSError, KafkaStorageError):
         return False
-    return (found.directory_id, found.cluster_id) == (log_dir.directory_id, cluster_id)
+    return True
 
 
 def _restored_dirs(paths: ClusterPaths) -> tuple[Path, ...]:

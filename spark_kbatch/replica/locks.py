@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -110,6 +111,7 @@ class Locks:
     @contextlib.contextmanager
     def _flocked(self, name: str, deadline: float | None) -> Iterator[None]:
         path = self._dir / name
+        self._files.ensure_no_link(self._dir, self._dir.parent)
 
         def take(wait: bool) -> LockFile | None:
             return self._files.flock(path, wait=wait)
@@ -139,13 +141,19 @@ class Locks:
             self._files, self._dir, sorted({*topic_partitions}), commits, deadline
         )
 
-    def log_dir(self, path: Path) -> AbstractContextManager[None]:
+    def log_dir(
+        self, path: Path, before_made: Callable[[], object] = bool
+    ) -> AbstractContextManager[None]:
         """Hold a shared lock on a log dir while writing into it, which keeps a Kafka broker out.
+
+        Args:
+            path: the log dir.
+            before_made: is called before a file for the lock is made there, and may raise.
 
         Entering it raises:
             LogDirLockedError: a broker is in.
         """
-        return _SharedLogDir(self._files, path)
+        return _SharedLogDir(self._files, path, before_made)
 
     @contextlib.contextmanager
     def exclusive_log_dir(self, path: Path) -> Iterator[None]:
@@ -189,14 +197,15 @@ class Locks:
 class _SharedLogDir:
     """A context manager that holds a shared lock on a log dir, which keeps a Kafka broker out."""
 
-    __slots__ = ("_file", "_files", "_log_dir")
+    __slots__ = ("_before_made", "_file", "_files", "_log_dir")
 
-    def __init__(self, files: Files, log_dir: Path) -> None:
-        self._files, self._log_dir = files, log_dir
+    def __init__(self, files: Files, log_dir: Path, before_made: Callable[[], object]) -> None:
+        self._files, self._log_dir, self._before_made = files, log_dir, before_made
 
     def __enter__(self) -> None:
         # It is opened now and nothing is waited for: so it is the file at its path.
-        self._file = file = self._files.open_for_locks(self._log_dir / ".lock")
+        path = self._log_dir / ".lock"
+        self._file = file = self._files.open_for_locks(path, self._before_made)
         try:
             is_shared = self._files.share_lock(file)
         except BaseException:
@@ -266,8 +275,9 @@ class _PartitionLocks:
     def _take(self, path: Path, of_bytes: dict[int, TopicPartition]) -> None:
         """Lock the bytes of a topic's lock file that stand for partitions, in the file now at that path."""
         files = self._files
+        ensure_no_link = partial(files.ensure_no_link, self._dir, self._dir.parent)
         while True:
-            file = files.open_for_locks(path)
+            file = files.open_for_locks(path, ensure_no_link)
             self._held.append(file)
             for byte, topic_partition in of_bytes.items():
                 if not files.lock_byte(file, byte, wait=False):

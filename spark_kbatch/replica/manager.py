@@ -361,7 +361,8 @@ class ReplicaManager:
         if len(nodes) != 1:
             return self._writing_to(sorted(nodes))
         (node,) = nodes
-        shared = self.locks.log_dir(self.metadata.cluster_file.log_dir(node).path)
+        log_dir = self.metadata.cluster_file.log_dir(node)
+        shared = self.locks.log_dir(log_dir.path, functools.partial(self.dirs.ensure_ours, log_dir))
         return self._writing_here(shared) if self.metadata.json_files.mirrors.folders else shared
 
     @contextlib.contextmanager

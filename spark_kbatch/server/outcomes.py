@@ -7,6 +7,7 @@ Refusals of features that this server does not have are logged, each sentence on
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def code_of_existing(error: BaseException) -> ErrorCode:
     return code_of(error)
 
 
-def _shortened(sentence: str) -> str:
+def shortened(sentence: str) -> str:
     """Return both ends of a long sentence, such as one with a long name: an answer may have thousands."""
     if len(sentence) <= _SENTENCE_MAX:
         return sentence
@@ -72,7 +73,7 @@ class Outcomes:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()  # guards the rest; innermost
-        self._logged: set[str] = set()
+        self._logged: dict[str, float] = {}  # sentences, and when
         self._forgot_s = 0.0  # when sentences were forgotten, to be logged again
 
     def attempt(self, work: Callable[[], _Result]) -> tuple[_Result | None, Outcome]:
@@ -87,20 +88,21 @@ class Outcomes:
         sentence = str(error)
         if isinstance(error, TopicAlreadyExistsError):
             sentence = f"Topic '{error.topic}' already exists."  # not how to say so in Python
-        sentence = _shortened(sentence)
+        sentence = shortened(sentence)
         if code in _LOGGED:
             self.warn_once(f"a client is refused, {code.name}: {sentence}")
         return Outcome(code, sentence)
 
-    def warn_once(self, sentence: str) -> None:
-        """Log a warning, unless the same was logged before."""
+    def warn_once(self, sentence: str, again_after_s: float = math.inf) -> None:
+        """Log a warning, unless the same was logged less than `again_after_s` ago."""
+        now_s = monotonic_s()
         with self._mutex:
-            if sentence in self._logged:
+            if now_s - self._logged.get(sentence, -math.inf) < again_after_s:
                 return
             if len(self._logged) >= _SENTENCES_MAX:
-                if monotonic_s() - self._forgot_s < _FORGETS_EVERY_S:
+                if now_s - self._forgot_s < _FORGETS_EVERY_S:
                     return
                 self._logged.clear()
-                self._forgot_s = monotonic_s()
-            self._logged.add(sentence)
+                self._forgot_s = now_s
+            self._logged[sentence] = now_s
         logger.warning("%s", sentence)

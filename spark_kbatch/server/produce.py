@@ -21,7 +21,7 @@ from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ReplicaManager
 from spark_kbatch.server.appends import Append, Appends
-from spark_kbatch.server.outcomes import code_of_existing
+from spark_kbatch.server.outcomes import Outcomes, code_of_existing, shortened
 from spark_kbatch.server.requests import HANG_UP, Received, Respond
 from spark_kbatch.server.transactional import NO_TRANSACTIONS
 from spark_kbatch.server.unwritten_batches import IdempotentBatch, idempotent_batch
@@ -34,19 +34,22 @@ _Partition = _Topic.PartitionProduceResponse
 _FIRST_VERSION = 3
 _FIRST_WITH_ZSTD = 7
 _FEW = 32  # partitions
+# What of a server's own, rather than of a request, is in the way.
+_TOLD_AGAIN_AFTER_S = 600.0
+_NOT_STORED = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
 class ProduceHandler:
     """Handler of Produce requests; thread-safe."""
 
-    def __init__(self, appends: Appends, manager: ReplicaManager) -> None:
+    def __init__(self, appends: Appends, manager: ReplicaManager, outcomes: Outcomes) -> None:
         """Append by these queues; `manager` knows which partitions exist."""
-        self._appends, self._manager = appends, manager
+        self._appends, self._manager, self._outcomes = appends, manager, outcomes
 
     def handle(self, received: Received, respond: Respond) -> None:
         """Queue the batches; answer once each is appended or refused."""
         request: ProduceRequest = received.body
-        answer = _ProduceAnswer(received, respond)
+        answer = _ProduceAnswer(received, respond, self._outcomes)
         refused = _refused(received)
         deadline_s = monotonic_s() + max(request.timeout_ms, 0) / 1000
         appends: dict[TopicPartition, Append] = {}
@@ -82,7 +85,8 @@ class ProduceHandler:
                     answer.refuse(slot, *refusal)
                     continue
                 appends[topic_partition] = Append(
-                    data, request.acks, request.timeout_ms, deadline_s, answer.part(slot, batch),
+                    data, request.acks, request.timeout_ms, deadline_s,
+                    answer.part(slot, batch, topic_partition),
                     peer=received.peer,
                 )  # fmt: skip
         # Nothing is answered until all batches to append are known.
@@ -94,7 +98,7 @@ class ProduceHandler:
 class _ProduceAnswer:
     """The response to one Produce request, sent when the last partition's result is known."""
 
-    def __init__(self, received: Received, respond: Respond) -> None:
+    def __init__(self, received: Received, respond: Respond, outcomes: Outcomes) -> None:
         request: ProduceRequest = received.body
         self.topics = [
             _Topic(
@@ -106,11 +110,14 @@ class _ProduceAnswer:
             for topic in request.topic_data
         ]
         self._acks, self._respond, self._unwritten = request.acks, respond, received.unwritten
+        self._outcomes = outcomes
         self._mutex = threading.Lock()  # guards _missing
         self._missing = 1  # parts, and the handler itself
         self._last_message = ""
 
-    def part(self, slot: Any, batch: IdempotentBatch | None) -> Any:
+    def part(
+        self, slot: Any, batch: IdempotentBatch | None, topic_partition: TopicPartition
+    ) -> Any:
         """Return the callback that puts the result of a partition's batch into the response."""
         self._missing += 1
 
@@ -119,6 +126,12 @@ class _ProduceAnswer:
                 slot.error_code = code_of_existing(result.error)
                 slot.error_message = str(result.error)
                 slot.record_errors = _record_errors(result.error)
+                if slot.error_code in _NOT_STORED:
+                    self._outcomes.warn_once(
+                        f"records for {topic_partition} cannot be stored, and clients get "
+                        f"{ErrorCode(slot.error_code).name}: {shortened(slot.error_message)}",
+                        again_after_s=_TOLD_AGAIN_AFTER_S,
+                    )
             else:
                 slot.base_offset = result.base_offset
                 slot.log_append_time_ms = result.log_append_time

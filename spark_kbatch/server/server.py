@@ -166,7 +166,7 @@ class Server:
         )
         topics = TopicsHandler(parts, new_topics, outcomes)
         configs = ConfigsHandler(parts, self._settings, outcomes)
-        produce = ProduceHandler(appends, parts.manager)
+        produce = ProduceHandler(appends, parts.manager, outcomes)
         self._dispatch.register(ApiKey.PRODUCE, produce.handle, pools.produce, by_loop=True)
         for pool, handlers in {
             pools.fetches: {ApiKey.FETCH: self._fetches.handle},
@@ -193,6 +193,7 @@ class Server:
                 ApiKey.JOIN_GROUP: groups.join_group,
                 ApiKey.SYNC_GROUP: groups.sync_group,
                 ApiKey.HEARTBEAT: groups.heartbeat,
+                ApiKey.CONSUMER_GROUP_HEARTBEAT: groups.consumer_group_heartbeat,
                 ApiKey.LEAVE_GROUP: groups.leave_group,
                 ApiKey.OFFSET_COMMIT: groups.offset_commit,
                 ApiKey.OFFSET_FETCH: groups.offset_fetch,

@@ -9,6 +9,7 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, KafkaRecor
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -198,7 +199,7 @@ def _ensure_readable(schema: StructType, columns: PinnedColumns) -> None:
         if field.dataType.simpleString() != known[field.name].simpleString():
             raise ConfigError(
                 f"the schema gives column {field.name!r} the type {field.dataType.simpleString()}; it "
-                f"is {known[field.name].simpleString()}"
+                f"is {_in_any_session(known[field.name].simpleString())}"
             )
         if not field.nullable or _has_never_null(field.dataType):
             raise ConfigError(
@@ -211,6 +212,11 @@ def _ensure_readable(schema: StructType, columns: PinnedColumns) -> None:
                 f"the schema has the column {field.name!r} without {error_column} STRING, in mode PERMISSIVE: "
                 f"a {field.name} that cannot be decoded would look like one that is null"
             )
+
+
+def _in_any_session(kind: str) -> str:
+    """Return a type's name that does not depend on what spark.sql.timestampType is."""
+    return re.sub(r"\btimestamp\b(?!:)", "timestamp_ltz", kind)  # a field may have the name
 
 
 def _has_never_null(given: DataType) -> bool:

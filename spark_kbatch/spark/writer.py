@@ -118,9 +118,9 @@ def _remedy(name: str, given: DataType) -> str:
         case "timestamp", IntegralType():
             instead = "write timestamp_millis(timestamp) of milliseconds since 1970"
         case "timestamp", TimestampNTZType():
-            instead = "write CAST(timestamp AS TIMESTAMP), which uses the session's time zone"
+            instead = "write CAST(timestamp AS TIMESTAMP_LTZ), which uses the session's time zone"
         case "timestamp", _:
-            instead = "write CAST(timestamp AS TIMESTAMP)"
+            instead = "write CAST(timestamp AS TIMESTAMP_LTZ)"
         case _:
             instead = "write array(struct('name' AS key, CAST('text' AS BINARY) AS value))"
     without = {"value": "", "topic": ", or name the topic in the option 'topic'"}

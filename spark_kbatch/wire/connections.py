@@ -209,6 +209,13 @@ class Connections:
         throttled_ms = peer.connection.throttled_ms()
         return throttled_ms or (0 if peer.connection.can_send_more() else _NEVER_MS)
 
+    def unsent(self, node: Node) -> RequestTimedOutError:
+        """Return the error of a request that could not be sent to a node in time."""
+        left_ms = 0 if self.state(node) is State.DISCONNECTED else self.delay_ms(node)
+        throttled = f": it has throttled this client, for {left_ms / 1000:,.0f} s from now"
+        why = throttled if 0 < left_ms < _NEVER_MS else ""
+        return RequestTimedOutError(f"{node} could not be sent the request{why}")
+
     def last_attempt_ms(self, node: Node) -> int:
         """Return when the node was last connected to, or last failed; -1 if never."""
         peer = self._peers.get(node)

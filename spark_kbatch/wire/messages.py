@@ -20,6 +20,8 @@ stops compressing, but accepted only from version 3 on. Topic ids start with ver
 Requests of transactions are for clients only, and stop before the versions in which each transaction has an
 epoch of its own (KIP-890), as Produce does if it is of a transaction: version 11,
 `PRODUCE_MAX_VERSION_OF_TRANSACTIONS`. Version 0 of SaslHandshake goes with tokens outside of the protocol.
+ConsumerGroupHeartbeat is only refused: without it librdkafka waits for ever. The assignment in its
+response is null, a structure of which -1 is all there is.
 
 Source: Kafka clients/src/main/resources/common/message.
 """
@@ -432,4 +434,16 @@ class ApiKey(IntEnum):
             brokers []DescribeClusterBroker
                 broker_id int32, host string, port int32, rack string? =null, is_fenced bool 2+
             cluster_authorized_operations int32 =-2147483648"""
+    CONSUMER_GROUP_HEARTBEAT = 68, """0-1 flexible 0+
+        request
+            group_id string, member_id string, member_epoch int32, instance_id string? =null
+            rack_id string? =null, rebalance_timeout_ms int32 =-1
+            subscribed_topic_names []string? =null, subscribed_topic_regex string? 1+ =null
+            server_assignor string? =null
+            topic_partitions []TopicPartitions? =null
+                topic_id uuid, partitions []int32
+        response
+            throttle_time_ms int32, error_code int16, error_message string? =null
+            member_id string? =null, member_epoch int32, heartbeat_interval_ms int32
+            assignment int8 =-1"""
     # fmt: on

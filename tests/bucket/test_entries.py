@@ -21,6 +21,7 @@ from spark_kbatch.bucket.entries import (
     LedgerCommit,
     LedgerStart,
     Tombstone,
+    TopicCreation,
     decode,
     encode,
     tombstone_of,
@@ -35,7 +36,13 @@ from spark_kbatch.bucket.extents import (
     unpack_index,
 )
 from spark_kbatch.bucket.sealed import seal, sum_of
-from spark_kbatch.errors import CorruptLedgerError, RefusedEntryError, UnsupportedLedgerError
+from spark_kbatch.errors import (
+    CorruptLedgerError,
+    InvalidTopicError,
+    RefusedEntryError,
+    UnsupportedLedgerError,
+)
+from spark_kbatch.options.topic import ensure_valid_topic
 from tests.support.bucket_contents import CLUSTER_ID, EVERY_KIND, TOPIC_ID, data_at, stretch_of
 
 NAME = names.entry_name(42)
@@ -83,6 +90,23 @@ def test_any_damaged_byte_is_found(content: Content) -> None:
     for size in (0, 5, 20, len(data) - 1):
         with pytest.raises(CorruptLedgerError, match=NAME):
             decode(data[:size], NAME)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../../evil", "a/b", "a\x1b[2J", "é", "a\n", "a" * 250]
+)
+def test_a_topic_with_a_name_that_kafka_refuses_is_corrupt(name: str) -> None:
+    ensure_valid_topic("a" * 249)
+    with pytest.raises(InvalidTopicError):
+        ensure_valid_topic(name)
+    with pytest.raises(CorruptLedgerError, match=NAME):
+        decode(encode(entry(TopicCreation(TOPIC_ID, name, (0,)))), NAME)
+
+
+@pytest.mark.parametrize("name", ["a", "...", "a" * 249, "A.b_c-9"])
+def test_a_topic_with_a_name_that_kafka_accepts_is_read(name: str) -> None:
+    content = TopicCreation(TOPIC_ID, ensure_valid_topic(name), (0,))
+    assert decode(encode(entry(content)), NAME).content == content
 
 
 def test_an_entry_under_the_name_of_another_one_is_corrupt() -> None:

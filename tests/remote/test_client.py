@@ -261,6 +261,23 @@ class TestLeaders:
 
             assert 0.25 < time.monotonic() - started < 5
 
+    def test_broker_that_throttles_for_longer_than_a_call_may_take_is_named_with_the_time(
+        self,
+    ) -> None:
+        def answer(request: Request) -> Any:
+            if request.api_key == ApiKey.METADATA:
+                return metadata_answer([own_node(server)], {"t": [1]})
+            return offsets_answer(request, {}, throttle_time_ms=2**31 - 1)
+
+        with LoopbackServer(answer) as server:
+            with Client(options_of(server, default_api_timeout_ms="400")) as client:
+                ends(client, [TopicPartition("t", 0)])
+                with pytest.raises(
+                    RequestTimedOutError,
+                    match=r"could not be sent the request: it has throttled this client, for 2,147,48\d s",
+                ):
+                    ends(client, [TopicPartition("t", 0)])
+
     def test_answer_that_leaves_out_a_partition_is_an_error(self) -> None:
         def answer(request: Request) -> Any:
             if request.api_key == ApiKey.METADATA:

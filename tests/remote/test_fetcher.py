@@ -318,6 +318,14 @@ def test_throttled_client_waits_as_long_as_it_is_told(cluster: ScriptedCluster) 
     assert time.monotonic() - started >= 0.12
 
 
+def test_broker_that_throttles_for_days_is_named_with_the_time(cluster: ScriptedCluster) -> None:
+    cluster.on_fetch = lambda _: FetchResponse(throttle_time_ms=2**31 - 1)
+
+    with Reader(cluster, timeout_ms=300) as reader:
+        with pytest.raises(RequestTimedOutError, match=r"throttled this client, for 2,147,48\d s"):
+            reader.fetch(0)
+
+
 def test_broker_that_does_not_answer_is_asked_again_over_another_connection(
     cluster: ScriptedCluster,
 ) -> None:

@@ -359,7 +359,7 @@ def test_save_refuses_bad_options_and_creates_nothing(
         ),
         pytest.param(
             "'v' AS value, timestamp_ntz'2020-01-01' AS timestamp",
-            ["timestamp", "type timestamp_ntz", "write CAST(timestamp AS TIMESTAMP)"],
+            ["timestamp", "type timestamp_ntz", "write CAST(timestamp AS TIMESTAMP_LTZ)"],
             id="timestamp-without-zone",
         ),
         pytest.param(

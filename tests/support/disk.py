@@ -371,9 +371,9 @@ class DiskFiles(Files):
         with self.disk.changed:
             return len(self._node(path).data)
 
-    def links(self, path: Path) -> int:
+    def links(self, descriptor: int) -> int:
         with self.disk.changed:
-            node = self._node(path)
+            node = self.disk.descriptors[descriptor][0]
             return sum(child is node for one in self.disk.nodes() for child in one.entries.values())
 
     def is_full(self, path: Path) -> bool:
@@ -549,8 +549,10 @@ class DiskFiles(Files):
             found = self.disk.descriptors.get(file.descriptor)
             return found is not None and self._find(file.path) is found[0]
 
-    def open_for_locks(self, path: Path) -> LockFile:
+    def open_for_locks(self, path: Path, before_made: Callable[[], object] = bool) -> LockFile:
         with self.disk.changed:
+            if self._find(path) is None:
+                before_made()
             node = self._find(path) or self._made(path)
             return _LockFile(self, self._open(node, path), path)
 

@@ -159,9 +159,9 @@ class Faults(Files):
         self._step("lock", path)
         return super().flock(path, wait=wait)
 
-    def open_for_locks(self, path: Path) -> LockFile:
+    def open_for_locks(self, path: Path, before_made: Callable[[], object] = bool) -> LockFile:
         self._step("lock", path)
-        return super().open_for_locks(path)
+        return super().open_for_locks(path, before_made)
 
 
 class Unflushed(Files):

@@ -251,6 +251,11 @@ _WORST: Mapping[tuple[ApiKey, int], _Make] = {
     (ApiKey.HEARTBEAT, 4): lambda count, topic: p.HeartbeatRequest(
         group_id="g" * min(16 * count, _TEXT_MAX), generation_id=1, member_id=topic
     ),
+    (ApiKey.CONSUMER_GROUP_HEARTBEAT, 1): lambda count, topic: p.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        subscribed_topic_names=[f"{topic}-{one}" for one in range(count)],
+    ),
     (ApiKey.INIT_PRODUCER_ID, 4): lambda count, _: p.InitProducerIdRequest(
         transactional_id="t" * min(16 * count, _TEXT_MAX), transaction_timeout_ms=1
     ),

@@ -31,6 +31,7 @@ from spark_kbatch.cluster.offsets_store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.group import GroupConfig
+from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
 from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing
 from spark_kbatch.server.groups.memory import (
@@ -45,6 +46,7 @@ from spark_kbatch.server.metadata import GROUP_OPERATIONS, NOT_ASKED
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import (
+    ConsumerGroupHeartbeatResponse,
     DeleteGroupsResponse,
     DescribeGroupsResponse,
     HeartbeatResponse,
@@ -68,6 +70,10 @@ _LEAVES_TOGETHER = 3  # LeaveGroup: several members may leave at once;
 _FETCHES_TOGETHER = 8  # OffsetFetch: one request may name several groups;
 _GROUP_ERRORS = 2  # OffsetFetch: the answer has an error for the group as a whole.
 
+_NO_NEW_GROUPS = (
+    "this server does not have the newer group protocol (KIP-848): leave out group.protocol, or set "
+    "it to classic"
+)
 _NO_OFFSET = -1
 _DEAD = "Dead"
 _LOAD_AGAIN_AFTER_MS = 1000
@@ -371,6 +377,13 @@ class GroupCoordinator:
             respond(failed(error))
 
         self._handle(respond, failed, handle)
+
+    def consumer_group_heartbeat(self, received: Received, respond: Respond) -> None:
+        """Refuse a ConsumerGroupHeartbeat, the first request of the newer group protocol."""
+        asked = received.client_id, received.body.group_id, _NO_NEW_GROUPS
+        client_warnings.warn("client %.100r is refused in group %.100r: %s", *asked)
+        code = ErrorCode.UNSUPPORTED_VERSION
+        respond(ConsumerGroupHeartbeatResponse(error_code=code, error_message=_NO_NEW_GROUPS))
 
     def leave_group(self, received: Received, respond: Respond) -> None:
         """Answer a LeaveGroup."""

@@ -168,15 +168,15 @@ class Memberships:
                 answer(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id))
                 return
             group = Group(joining.group_id, state_timestamp=self._now_ms())
-        error = self._why_too_large(group, joining)
-        if error:
-            answer(JoinAnswer(error, joining.member_id))
-        elif not self._has_room_for(group, joining.member_id):
+        if not self._has_room_for(group, joining.member_id):
             self._take_out(group, joining.member_id)
             self._complete_if_all_joined(group)
             answer(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
         elif not group.supports(joining.protocol_type, joining.protocols):
             answer(JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, joining.member_id))
+        # Last, as it takes memory for what is to be kept.
+        elif error := _why_unknown(group, joining) or self._why_too_large(group, joining):
+            answer(JoinAnswer(error, joining.member_id))
         else:
             self.groups[joining.group_id] = group
             if joining.member_id == NO_MEMBER_ID:
@@ -248,10 +248,6 @@ class Memberships:
         member_id = joining.member_id
         if member_id in group.pending_joins and joining.instance_id is None:
             self._add_member(group, joining, member_id, answer)
-            return
-        error = group.why_not_a_member(member_id, joining.instance_id)
-        if error:
-            answer(JoinAnswer(error, member_id))
             return
         member = group.members[member_id]
         is_changed = member.protocols != joining.protocols
@@ -461,7 +457,9 @@ class Memberships:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if group.state is GroupState.PREPARING:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        size_in_bytes = sum(map(len, syncing.assignments.values()))
+        # Others' are dropped.
+        is_kept = group.state is GroupState.COMPLETING and group.leader == syncing.member_id
+        size_in_bytes = sum(map(len, syncing.assignments.values())) if is_kept else 0
         if size_in_bytes > GROUP_BYTES_MAX or not self._memory.take(size_in_bytes):
             client_warnings.warn(
                 "assignments of %d bytes in group %s are refused: accepted are %d, and what is left for groups",
@@ -583,6 +581,14 @@ class Memberships:
         self, kind: str, group: Group, timeout_ms: int, action: Callable[[], None]
     ) -> None:
         self._timers.set((kind, group.group_id), self._session_ms() + timeout_ms, action)
+
+
+def _why_unknown(group: Group, joining: Joining) -> ErrorCode:
+    """Return the error for a client that joins with the id of a member that it is not."""
+    is_pending = joining.member_id in group.pending_joins and joining.instance_id is None
+    if is_pending or joining.member_id == NO_MEMBER_ID:
+        return ErrorCode.NONE
+    return group.why_not_a_member(joining.member_id, joining.instance_id)
 
 
 def _warn_unstored(group: Group, error: KBatchError) -> None:

@@ -27,7 +27,7 @@ _ALL_BYTES_MAX = 64 << 20
 # Of Python's objects, besides bytes of clients.
 MEMBER_OBJECTS, OFFSET_OBJECTS, GROUP_OBJECTS, PENDING_OBJECTS = 3000, 700, 2000, 1500
 
-_MEASURED_EVERY_MS = 5_000
+_REST = 20  # between two measurements, in times that the last one took
 
 
 def size_of_texts(*texts: str | None) -> int:
@@ -38,25 +38,29 @@ def size_of_texts(*texts: str | None) -> int:
 class GroupMemory:
     """The limit on the memory of all groups together; not thread-safe.
 
-    What is added is counted, what goes is not: once the sum is above the limit, all that is there is measured.
+    What is added is counted, and what goes, or was never kept, is not: once the sum is above the
+    limit, all that is there is measured. So nothing is refused for what is not there, but for a while
+    after a measurement that took long: clients could keep the server busy with these.
     """
 
     def __init__(self, measure: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
         """Start with what is there; `measure` returns the size of all that is kept now."""
         self._measure, self._monotonic_ms = measure, monotonic_ms
         self._size_in_bytes = 0
-        self._measured_ms: int | None = None
+        self._again_ms: int | None = (
+            None  # when it may be measured again; None before the first time
+        )
 
     def take(self, size_in_bytes: int) -> bool:
         """Count memory for something that is to be kept; return False if there is not as much."""
         if size_in_bytes <= 0:
             return True
         now_ms = self._monotonic_ms()
-        if self._measured_ms is None or (
-            self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX
-            and now_ms - self._measured_ms >= _MEASURED_EVERY_MS
+        if self._again_ms is None or (
+            self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX and now_ms >= self._again_ms
         ):
-            self._size_in_bytes, self._measured_ms = self._measure(), now_ms
+            self._size_in_bytes = self._measure()
+            self._again_ms = now_ms + (_REST + 1) * (self._monotonic_ms() - now_ms)
         if self._size_in_bytes + size_in_bytes > _ALL_BYTES_MAX:
             return False
         self._size_in_bytes += size_in_bytes

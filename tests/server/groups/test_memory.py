@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from spark_kbatch.server.groups.timers import Timers
 from spark_kbatch.wire.errors import ErrorCode
 from spark_kbatch.wire.protocol import ApiKey, OffsetFetchRequest
 from tests.support import builders
-from tests.support.group_members import OK, Coordinated
+from tests.support.group_members import OK, Client, Coordinated
 
 PLACE = TopicPartition("events", 0)
 MiB = 1 << 20
@@ -73,6 +74,70 @@ def test_members_of_all_groups_have_a_limit_together_until_some_leave(
     again = groups.client(group="b", protocols=with_metadata(MiB // 2)).join()
     assert again.joined is not None
     assert again.joined.error is OK
+
+
+def subscriptions(topics: int) -> tuple[tuple[str, bytes], ...]:
+    """Return a subscription of 2 bytes for each topic, which are counted with 110 once they are decoded."""
+    return (("range", struct.pack(">hi", 0, topics) + bytes(2 * topics)),)
+
+
+def joins_as_another(groups: Coordinated, known: Client) -> None:
+    other = groups.client(group=known.group, member_id="nobody", protocols=subscriptions(2000))
+    assert other.ask_to_join().error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def joins_with_another_protocol(groups: Coordinated, known: Client) -> None:
+    ((_, data),) = subscriptions(2000)
+    other = groups.client(group=known.group, version=3, protocols=(("unknown", data),))
+    assert other.ask_to_join().error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def sends_assignments_again(groups: Coordinated, known: Client) -> None:
+    assert known.sync({known.member_id: bytes(200_000)}).error is OK
+
+
+def joins_and_leaves(groups: Coordinated, known: Client) -> None:
+    other = groups.client(group="passing", protocols=subscriptions(2000)).join()
+    assert other.joined is not None
+    assert other.joined.error is OK
+    assert other.leave() is OK
+
+
+@pytest.mark.parametrize(
+    "do",
+    [joins_as_another, joins_with_another_protocol, sends_assignments_again, joins_and_leaves],
+)
+def test_what_is_not_kept_takes_nothing_from_others(
+    groups: Coordinated,
+    monkeypatch: pytest.MonkeyPatch,
+    do: Callable[[Coordinated, Client], None],
+) -> None:
+    monkeypatch.setattr(memory, "_ALL_BYTES_MAX", MiB)
+    known = groups.client(group="known")
+    groups.stable(known)
+    for number in range(20):
+        do(groups, known)
+        new = groups.client(group=f"new-{number}").join()
+        assert new.joined is not None
+        assert new.joined.error is OK
+
+
+def test_a_measurement_that_takes_long_is_not_made_for_each_request() -> None:
+    now_ms, measured = 0, 0
+
+    def measure() -> int:
+        nonlocal now_ms, measured
+        now_ms, measured = now_ms + 100, measured + 1
+        return memory._ALL_BYTES_MAX
+
+    groups = memory.GroupMemory(measure, lambda: now_ms)
+    for _ in range(10):
+        assert not groups.take(1)
+    assert measured == 1
+    now_ms += 2000
+    for _ in range(10):
+        assert not groups.take(1)
+    assert measured == 2
 
 
 @pytest.mark.parametrize("field", ["group", "client_id", "instance_id", "protocol_type"])

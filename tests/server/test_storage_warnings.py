@@ -1,0 +1,137 @@
+"""A server says in its log why it cannot store what clients send."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch import Cluster
+from spark_kbatch.clock import monotonic_s
+from spark_kbatch.errors import CompiledCodeError
+from spark_kbatch.files import Files
+from spark_kbatch.server import outcomes
+from spark_kbatch.server.server import Server
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import ApiKey
+from tests.support import builders
+from tests.support.raw_clients import RawClient, produce
+
+
+class Disk(Files):
+    """A disk on which logs cannot be written while there is an error."""
+
+    error: int | None = None
+
+    def made(self, path: Path):  # type: ignore[no-untyped-def]
+        if self.error is not None and path.suffix == ".log" and path.parent.name != "__commits-0":
+            raise OSError(self.error, os.strerror(self.error), str(path))
+        return super().made(path)
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def server(tmp_path: Path, disk: Disk) -> Iterator[Server]:
+    with builders.a_cluster(tmp_path, topics={"events": 2}, files=disk) as cluster:
+        with cluster.serve() as server:
+            yield server
+
+
+def send(server: Server, partition: int = 0, times: int = 1) -> set[int]:
+    """Send a batch some times; return the codes of the answers."""
+    with RawClient(server) as client:
+        answers = [
+            client.ask(ApiKey.PRODUCE, 9, produce(builders.batch(), partition=partition))
+            for _ in range(times)
+        ]
+    return {one.responses[0].partition_responses[0].error_code for one in answers}
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "cannot be stored" in line]
+
+
+REMEDIES = {
+    errno.ENOSPC: "No space left on device; delete topics or records",
+    errno.EACCES: "Permission denied; run as a user who may",
+    errno.EFBIG: "File too large; this process has a limit",
+    errno.EIO: "Input/output error",
+}
+
+
+@pytest.mark.parametrize("error", REMEDIES, ids=errno.errorcode.get)
+def test_a_disk_that_takes_no_records_is_told_once_for_a_partition_with_what_to_do(
+    server: Server, disk: Disk, caplog: pytest.LogCaptureFixture, error: int
+) -> None:
+    disk.error = error
+    assert send(server, times=5) == {ErrorCode.KAFKA_STORAGE_ERROR}
+    (line,) = lines(caplog)
+    assert line.startswith(
+        "records for events-0 cannot be stored, and clients get KAFKA_STORAGE_ERROR"
+    )
+    assert f"events-0/00000000000000000000.log: {REMEDIES[error]}" in line
+    assert send(server, partition=1) == {ErrorCode.KAFKA_STORAGE_ERROR}
+    assert len(lines(caplog)) == 2
+
+    disk.error = None
+    assert send(server) == {ErrorCode.NONE}
+    disk.error = errno.EROFS if error != errno.EROFS else errno.EIO
+    send(server)
+    assert len(lines(caplog)) == 3
+
+
+def test_it_is_told_again_while_it_lasts(
+    server: Server,
+    disk: Disk,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk.error = errno.ENOSPC
+    later_s = 0.0
+    monkeypatch.setattr(outcomes, "monotonic_s", lambda: monotonic_s() + later_s)
+    send(server)
+    later_s = 599.0
+    send(server)
+    assert len(lines(caplog)) == 1
+    later_s = 601.0
+    send(server, times=3)
+    assert len(lines(caplog)) == 2
+
+
+def no_memory() -> None:
+    raise CompiledCodeError("cannot allocate memory", 470)
+
+
+def test_what_is_no_fault_of_a_disk_is_told_too_and_not_tried_again(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accept(*_: object, **__: object) -> None:
+        no_memory()
+
+    monkeypatch.setattr("spark_kbatch.replica.manager.accept", accept)
+    assert send(server, times=3) == {ErrorCode.UNKNOWN_SERVER_ERROR}  # which no client repeats
+    (line,) = lines(caplog)
+    assert "may have 470 MiB of address space" in line
+    assert "spark.executor.pyspark.memory" in line
+
+
+def test_a_first_error_of_a_producer_without_rights_says_what_to_do(tmp_path: Path) -> None:
+    class Locked(Files):
+        flock: Callable[..., object]
+
+    def flock(path: Path, *, wait: bool = True) -> object:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    files = Locked()
+    cluster = builders.a_cluster(tmp_path)
+    files.flock = flock  # type: ignore[method-assign]
+    with Cluster(str(cluster.path), files=files) as opened, opened.producer() as producer:
+        with pytest.raises(Exception, match="run as a user who may, or change the mode"):
+            producer.send("events", value="x").result()
