@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo, pause_by_chance
@@ -28,9 +29,11 @@ from spark_kbatch.clock import monotonic_ms, sleep_ms
 from spark_kbatch.errors import (
     BucketForkedError,
     ConfigError,
+    NoCredentialsError,
     ObjectAccessDeniedError,
     ObjectStoreError,
 )
+from spark_kbatch.options.object_store import store_kind
 from spark_kbatch.options.security import HIDDEN, Secret
 
 _Answer = TypeVar("_Answer")
@@ -45,8 +48,22 @@ _SECRET_VARIABLES = (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CLIENT_SECRET",
 )  # fmt: skip
-# Lists, deletes of several objects and parts of uploads are refused by other errors than single objects are.
-_DENIED = re.compile(r"status code: 40[13]\b|\bAccessDenied\b")
+# Lists, deletes of several objects and parts of uploads are refused by other errors than single objects are; and S3,
+# Google and Azure answer some credentials with 400 and a code, those of S3 that have expired among them.
+_DENIED = re.compile(
+    r"status code: 40[13]\b|\b(AccessDenied|ExpiredToken|InvalidToken|TokenRefreshRequired|RequestExpired"
+    r"|InvalidAuthenticationInfo)\b"
+)
+_ASKED = re.compile(r"\bperforming [A-Z]+ (https?://\S+)")
+_REFUSED_BY_OTHERS = re.compile(r"status code: 4")
+_OWN_VIEW = "\n\nDebug source:"
+_CODE = re.compile(r"<(?:Code|Message)>([^<]+)<")  # in an answer, which may repeat a token behind it
+_ENDPOINTS = "AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT"  # variables
+_LOOKED_AT = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "azure": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_SECRET, AZURE_FEDERATED_TOKEN_FILE",
+    "google": "GOOGLE_SERVICE_ACCOUNT, GOOGLE_APPLICATION_CREDENTIALS",
+}
 _NO_RETRIES = {"max_retries": 0}
 _SCHEMES_WITHOUT_CLIENT = ("memory", "file")
 
@@ -100,6 +117,9 @@ class RealObjects:
         self._is_ordered = url.partition(":")[0] not in _SCHEMES_WITHOUT_CLIENT
         self._credentials, self._secrets = credentials, tuple(secrets)
         self._url = url
+        given = [value for key, value in (config or {}).items() if key.endswith("endpoint")]
+        given += [os.environ.get(variable, "") for variable in _ENDPOINTS]
+        self._hosts = {urlsplit(one).netloc for one in given if one}
         settings: dict[str, Any] = {}
         if self._is_ordered:
             settings = {
@@ -129,13 +149,13 @@ class RealObjects:
         try:
             return self._obstore.store.from_url(self._url, **settings)
         except (self._obstore.exceptions.BaseError, ValueError) as error:
-            raise ConfigError(f"{self._url} cannot be opened: {self._first_line(error)}") from None
+            raise ConfigError(f"{self._url} cannot be opened: {self._said(error)}") from None
         except BaseException as error:
             # So the library answers to some settings that it does not know.
             if type(error).__name__ != "PanicException":
                 raise
             raise ConfigError(
-                f"{self._url} cannot be opened: a setting is wrong: {self._first_line(error)}"
+                f"{self._url} cannot be opened: a setting is wrong: {self._said(error)}"
             ) from None
 
     def __repr__(self) -> str:
@@ -295,17 +315,33 @@ class RealObjects:
         try:
             yield
         except (kinds.BaseError, OSError) as error:
-            said = self._first_line(error)
+            said = self._said(error)
             is_denied = isinstance(error, (kinds.PermissionDeniedError, kinds.UnauthenticatedError))
+            asked = _ASKED.search(said)
+            if asked and not self._is_of_store(asked[1]):
+                looked = _LOOKED_AT.get(store_kind(self._url), "")
+                why = f"looked at the options store.*, {looked} and the machine's metadata service; then: {said}"
+                if _REFUSED_BY_OTHERS.search(said):
+                    raise NoCredentialsError(request, name, why) from None
+                why = f"no credentials were found: {why}"
+                raise ObjectStoreError(request, name, why) from None
             if not (is_denied or _DENIED.search(said)):
                 raise ObjectStoreError(request, name, said) from None
             if self._credentials is not None:
                 self._open()  # so that the next request asks for new ones
             raise ObjectAccessDeniedError(request, name, said) from None
 
-    def _first_line(self, error: BaseException) -> str:
-        # The rest is the library's own view of the error, which may name headers.
-        text = (str(error).splitlines() or [type(error).__name__])[0]
+    def _is_of_store(self, asked: str) -> bool:
+        """Return True if a URL that was asked is the store's, and no service's that gives out credentials."""
+        bucket, parts = urlsplit(self._url).netloc.partition("@")[0], urlsplit(asked)
+        is_named = bucket in parts.path.split("/") or parts.netloc.startswith(f"{bucket}.")
+        return is_named or parts.netloc in self._hosts
+
+    def _said(self, error: BaseException) -> str:
+        """Return what the library says of an error, without its own view of it, which may name headers."""
+        lines = str(error).partition(_OWN_VIEW)[0].splitlines() or [type(error).__name__]
+        # Of an answer in XML only what tells something: some have the token in them, too.
+        text = " ".join((lines[0].partition("<")[0].rstrip(), *_CODE.findall("".join(lines))))
         named = [Secret(os.environ.get(variable, "")) for variable in _SECRET_VARIABLES]
         returned = self._credentials.secrets if self._credentials is not None else ()
         for secret in (*self._secrets, *returned, *named):
