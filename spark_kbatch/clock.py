@@ -1,6 +1,7 @@
 """The wall clock and the monotonic clock; code that needs one gets it as an argument.
 
 now_ms         times of records and ages of files, which other machines and processes see too
+system_ms      the same, as other machines and processes go by it while a test freezes time in this one
 monotonic_ms   durations and deadlines: no one can set it back or forward
 monotonic_s    the same in seconds, for what waits on locks and sockets
 sleep_ms       a pause
@@ -20,6 +21,11 @@ _MONOTONIC: int = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # the
 def now_ms() -> int:
     """Return the time of day, in ms since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def system_ms() -> int:
+    """Return the time of day in ms since 1970 by the system's clock, also where a test freezes time."""
+    return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
 
 
 def monotonic_ms() -> int:

@@ -57,7 +57,9 @@ _DENIED = re.compile(
 _ASKED = re.compile(r"\bperforming [A-Z]+ (https?://\S+)")
 _REFUSED_BY_OTHERS = re.compile(r"status code: 4")
 _OWN_VIEW = "\n\nDebug source:"
-_CODE = re.compile(r"<(?:Code|Message)>([^<]+)<")  # in an answer, which may repeat a token behind it
+_CODE = re.compile(
+    r"<(?:Code|Message)>([^<]+)<"
+)  # in an answer, which may repeat a token behind it
 _ENDPOINTS = "AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT"  # variables
 _LOOKED_AT = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI",

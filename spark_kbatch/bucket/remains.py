@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_root
+from spark_kbatch.bucket.closing import is_closing
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
     Entry,
@@ -97,7 +98,10 @@ class LedgerRemains:
         self._entries: dict[int, Entry | None] = {}
         self._roots: dict[int, Root | None] = {}  # likewise, of whole checkpoints
         self.faults: dict[str, str] = {}  # of objects that were read, by name
-        self.numbers = self._listed(names.LEDGER)  # of entries
+        self.numbers = self._listed(names.LEDGER)  # of entries, but for one that closes the ledger
+        self.is_closed = bool(self.numbers) and is_closing(self.entry(self.numbers[-1]))
+        if self.is_closed:
+            self.numbers.pop()
         self.checkpoints = self._listed(names.CHECKPOINTS)  # of roots, whole or not
 
     def _listed(self, folder: str) -> list[int]:

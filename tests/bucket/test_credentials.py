@@ -156,7 +156,9 @@ def test_credentials_are_asked_for_again_after_they_were_denied(
 
     assert _Store.asked == ["id-1", "id-2", "id-2", "id-3", "id-4"]
     assert not any(secret in str(raised.value) for secret in ("id-1", "the-token", "the-secret"))
-    assert refusal[0] == 401 or refusal[1] in str(raised.value)  # the library hides the body of some
+    assert refusal[0] == 401 or refusal[1] in str(
+        raised.value
+    )  # the library hides the body of some
 
 
 def test_another_answer_of_400_is_a_failure_of_the_store(store: str) -> None:
