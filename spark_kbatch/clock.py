@@ -2,6 +2,7 @@
 
 now_ms         times of records and ages of files, which other machines and processes see too
 system_ms      the same, as other machines and processes go by it while a test freezes time in this one
+expiring_ms    what expires: the wall clock, but for a step that it has just made
 monotonic_ms   durations and deadlines: no one can set it back or forward
 monotonic_s    the same in seconds, for what waits on locks and sockets
 sleep_ms       a pause
@@ -13,9 +14,14 @@ number, which no such tool replaces: the one that Python's own `time.monotonic`,
 
 from __future__ import annotations
 
+import logging
 import time
 
+logger = logging.getLogger(__name__)
+
 _MONOTONIC: int = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # the first on macOS
+
+_BACK_MS, _FORWARD_MS, _HELD_MS = 60_000, 3_600_000, 600_000  # of steps
 
 
 def now_ms() -> int:
@@ -41,3 +47,37 @@ def monotonic_s() -> float:
 def sleep_ms(ms: float) -> None:
     """Wait for a time in ms."""
     time.sleep(ms / 1000)
+
+
+class _Steps:
+    """Steps of the wall clock, beside a clock that counts on while the machine sleeps and that no one sets."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = now_ms() - _elapsed_ms()
+        self._held_ms = self._until_ms = 0  # a race of two threads only holds more back
+
+    def expiring_ms(self, now_ms: int) -> int:
+        """Return the time by which things may expire, given the time of day.
+
+        A step forward of over an hour does not count for ten minutes, and is logged, as is a step back: so nothing
+        expires that would not have without it, and there is time to set the clock right.
+        """
+        elapsed_ms = _elapsed_ms()
+        ahead_ms = time.time_ns() // 1_000_000 - elapsed_ms
+        step_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
+        if elapsed_ms >= self._until_ms:
+            self._held_ms = 0
+        if not -_BACK_MS < step_ms < _FORWARD_MS:
+            logger.warning(
+                "this machine's clock was set by %d s: nothing expires by that for ten minutes",
+                step_ms // 1000,
+            )
+            self._held_ms, self._until_ms = max(self._held_ms + step_ms, 0), elapsed_ms + _HELD_MS
+        return now_ms - self._held_ms
+
+
+def _elapsed_ms() -> int:
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", _MONOTONIC)) // 1_000_000
+
+
+expiring_ms = _Steps().expiring_ms
