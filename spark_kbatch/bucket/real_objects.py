@@ -56,6 +56,7 @@ _DENIED = re.compile(
 )
 _ASKED = re.compile(r"\bperforming [A-Z]+ (https?://\S+)")
 _REFUSED_BY_OTHERS = re.compile(r"status code: 4")
+_LIMITS = re.compile(r" retries, max_retries: \d+, retry_timeout: \S+")
 _OWN_VIEW = "\n\nDebug source:"
 _CODE = re.compile(
     r"<(?:Code|Message)>([^<]+)<"
@@ -343,7 +344,8 @@ class RealObjects:
         """Return what the library says of an error, without its own view of it, which may name headers."""
         lines = str(error).partition(_OWN_VIEW)[0].splitlines() or [type(error).__name__]
         # Of an answer in XML only what tells something: some have the token in them, too.
-        text = " ".join((lines[0].partition("<")[0].rstrip(), *_CODE.findall("".join(lines))))
+        first = _LIMITS.sub(" times", lines[0])
+        text = " ".join((first.partition("<")[0].rstrip(), *_CODE.findall("".join(lines))))
         named = [Secret(os.environ.get(variable, "")) for variable in _SECRET_VARIABLES]
         returned = self._credentials.secrets if self._credentials is not None else ()
         for secret in (*self._secrets, *returned, *named):

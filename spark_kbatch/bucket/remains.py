@@ -33,8 +33,8 @@ from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.place import cluster_id_at
 from spark_kbatch.bucket.placement import Placements
 from spark_kbatch.bucket.state import LedgerState
-from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
-from spark_kbatch.errors import CorruptLedgerError, KBatchError, UnsupportedLedgerError
+from spark_kbatch.bucket.urls import checked, objects_at
+from spark_kbatch.errors import ConfigError, CorruptLedgerError, KBatchError, UnsupportedLedgerError
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _WINDOW = 16  # entries asked for at once
@@ -78,7 +78,7 @@ def remains_at(url: str, options: StoreOptions = NO_STORE_OPTIONS) -> ClusterRem
     place = objects_at(address, options)
     cluster_id = cluster_id_at(address, place)
     if cluster_id is None:
-        raise nothing_at(address)
+        raise ConfigError(f"no cluster is at {address}, and nothing that is left of one")
     return ClusterRemains(
         address, place, cluster_id, LedgerRemains(Folder(place, f"{cluster_id}/"))
     )

@@ -32,6 +32,11 @@ class StopOnceBegun(threading.Event):
 
     _is_heard = False
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether someone has looked."""
+        return self._is_heard
+
     def is_set(self) -> bool:
         """Return True if a signal came."""
         if not self._is_heard:
