@@ -1,7 +1,7 @@
 """The wall clock and the monotonic clock; code that needs one gets it as an argument.
 
 now_ms         times of records and ages of files, which other machines and processes see too
-system_ms      the same, as other machines and processes go by it while a test freezes time in this one
+latest_ms      the later of that and of the system's own, which others go by while a test freezes time here
 expiring_ms    what expires: the wall clock, but for a step that it has just made
 monotonic_ms   durations and deadlines: no one can set it back or forward
 monotonic_s    the same in seconds, for what waits on locks and sockets
@@ -29,9 +29,9 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def system_ms() -> int:
-    """Return the time of day in ms since 1970 by the system's clock, also where a test freezes time."""
-    return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
+def latest_ms(than_ms: int = 0) -> int:
+    """Return the system's time of day, which no test freezes, or a later time."""
+    return max(time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000, than_ms)
 
 
 def monotonic_ms() -> int:
@@ -50,34 +50,29 @@ def sleep_ms(ms: float) -> None:
 
 
 class _Steps:
-    """Steps of the wall clock, beside a clock that counts on while the machine sleeps and that no one sets."""
+    """Steps of the wall clock, beside the one that no one sets."""
 
     def __init__(self) -> None:
-        self._ahead_ms = now_ms() - _elapsed_ms()
+        self._ahead_ms = now_ms() - monotonic_ms()
         self._held_ms = self._until_ms = 0  # a race of two threads only holds more back
 
     def expiring_ms(self, now_ms: int) -> int:
         """Return the time by which things may expire, given the time of day.
 
-        A step forward of over an hour does not count for ten minutes, and is logged, as is a step back: so nothing
-        expires that would not have without it, and there is time to set the clock right.
+        A step forward of over an hour does not count for ten minutes, and is logged, as is a step back:
+        nothing expires by it, and there is time to set the clock right. A machine that has slept looks
+        like one whose clock was set.
         """
-        elapsed_ms = _elapsed_ms()
+        elapsed_ms = monotonic_ms()
         ahead_ms = time.time_ns() // 1_000_000 - elapsed_ms
         step_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
-        if elapsed_ms >= self._until_ms:
-            self._held_ms = 0
         if not -_BACK_MS < step_ms < _FORWARD_MS:
             logger.warning(
-                "this machine's clock was set by %d s: nothing expires by that for ten minutes",
-                step_ms // 1000,
+                "the clock was set by %d s: for now nothing expires by it", step_ms // 1000
             )
-            self._held_ms, self._until_ms = max(self._held_ms + step_ms, 0), elapsed_ms + _HELD_MS
-        return now_ms - self._held_ms
-
-
-def _elapsed_ms() -> int:
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", _MONOTONIC)) // 1_000_000
+            self._held_ms = max(self._held_ms + step_ms, 0)
+            self._until_ms = elapsed_ms + _HELD_MS
+        return now_ms - (self._held_ms if elapsed_ms < self._until_ms else 0)
 
 
 expiring_ms = _Steps().expiring_ms

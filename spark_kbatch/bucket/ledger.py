@@ -51,7 +51,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -102,7 +101,6 @@ CHECKPOINT_OVERDUE = 24  # made by anyone who commits
 HINT_EVERY_MS = 5000
 QUIET_MS = 60_000  # after which the cluster's own object is read again
 CLOCK_AHEAD_MAX_MS = 3_600_000  # of the ledger's time, before the store's clock is asked
-_CLOCKS_DIFFER_MS = 300_000  # from which on it is said
 
 KNOWN_MAX = CHECKPOINT_OVERDUE  # entries after a checkpoint that a machine keeps
 
@@ -181,8 +179,8 @@ class Ledger:
         self._looked_ms = self._hinted_ms = timing.monotonic_ms()
         self._round_trip_ms = 0
         self._rest_until_ms = 0  # for others, after a commit that had a rival
-        self._believed_ms = 0  # by the store's clock, when it was last asked
-        self._ahead_ms = 0  # how far this machine's clock was ahead of it
+        # By the store's clock, when it was last asked; how far this machine's was ahead of that.
+        self._believed_ms = self._ahead_ms = 0
         self.proved_ms = timing.now_ms()  # when the store was last seen to have this ledger
         self.state = LedgerState()
         self._last_entry = b""
@@ -576,7 +574,7 @@ class Ledger:
             ObjectStoreError, ObjectAccessDeniedError: the store fails, or the right to put or list is missing.
         """
         folder = f"{names.AGREEMENTS}{self.timing.now_ms() // names.DAY_MS}/"
-        name = f"{folder}clock-{uuid.uuid4().hex}"
+        name = f"{folder}clock-{names.random_id(random.Random())}"  # the own chance is a schedule's
         self._objects.put(name, b"")
         found = [one for one in self._objects.list(folder, name[:-1]) if one.name == name]
         if not found:
@@ -586,7 +584,7 @@ class Ledger:
         self._believed_ms = found[0].modified_ms
         ahead_ms = self.timing.now_ms() - self._believed_ms
         self._ahead_ms = max(ahead_ms, 0)
-        if abs(ahead_ms) >= _CLOCKS_DIFFER_MS:
+        if abs(ahead_ms) >= 300_000:
             logger.warning(
                 "this machine's clock is %d minutes %s the store's, which is believed: set it right",
                 abs(ahead_ms) // 60_000, "ahead of" if ahead_ms > 0 else "behind",

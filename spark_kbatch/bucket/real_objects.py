@@ -21,7 +21,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo, pause_by_chance
@@ -54,6 +53,7 @@ _DENIED = re.compile(
     r"status code: 40[13]\b|\b(AccessDenied|ExpiredToken|InvalidToken|TokenRefreshRequired|RequestExpired"
     r"|InvalidAuthenticationInfo)\b"
 )
+_PARTS = re.compile(r"[/:.@?&=]|%2F")  # of a URL
 _ASKED = re.compile(r"\bperforming [A-Z]+ (https?://\S+)")
 _REFUSED_BY_OTHERS = re.compile(r"status code: 4")
 _LIMITS = re.compile(r" retries, max_retries: \d+, retry_timeout: \S+")
@@ -61,7 +61,6 @@ _OWN_VIEW = "\n\nDebug source:"
 _CODE = re.compile(
     r"<(?:Code|Message)>([^<]+)<"
 )  # in an answer, which may repeat a token behind it
-_ENDPOINTS = "AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT"  # variables
 _LOOKED_AT = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "azure": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_SECRET, AZURE_FEDERATED_TOKEN_FILE",
@@ -120,9 +119,6 @@ class RealObjects:
         self._is_ordered = url.partition(":")[0] not in _SCHEMES_WITHOUT_CLIENT
         self._credentials, self._secrets = credentials, tuple(secrets)
         self._url = url
-        given = [value for key, value in (config or {}).items() if key.endswith("endpoint")]
-        given += [os.environ.get(variable, "") for variable in _ENDPOINTS]
-        self._hosts = {urlsplit(one).netloc for one in given if one}
         settings: dict[str, Any] = {}
         if self._is_ordered:
             settings = {
@@ -321,7 +317,8 @@ class RealObjects:
             said = self._said(error)
             is_denied = isinstance(error, (kinds.PermissionDeniedError, kinds.UnauthenticatedError))
             asked = _ASKED.search(said)
-            if asked and not self._is_of_store(asked[1]):
+            # A request to the store names the bucket, or the place in it; one for credentials neither.
+            if asked and not {*_PARTS.split(asked[1])} & {*_PARTS.split(self._url)[1:]} - {""}:
                 looked = _LOOKED_AT.get(store_kind(self._url), "")
                 why = f"looked at the options store.*, {looked} and the machine's metadata service; then: {said}"
                 if _REFUSED_BY_OTHERS.search(said):
@@ -333,12 +330,6 @@ class RealObjects:
             if self._credentials is not None:
                 self._open()  # so that the next request asks for new ones
             raise ObjectAccessDeniedError(request, name, said) from None
-
-    def _is_of_store(self, asked: str) -> bool:
-        """Return True if a URL that was asked is the store's, and no service's that gives out credentials."""
-        bucket, parts = urlsplit(self._url).netloc.partition("@")[0], urlsplit(asked)
-        is_named = bucket in parts.path.split("/") or parts.netloc.startswith(f"{bucket}.")
-        return is_named or parts.netloc in self._hosts
 
     def _said(self, error: BaseException) -> str:
         """Return what the library says of an error, without its own view of it, which may name headers."""

@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
-from spark_kbatch.bucket.closing import close
+from spark_kbatch.bucket.closing import try_to_close
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
     Content,
@@ -106,11 +106,6 @@ class Chain(NamedTuple):
     objects: int  # that are kept
     size_in_bytes: int  # of these
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is known to be lost."""
-        return not (self.why or self.later or self.newest > self.entry)
-
 
 class Recovery:
     """Recovery of the cluster at one URL. Not thread-safe."""
@@ -140,7 +135,9 @@ class Recovery:
     @property
     def is_needed(self) -> bool:
         """Whether something is lost, or an earlier run was stopped after it had closed the ledger."""
-        return self._remains.is_closed or not self.chain.is_whole
+        return (
+            self._remains.is_closed or bool(self.chain.why) or self.chain.newest > self.chain.entry
+        )
 
     def _newest_whole(self) -> tuple[LedgerState, str]:
         """Return the newest state that is whole, and why no later one is."""
@@ -206,7 +203,7 @@ class Recovery:
             replace_cluster(self._place, self._cluster_id, "found")
         while not self._remains.is_closed:
             last = self._remains.last
-            close(self._remains.objects, last, self._remains.entry(last), _WRITER)
+            try_to_close(self._remains.objects, last, self._remains.entry(last), _WRITER)
             self._look()
         cluster_id, sizes = self._new_cluster()
         target = Folder(self._place, f"{cluster_id}/")

@@ -55,7 +55,7 @@ from spark_kbatch import mutexes
 from spark_kbatch.catalog.deletions import Deletions
 from spark_kbatch.catalog.log_dirs import LogDirs
 from spark_kbatch.catalog.metadata import Metadata
-from spark_kbatch.clock import expiring_ms, monotonic_ms, monotonic_s, system_ms
+from spark_kbatch.clock import expiring_ms, latest_ms, monotonic_ms, monotonic_s
 from spark_kbatch.errors import (
     CorruptRecordError,
     InvalidRequiredAcksError,
@@ -464,7 +464,7 @@ class ReplicaManager:
                     tp,
                     partition.config,
                     origin,
-                    now_ms=self._judged_ms(),
+                    now_ms=latest_ms(self.now_ms()),
                 )
                 accepted[tp] = partition, batch
             except (OSError, KBatchError) as error:
@@ -590,7 +590,7 @@ class ReplicaManager:
                         topic_partition,
                         current.config,
                         origin,
-                        now_ms=self._judged_ms(),
+                        now_ms=latest_ms(self.now_ms()),
                     )
                 wanted_id = topic_ids.get(topic_partition, partition.topic.topic_id)
                 ensure_same_topic(topic_partition, wanted_id, partition.topic.topic_id)
@@ -611,10 +611,6 @@ class ReplicaManager:
         except (OSError, KBatchError) as error:
             return Appended(_answer(error))
 
-    def _judged_ms(self) -> int:
-        """Return the time by which a record is too new. A client of a test may not have this process's frozen one."""
-        return max(self.now_ms(), system_ms())
-
     def check(
         self, topic_partition: TopicPartition, data: Buffer
     ) -> tuple[Partition, Accepted] | None:
@@ -626,7 +622,7 @@ class ReplicaManager:
         partition = self.partition(topic_partition)
         if partition.only_log is None:
             return None
-        config, now_ms = partition.config, self._judged_ms()
+        config, now_ms = partition.config, latest_ms(self.now_ms())
         origin = AppendOrigin.NETWORK
         return partition, accept(data, topic_partition, config, origin, now_ms=now_ms)
 
