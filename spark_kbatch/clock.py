@@ -1,7 +1,7 @@
 """The wall clock and the monotonic clock; code that needs one gets it as an argument.
 
 now_ms         times of records and ages of files, which other machines and processes see too
-latest_ms      the later of that and of the system's own, which others go by while a test freezes time here
+latest_ms      the later of that and the system's own, which others have while a test freezes time
 expiring_ms    what expires: the wall clock, but for a step that it has just made
 monotonic_ms   durations and deadlines: no one can set it back or forward
 monotonic_s    the same in seconds, for what waits on locks and sockets

@@ -1,11 +1,11 @@
 """The end of a ledger that is given up for another one: a last entry after which no one commits.
 
-    format    with CLOSED, which no version knows: each writer reads it before its next commit, and is
-              refused
+    format    with CLOSED, which no version knows: each writer reads it before its next commit,
+              and is refused
 
-It is created as any entry is. So whoever has committed is before it, and whoever comes later learns of
-it: no one is told that something is committed which is not in what was read of the ledger after it was
-closed. Readers go on.
+It is created as any entry is. So whoever has committed is before it, and whoever comes later learns
+of it: no one is told that something is committed which is not in what was read of the ledger after
+it was closed. Readers go on.
 """
 
 from __future__ import annotations

@@ -32,10 +32,11 @@ again from that. These mean that the ledger is corrupt, and readers and writers 
 - an entry that is missing while a later one is seen, or a checkpoint of it or of a later one
 - a tombstone with no checkpoint at or after it
 
-An entry's time is what expires by, for all. So one writer whose clock is ahead must not move it for the others: where
-an entry would be over an hour later than the one before it and than what the store's clock said last, the writer asks
-that clock first, and goes by it if its own is ahead. The ledger's time is then never more than an hour ahead of the
-store's. A clock that is behind changes nothing: no entry is earlier than the one before it.
+What expires does so by the times of entries, for all. So one writer whose clock is ahead must not
+move them for the others: where an entry would be over an hour later than the one before it, and than
+what the store's clock said last, the writer asks that clock first, and goes by it if its own is
+ahead. The ledger's time is then never more than an hour ahead of the store's. A clock that is behind
+changes nothing: no entry is earlier than the one before it.
 
 `hint` says where to look for the newest checkpoint and nothing else: it may be old, wrong or missing.
 
@@ -561,17 +562,20 @@ class Ledger:
         return self.timing.now_ms() - self._ahead_ms
 
     def _may_be_ahead(self) -> bool:
-        """Return True if the time is so late that the store's clock is to be asked before it is written down."""
+        """Return True if the time is so late that the store's clock is to be asked first."""
         known_ms = max(self.state.time_ms, self._believed_ms)
         if self._now_ms() < known_ms - CLOCK_AHEAD_MAX_MS:
             self._ahead_ms = 0  # this machine's clock was set right meanwhile
         return self._now_ms() - known_ms > CLOCK_AHEAD_MAX_MS
 
     def store_now_ms(self) -> int:
-        """Return the time by the store's clock, that of an object that is put for it; from now on entries go by it.
+        """Return the time by the store's clock, that of an object that is put for it.
+
+        From now on entries go by it.
 
         Raises:
-            ObjectStoreError, ObjectAccessDeniedError: the store fails, or the right to put or list is missing.
+            ObjectStoreError: the store fails.
+            ObjectAccessDeniedError: the right to put or list is missing.
         """
         folder = f"{names.AGREEMENTS}{self.timing.now_ms() // names.DAY_MS}/"
         name = f"{folder}clock-{names.random_id(random.Random())}"  # the own chance is a schedule's
@@ -586,9 +590,9 @@ class Ledger:
         self._ahead_ms = max(ahead_ms, 0)
         if abs(ahead_ms) >= 300_000:
             logger.warning(
-                "this machine's clock is %d minutes %s the store's, which is believed: set it right",
-                abs(ahead_ms) // 60_000, "ahead of" if ahead_ms > 0 else "behind",
-            )  # fmt: skip
+                "this machine's clock is %d s ahead of the store's: set it right",
+                ahead_ms // 1000,
+            )
         return self._believed_ms
 
     def _ensure_in_time(self, deadline_ms: int, why: str) -> None:
@@ -704,8 +708,8 @@ def ensure_may_write(state: LedgerState) -> None:
     """
     if state.format == CLOSED:
         raise RefusedEntryError(
-            f"cluster {state.cluster_id} is closed: `kbatch recover` puts another one in its place. Open it again once "
-            "that has ended; if it was stopped, run it again"
+            f"cluster {state.cluster_id} is closed: `kbatch recover` puts another one in its place. "
+            "Open it again once that has ended; if it was stopped, run it again"
         )
     if state.format > FORMAT:
         raise UnsupportedLedgerError(

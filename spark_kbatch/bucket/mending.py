@@ -91,7 +91,8 @@ class BucketRepair:
             ensure_may_write(self._state)
         if self._remains.is_closed:
             self._damaged.append(
-                "it is closed by a `kbatch recover` that was stopped, and no one can write: run that again"
+                "it is closed by a `kbatch recover` that was stopped, and no one can write: "
+                "run that again"
             )
         elif self._state.number == NO_ENTRY or self._why:
             self._damaged.append(

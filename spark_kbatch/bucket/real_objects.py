@@ -47,11 +47,11 @@ _SECRET_VARIABLES = (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CLIENT_SECRET",
 )  # fmt: skip
-# Lists, deletes of several objects and parts of uploads are refused by other errors than single objects are; and S3,
-# Google and Azure answer some credentials with 400 and a code, those of S3 that have expired among them.
+# Lists, deletes of several objects and parts of uploads are refused by other errors than single
+# objects are; and some credentials by 400 and a code, among them those of S3 that have expired.
 _DENIED = re.compile(
-    r"status code: 40[13]\b|\b(AccessDenied|ExpiredToken|InvalidToken|TokenRefreshRequired|RequestExpired"
-    r"|InvalidAuthenticationInfo)\b"
+    r"status code: 40[13]\b|\b(AccessDenied|ExpiredToken|InvalidToken|TokenRefreshRequired"
+    r"|RequestExpired|InvalidAuthenticationInfo)\b"
 )
 _PARTS = re.compile(r"[/:.@?&=]|%2F")  # of a URL
 _ASKED = re.compile(r"\bperforming [A-Z]+ (https?://\S+)")
@@ -63,7 +63,7 @@ _CODE = re.compile(
 )  # in an answer, which may repeat a token behind it
 _LOOKED_AT = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "azure": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_SECRET, AZURE_FEDERATED_TOKEN_FILE",
+    "azure": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_SECRET",
     "google": "GOOGLE_SERVICE_ACCOUNT, GOOGLE_APPLICATION_CREDENTIALS",
 }
 _NO_RETRIES = {"max_retries": 0}
@@ -317,10 +317,13 @@ class RealObjects:
             said = self._said(error)
             is_denied = isinstance(error, (kinds.PermissionDeniedError, kinds.UnauthenticatedError))
             asked = _ASKED.search(said)
-            # A request to the store names the bucket, or the place in it; one for credentials neither.
+            # A request to the store names the bucket, or the place in it; one for credentials none.
             if asked and not {*_PARTS.split(asked[1])} & {*_PARTS.split(self._url)[1:]} - {""}:
                 looked = _LOOKED_AT.get(store_kind(self._url), "")
-                why = f"looked at the options store.*, {looked} and the machine's metadata service; then: {said}"
+                why = (
+                    f"looked at the options store.*, {looked} and the machine's metadata service; "
+                    f"then: {said}"
+                )
                 if _REFUSED_BY_OTHERS.search(said):
                     raise NoCredentialsError(request, name, why) from None
                 why = f"no credentials were found: {why}"
@@ -332,7 +335,7 @@ class RealObjects:
             raise ObjectAccessDeniedError(request, name, said) from None
 
     def _said(self, error: BaseException) -> str:
-        """Return what the library says of an error, without its own view of it, which may name headers."""
+        """Return what the library says of an error, without its own view, which may name headers."""
         lines = str(error).partition(_OWN_VIEW)[0].splitlines() or [type(error).__name__]
         # Of an answer in XML only what tells something: some have the token in them, too.
         first = _LIMITS.sub(" times", lines[0])

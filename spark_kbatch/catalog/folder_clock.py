@@ -50,7 +50,7 @@ class FolderClock:
         return now_ms() - self._ahead_ms
 
     def _measured(self) -> int:
-        """Return by how much this machine's clock is ahead of the disk's; 0 if it is about the same."""
+        """Return by how much this machine's clock is ahead of the disk's; 0 for about the same."""
         probe = self._folder / f"clock-{os.urandom(8).hex()}"
         with suppress(OSError):  # a read-only process goes by its own
             self._files.write(probe, 0, b"")
@@ -58,15 +58,16 @@ class FolderClock:
             self._files.remove(probe)
             if abs(ahead_ms) > _DIFFER_MS:
                 logger.warning(
-                    "this machine's clock differs by %d s from that of the disk of %s, which is believed: "
-                    "set it right", ahead_ms // 1000, self._folder.parent,
-                )  # fmt: skip
+                    "this machine's clock is %d s ahead of that of the disk of %s, which is believed",
+                    ahead_ms // 1000,
+                    self._folder.parent,
+                )
                 return ahead_ms
         return 0
 
 
 def network_file_system(path: Path) -> str:
-    """Return the type of the file system of a path if other machines may use it; else an empty text."""
+    """Return the type of a path's file system if other machines may use it; else an empty text."""
     try:
         mounts = _MOUNTS.read_text(errors="surrogateescape")
     except OSError:

@@ -329,7 +329,8 @@ def print_offsets_of_group(cluster: Cluster, topic: str, group_id: str, as_json:
     """Print a line for each partition of a topic: committed offset, next offset and lag of a group."""
     if not cluster.has("groups"):
         raise ConfigError(
-            f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a folder, or a real one"
+            f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "
+            "folder, or a real one"
         )
     partitions = cluster.partitions(topic)
     group = find_group(cluster, group_id)

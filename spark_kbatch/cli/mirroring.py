@@ -15,7 +15,7 @@ from spark_kbatch.cli.parameters import examples, foreign_end_option, json_optio
 from spark_kbatch.cli.paths import ensure_outlives_command
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import StopOnceBegun, end_as_interrupted
-from spark_kbatch.errors import ObjectStoreError
+from spark_kbatch.errors import CommitError, ObjectStoreError
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.terminal import visible
 
@@ -99,7 +99,7 @@ def _followed(run: Callable[[], MirrorProgress], stop: StopOnceBegun) -> MirrorP
     while True:
         try:
             return run()
-        except ObjectStoreError as error:
+        except (CommitError, ObjectStoreError) as error:
             if not stop.has_begun or stop.wait(_AGAIN_S):
                 raise
             click.echo(visible(f"kbatch: {error}; it goes on where it was"), err=True)

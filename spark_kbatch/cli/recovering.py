@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 @bucket_argument
 @yes_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be recovered, and what is lost.")  # fmt: skip
-@click.option("--whole", "although_whole", is_flag=True, help="Recover also where nothing is known to be lost, as topics get new ids and all streams stop.")  # fmt: skip
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Recover also where nothing is known to be lost, which stops all streams.",
+)
 @client_options
 @json_option
 def recover(
     path: str,
     yes: bool,
     dry_run: bool,
-    although_whole: bool,
+    whole: bool,
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
@@ -47,11 +51,11 @@ def recover(
     recovery = Recovery(path, parse_store_options(client, path, alone=True))
     chain = recovery.chain
     lines = [*_lines(chain)]
-    if not (recovery.is_needed or dry_run or although_whole):
+    if not (recovery.is_needed or dry_run or whole):
         raise ConfigError(
-            f"the cluster at {recovery.address} is whole up to entry {chain.entry}, the last that is there: it can be used "
-            "as it is, or after `kbatch repair`. To give its topics new ids all the same, so that streams which have read what never came to this "
-            "replica stop, add --whole"
+            f"the cluster at {recovery.address} is whole up to entry {chain.entry}, the last that is "
+            "there: it can be used as it is, or after `kbatch repair`. If streams have read what "
+            "never came to this replica, add --whole: topics get new ids, and all streams stop"
         )
     if not (yes or dry_run):
         confirm(lines, "recover", "recovered", LOOK)

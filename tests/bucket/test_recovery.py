@@ -485,7 +485,6 @@ def test_a_cluster_of_which_nothing_is_lost_is_recovered_only_by_a_word_of_its_o
 def test_writers_of_a_recovered_cluster_are_acknowledged_for_nothing_that_is_lost(
     cluster: Cluster, objects: MemoryObjects, damage: str
 ) -> None:
-    acknowledged = list[str]()
     with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
         producer.send("events", "before", partition=0).result()
         producer.send("events", "lost", partition=0).result()
@@ -496,11 +495,8 @@ def test_writers_of_a_recovered_cluster_are_acknowledged_for_nothing_that_is_los
             lose(objects, cluster, names.entry_name(3))
         done("recover", url_of(cluster), "--yes", "--whole")
         with pytest.raises(KBatchError) as told:
-            for value in numbered(3):
-                producer.send("events", value, partition=0).result()
-                acknowledged.append(value)
+            producer.send("events", "after", partition=0).result()
 
-    assert acknowledged == []
     if damage != "last":
         assert "is closed: `kbatch recover` puts another one in its place" in str(told.value)
     found = [*values(opened_again(cluster))]

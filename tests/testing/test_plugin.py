@@ -255,7 +255,6 @@ def test_a_frozen_clock_stops_no_fixture(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess(*WORDS).assert_outcomes(passed=6)
 
 
-
 WRONG = """
 def test_rows(kbatch_topic):
     kbatch_topic("orders", [{"vale": 1}])
