@@ -121,9 +121,10 @@ def test_consume_goes_on_following_a_bucket_that_failed(
     looks = itertools.count()
 
     def wait() -> bool:
-        if next(looks) == 1:
+        turn = next(looks)
+        if turn == 1:
             objects.left = 3
-        elif objects.left == 0 and next(looks) > 5:
+        elif turn == 6:
             done("produce", url, "events", stdin="later\n")
         return True
 
