@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         AuthenticationError,
         BufferExhaustedError,
         ClosedError,
+        ClusterReplacedError,
         CommitError,
         ConfigError,
         CorruptRecordError,
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
         ProducerForkedError,
         RecordDeserializationError,
         RecordTooLargeError,
+        RefusedEntryError,
         RequestTimedOutError,
         RetriableError,
         SaslAuthenticationError,
@@ -113,6 +115,7 @@ if TYPE_CHECKING:
         SslAuthenticationError,
         TopicAlreadyExistsError,
         UnknownTopicOrPartitionError,
+        UnsupportedLedgerError,
     )
     from spark_kbatch.mirroring.copying import MirrorProgress
     from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, TopicPartition
@@ -139,6 +142,7 @@ __all__ = [
     "BufferExhaustedError",
     "ClosedError",
     "Cluster",
+    "ClusterReplacedError",
     "Commit",
     "CommitError",
     "ConfigError",
@@ -172,6 +176,7 @@ __all__ = [
     "RecordFuture",
     "RecordMetadata",
     "RecordTooLargeError",
+    "RefusedEntryError",
     "RemoteTopic",
     "RequestTimedOutError",
     "RetriableError",
@@ -188,6 +193,7 @@ __all__ = [
     "TopicConfig",
     "TopicPartition",
     "UnknownTopicOrPartitionError",
+    "UnsupportedLedgerError",
     "connect",
     "decode_values",
     "encode_values",
