@@ -59,9 +59,9 @@ class _Steps:
     def expiring_ms(self, now_ms: int) -> int:
         """Return the time by which things may expire, given the time of day.
 
-        A step forward of over an hour does not count for ten minutes, and is logged, as is a step back:
-        nothing expires by it, and there is time to set the clock right. A machine that has slept looks
-        like one whose clock was set.
+        A step forward of over an hour does not count for ten minutes, and is logged, as is a step
+        back: nothing expires by it, and there is time to set the clock right. A machine that has
+        slept looks like one whose clock was set.
         """
         elapsed_ms = monotonic_ms()
         ahead_ms = time.time_ns() // 1_000_000 - elapsed_ms

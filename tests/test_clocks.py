@@ -60,7 +60,6 @@ USES = {
         "Ledger._read": REMEMBERED,
         "Ledger._follow_until": PRODUCERS,
         "Ledger._may_be_ahead": PRODUCERS,
-        "Ledger._now_ms": PRODUCERS,
         "Ledger.store_now_ms": PRODUCERS,
         "Ledger._proposed": ENTRIES,
     },

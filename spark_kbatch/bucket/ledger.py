@@ -33,10 +33,10 @@ again from that. These mean that the ledger is corrupt, and readers and writers 
 - a tombstone with no checkpoint at or after it
 
 What expires does so by the times of entries, for all. So one writer whose clock is ahead must not
-move them for the others: where an entry would be over an hour later than the one before it, and than
-what the store's clock said last, the writer asks that clock first, and goes by it if its own is
-ahead. The ledger's time is then never more than an hour ahead of the store's. A clock that is behind
-changes nothing: no entry is earlier than the one before it.
+move them for the others: where an entry would be over an hour later than the one before it, and
+than what the store's clock said last, the writer asks that clock first, and goes by it if its own
+is ahead. The ledger's time is then never more than an hour ahead of the store's. A clock that is
+behind changes nothing: no entry is earlier than the one before it.
 
 `hint` says where to look for the newest checkpoint and nothing else: it may be old, wrong or missing.
 
@@ -518,7 +518,7 @@ class Ledger:
         content, state = propose(self.state), self.state
         if content is None:
             return None
-        time_ms = max(self._now_ms(), state.time_ms)
+        time_ms = max(self.timing.now_ms() - self._ahead_ms, state.time_ms)
         entry = Entry(state.number + 1, entry_id, state.entry_id, time_ms, content, by)
         state.check(entry)
         return entry
@@ -558,15 +558,12 @@ class Ledger:
 
     # Clocks.
 
-    def _now_ms(self) -> int:
-        return self.timing.now_ms() - self._ahead_ms
-
     def _may_be_ahead(self) -> bool:
         """Return True if the time is so late that the store's clock is to be asked first."""
-        known_ms = max(self.state.time_ms, self._believed_ms)
-        if self._now_ms() < known_ms - CLOCK_AHEAD_MAX_MS:
+        since_ms = self.timing.now_ms() - max(self.state.time_ms, self._believed_ms)
+        if since_ms - self._ahead_ms < -CLOCK_AHEAD_MAX_MS:
             self._ahead_ms = 0  # this machine's clock was set right meanwhile
-        return self._now_ms() - known_ms > CLOCK_AHEAD_MAX_MS
+        return since_ms - self._ahead_ms > CLOCK_AHEAD_MAX_MS
 
     def store_now_ms(self) -> int:
         """Return the time by the store's clock, that of an object that is put for it.
@@ -708,8 +705,8 @@ def ensure_may_write(state: LedgerState) -> None:
     """
     if state.format == CLOSED:
         raise RefusedEntryError(
-            f"cluster {state.cluster_id} is closed: `kbatch recover` puts another one in its place. "
-            "Open it again once that has ended; if it was stopped, run it again"
+            f"cluster {state.cluster_id} is closed: `kbatch recover` puts another one in its place."
+            " Open it again once that has ended; if it was stopped, run it again"
         )
     if state.format > FORMAT:
         raise UnsupportedLedgerError(

@@ -335,7 +335,7 @@ class RealObjects:
             raise ObjectAccessDeniedError(request, name, said) from None
 
     def _said(self, error: BaseException) -> str:
-        """Return what the library says of an error, without its own view, which may name headers."""
+        """Return what the library says of an error, without what may name headers."""
         lines = str(error).partition(_OWN_VIEW)[0].splitlines() or [type(error).__name__]
         # Of an answer in XML only what tells something: some have the token in them, too.
         first = _LIMITS.sub(" times", lines[0])

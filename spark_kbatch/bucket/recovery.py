@@ -3,7 +3,7 @@
 A replica gets objects one by one and in no order, and ends at any moment. So what is good in it is a state: the
 newest one that can be told, and of which every object is there.
 
-    0 close    a last entry in the ledger, after which no one commits: the chain has what was before it
+    0 close    a last entry in the ledger, after which no one commits: what was before is the chain
     1 chain    the newest state by checkpoints and entries; if an object is missing to which it refers, the state
                before the entry that brought it, and so on
     2 lost     what later entries and checkpoints say that is not in that state
@@ -11,8 +11,8 @@ newest one that can be told, and of which every object is there.
     4 ledger   tombstones up to the state's entry, and a checkpoint with the state; then a fence, which says when
     5 cluster  the object at the place names the new id
 
-Until the last step nothing has changed but that no one writes, and nothing is ever deleted: what was
-there stays below the old id. Who looks only, as `--dry-run` does, begins with step 1.
+Until the last step nothing has changed but that no one writes, and nothing is ever deleted: what
+was there stays below the old id. Who looks only, as `--dry-run` does, begins with step 1.
 
 A run that was stopped goes on where it was: the new id, and those of topics, follow from the chain, so a second run finds
 what the first one has copied. A folder in which anything comes after the chain is left alone: it was finished once, and

@@ -20,8 +20,6 @@ from spark_kbatch.files import Files
 logger = logging.getLogger(__name__)
 
 ASKED_EVERY_MS = 600_000
-_DIFFER_MS = 60_000
-_NEVER_MS = -ASKED_EVERY_MS
 _MOUNTS = Path("/proc/self/mountinfo")  # on Linux
 _NETWORK_FILE_SYSTEMS = {
     "9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
@@ -39,7 +37,10 @@ class FolderClock:
     def __init__(self, files: Files, folder: Path) -> None:
         """Take a folder in which files can be made, which is asked at the first call."""
         self._files, self._folder = files, folder
-        self._asked_ms, self._ahead_ms = _NEVER_MS, 0  # two threads may ask at once, for the same
+        self._asked_ms, self._ahead_ms = (
+            -ASKED_EVERY_MS,
+            0,
+        )  # two threads may ask at once, for the same
 
     def now_ms(self) -> int:
         """Return the time of day, in ms since 1970."""
@@ -56,9 +57,9 @@ class FolderClock:
             self._files.write(probe, 0, b"")
             ahead_ms = now_ms() - self._files.modified_ms(probe)
             self._files.remove(probe)
-            if abs(ahead_ms) > _DIFFER_MS:
+            if abs(ahead_ms) > 60_000:
                 logger.warning(
-                    "this machine's clock is %d s ahead of that of the disk of %s, which is believed",
+                    "this machine's clock is %d s ahead of the disk's of %s, which is believed",
                     ahead_ms // 1000,
                     self._folder.parent,
                 )

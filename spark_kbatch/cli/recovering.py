@@ -53,8 +53,8 @@ def recover(
     lines = [*_lines(chain)]
     if not (recovery.is_needed or dry_run or whole):
         raise ConfigError(
-            f"the cluster at {recovery.address} is whole up to entry {chain.entry}, the last that is "
-            "there: it can be used as it is, or after `kbatch repair`. If streams have read what "
+            f"the cluster at {recovery.address} is whole up to entry {chain.entry}, the last that "
+            "is there: it can be used as it is, or after `kbatch repair`. If streams have read what "
             "never came to this replica, add --whole: topics get new ids, and all streams stop"
         )
     if not (yes or dry_run):
