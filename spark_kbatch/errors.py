@@ -53,6 +53,7 @@ KBatchError
   ClusterReplacedError              another cluster lies at the place of the one that was open
   BucketForkedError                 process that used a bucket, forked process that uses one too
   ObjectAccessDeniedError           request, object, reason: an object store refuses the credentials
+    NoCredentialsError              there are none, so that the store was asked for nothing
   CompiledCodeError                 reason, limit_mib: compiled code cannot be loaded
   RetriableError                    repeating the same request is safe
     ObjectStoreError                request, object, reason: an object store did not answer, or failed
@@ -740,6 +741,12 @@ class ObjectAccessDeniedError(KBatchError):
     reason: str
 
     _text = "the object store refuses to {request} {name}: {reason}"
+
+
+class NoCredentialsError(ObjectAccessDeniedError):
+    """No credentials for an object store were found, so that it was asked for nothing."""
+
+    _text = "no credentials were found to {request} {name} in the object store: {reason}"
 
 
 @dataclass(eq=False, repr=False)

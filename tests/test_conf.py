@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_kbatch.options.producer import PRODUCER_OPTIONS, parse_producer_options
 from spark_kbatch.options.write import WRITE_OPTIONS, parse_write_options
+from tests.support.generated_docs import default_text
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 OLD_JAVA = "1.8"
@@ -67,7 +68,7 @@ def test_spark_defaults_say_why_and_name_a_log_configuration_that_exists() -> No
 def test_writer_properties_are_the_defaults() -> None:
     given = settings("writer.properties", "=")
     # After a semicolon follows what holds on a real cluster.
-    defaults = {option.key: option.default_text.partition(";")[0] for option in WRITE_OPTIONS}
+    defaults = {option.key: default_text(option).partition(";")[0] for option in WRITE_OPTIONS}
 
     parse_write_options({"path": "/events", **given})  # which refuses what it does not know
     assert given.pop("topic") == "events"
@@ -86,7 +87,7 @@ def test_producer_properties_are_the_defaults() -> None:
     given = settings("producer.properties", "=")
 
     assert given == {
-        option.key: option.default_text
+        option.key: default_text(option)
         for option in PRODUCER_OPTIONS
         if option.key != "partitioner.class" and not option.key.endswith(".level")
     }

@@ -75,7 +75,7 @@ DOORS = {
         "administration", "cluster_creation", "delayed_fetch", "given_up", "lost_topics", "manager", "partition", "view",
     },
     "registry": {"known", "schemas"},
-    "catalog": {"cluster_file", "deletions", "json_files", "log_dirs", "metadata", "partition_states", "paths"},
+    "catalog": {"cluster_file", "deletions", "folder_clock", "json_files", "log_dirs", "metadata", "partition_states", "paths"},
     "commit": {
         "cluster_repair", "coordinator", "history", "internal_topics", "snapshot", "staging",
     },

@@ -50,10 +50,9 @@ from spark_kbatch.bucket.entries import (
     tombstone_of,
 )
 from spark_kbatch.bucket.extents import IndexRange, Stretch
-from spark_kbatch.bucket.ledger import Ledger, Timing, ensure_may_write
+from spark_kbatch.bucket.ledger import Ledger, ensure_may_write
 from spark_kbatch.bucket.objects import ObjectInfo
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
-from spark_kbatch.errors import ObjectStoreError
 
 logger = logging.getLogger(__name__)
 
@@ -103,16 +102,15 @@ class References:
 class GarbageCollector:
     """Collects the garbage of one cluster. Not thread-safe."""
 
-    def __init__(self, ledger: Ledger, timing: Timing) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         """Set up.
 
         Args:
             ledger: of the cluster; it is followed.
-            timing: clocks and chance, as the ledger's.
         """
-        self._ledger, self._timing = ledger, timing
+        self._ledger = ledger
         self._objects = ledger.objects
-        self._checkpoints = LedgerCheckpoints(ledger.objects, timing.rng)
+        self._checkpoints = LedgerCheckpoints(ledger.objects, ledger.timing.rng)
         self._collected = NO_ENTRY  # the horizon for which this process has collected
 
     # The horizon.
@@ -149,17 +147,6 @@ class GarbageCollector:
             lambda state: Horizon(number) if state.horizon < number <= state.number else None,
             by="maintain",
         )
-
-    def store_now_ms(self) -> int:
-        """Return the time by the store's clock: that of an object that is put for it."""
-        folder = f"{names.AGREEMENTS}{self._timing.now_ms() // names.DAY_MS}/"
-        name = f"{folder}clock-{names.random_id(self._timing.rng)}"
-        self._objects.put(name, b"")
-        for one in self._objects.list(folder, name[:-1]):
-            if one.name == name:
-                self._objects.delete([name])
-                return one.modified_ms
-        raise ObjectStoreError("list", folder, f"it does not show {name}, which was just put")
 
     # Collections.
 

@@ -32,6 +32,12 @@ again from that. These mean that the ledger is corrupt, and readers and writers 
 - an entry that is missing while a later one is seen, or a checkpoint of it or of a later one
 - a tombstone with no checkpoint at or after it
 
+What expires does so by the times of entries, for all. So one writer whose clock is ahead must not
+move them for the others: where an entry would be over an hour later than the one before it, and
+than what the store's clock said last, the writer asks that clock first, and goes by it if its own
+is ahead. The ledger's time is then never more than an hour ahead of the store's. A clock that is
+behind changes nothing: no entry is earlier than the one before it.
+
 `hint` says where to look for the newest checkpoint and nothing else: it may be old, wrong or missing.
 
 A new process may begin with what its machine knows: the objects that a state was made of, which never change. So
@@ -43,6 +49,7 @@ the newest checkpoint is opened instead.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -55,6 +62,7 @@ from spark_kbatch.bucket.checkpoints import (
     MissingPartError,
 )
 from spark_kbatch.bucket.entries import (
+    CLOSED,
     FORMAT,
     NO_ENTRY,
     Content,
@@ -77,6 +85,7 @@ from spark_kbatch.errors import (
     ObjectAccessDeniedError,
     ObjectStoreError,
     OutcomeUnknownError,
+    RefusedEntryError,
     UnsupportedLedgerError,
 )
 from spark_kbatch.store.commits import NOTHING_VISIBLE
@@ -92,6 +101,7 @@ CHECKPOINT_EVERY = 16
 CHECKPOINT_OVERDUE = 24  # made by anyone who commits
 HINT_EVERY_MS = 5000
 QUIET_MS = 60_000  # after which the cluster's own object is read again
+CLOCK_AHEAD_MAX_MS = 3_600_000  # of the ledger's time, before the store's clock is asked
 
 KNOWN_MAX = CHECKPOINT_OVERDUE  # entries after a checkpoint that a machine keeps
 
@@ -170,6 +180,8 @@ class Ledger:
         self._looked_ms = self._hinted_ms = timing.monotonic_ms()
         self._round_trip_ms = 0
         self._rest_until_ms = 0  # for others, after a commit that had a rival
+        # By the store's clock, when it was last asked; how far this machine's was ahead of that.
+        self._believed_ms = self._ahead_ms = 0
         self.proved_ms = timing.now_ms()  # when the store was last seen to have this ledger
         self.state = LedgerState()
         self._last_entry = b""
@@ -475,7 +487,7 @@ class Ledger:
         entry_id, losses = names.random_id(timing.rng), 0
         self._rest()
         while True:
-            if not is_followed:
+            if not is_followed or self._may_be_ahead():
                 self._follow_until(deadline_ms)
             self._ensure_not_replaced()
             try:
@@ -506,7 +518,7 @@ class Ledger:
         content, state = propose(self.state), self.state
         if content is None:
             return None
-        time_ms = max(self.timing.now_ms(), state.time_ms)
+        time_ms = max(self.timing.now_ms() - self._ahead_ms, state.time_ms)
         entry = Entry(state.number + 1, entry_id, state.entry_id, time_ms, content, by)
         state.check(entry)
         return entry
@@ -535,12 +547,50 @@ class Ledger:
         while True:
             try:
                 self.follow()
+                if self._may_be_ahead():
+                    self.store_now_ms()
             except ObjectStoreError as error:
                 self._ensure_in_time(deadline_ms, str(error))
                 attempts += 1
                 self._pause(attempts)
             else:
                 return
+
+    # Clocks.
+
+    def _may_be_ahead(self) -> bool:
+        """Return True if the time is so late that the store's clock is to be asked first."""
+        since_ms = self.timing.now_ms() - max(self.state.time_ms, self._believed_ms)
+        if since_ms - self._ahead_ms < -CLOCK_AHEAD_MAX_MS:
+            self._ahead_ms = 0  # this machine's clock was set right meanwhile
+        return since_ms - self._ahead_ms > CLOCK_AHEAD_MAX_MS
+
+    def store_now_ms(self) -> int:
+        """Return the time by the store's clock, that of an object that is put for it.
+
+        From now on entries go by it.
+
+        Raises:
+            ObjectStoreError: the store fails.
+            ObjectAccessDeniedError: the right to put or list is missing.
+        """
+        folder = f"{names.AGREEMENTS}{self.timing.now_ms() // names.DAY_MS}/"
+        name = f"{folder}clock-{names.random_id(random.Random())}"  # the own chance is a schedule's
+        self._objects.put(name, b"")
+        found = [one for one in self._objects.list(folder, name[:-1]) if one.name == name]
+        if not found:
+            raise ObjectStoreError("list", folder, f"it does not show {name}, which was just put")
+        with contextlib.suppress(ObjectAccessDeniedError):  # of a writer; maintenance does it then
+            self._objects.delete([name])
+        self._believed_ms = found[0].modified_ms
+        ahead_ms = self.timing.now_ms() - self._believed_ms
+        self._ahead_ms = max(ahead_ms, 0)
+        if abs(ahead_ms) >= 300_000:
+            logger.warning(
+                "this machine's clock is %d s ahead of the store's: set it right",
+                ahead_ms // 1000,
+            )
+        return self._believed_ms
 
     def _ensure_in_time(self, deadline_ms: int, why: str) -> None:
         if self.timing.monotonic_ms() >= deadline_ms:
@@ -651,7 +701,13 @@ def ensure_may_write(state: LedgerState) -> None:
 
     Raises:
         UnsupportedLedgerError: writers need a later one.
+        RefusedEntryError: the ledger is closed.
     """
+    if state.format == CLOSED:
+        raise RefusedEntryError(
+            f"cluster {state.cluster_id} is closed: `kbatch recover` puts another one in its place."
+            " Open it again once that has ended; if it was stopped, run it again"
+        )
     if state.format > FORMAT:
         raise UnsupportedLedgerError(
             names.LEDGER, f"writers need format {state.format}, and this one knows {FORMAT}"

@@ -102,7 +102,7 @@ class Maintenance:
         self._timing = timing = self._ledger.timing
         self._placements = Placements(self._ledger.objects)
         self._merger = Merger(self._ledger, timing)
-        self._collector = GarbageCollector(self._ledger, timing)
+        self._collector = GarbageCollector(self._ledger)
 
     def run(
         self,
@@ -138,9 +138,12 @@ class Maintenance:
         return Maintained(starts, merged, self.collect())
 
     def retain(self, *, dry_run: bool = False) -> dict[TopicPartition, int]:
-        """Move start offsets as the topics' settings say, and return where they are moved to."""
+        """Move start offsets as the topics' settings say, and return where they are moved to.
+
+        Ages go by this machine's clock or the store's, whichever is behind.
+        """
         self._ledger.follow()
-        time_ms = self._timing.now_ms()
+        time_ms = 0
         starts: dict[str, dict[int, int]] = {}
         # At which topic, by its id, and with which settings.
         looked_at: dict[str, tuple[int, Mapping[str, str]]] = {}
@@ -149,6 +152,7 @@ class Maintenance:
             config = config_of(topic)
             if not config.has_retention:
                 continue
+            time_ms = time_ms or min(self._ledger.store_now_ms(), self._timing.now_ms())
             looked_at[topic.topic_id] = topic.created, dict(topic.config)
             for partition, changes in self._changes(topic.topic_id).items():
                 self._placements.load_indexes(changes)
@@ -280,7 +284,7 @@ class Maintenance:
 
     def collect(self, *, dry_run: bool = False) -> Collected:
         """Move the horizon if that is due, and delete what it allows; raises as `run`."""
-        time_ms = self._collector.store_now_ms()
+        time_ms = self._ledger.store_now_ms()
         due = self._collector.due_horizon(time_ms)
         if due is not None and not dry_run:
             self._collector.move_horizon(due)

@@ -89,7 +89,12 @@ class BucketRepair:
         """
         if not self._dry_run:
             ensure_may_write(self._state)
-        if self._state.number == NO_ENTRY or self._why:
+        if self._remains.is_closed:
+            self._damaged.append(
+                "it is closed by a `kbatch recover` that was stopped, and no one can write: "
+                "run that again"
+            )
+        elif self._state.number == NO_ENTRY or self._why:
             self._damaged.append(
                 f"{self._why or 'there is no entry'}; {_LEFT}, and what came after it cannot be told: "
                 "`kbatch recover` begins a cluster with what was before it"

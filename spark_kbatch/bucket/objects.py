@@ -183,7 +183,7 @@ def create_or_get(
 class MemoryObjects:
     """Objects in the memory of this process, for tests; `Objects`."""
 
-    def __init__(self, now_ms: Callable[[], int] = clock.now_ms) -> None:
+    def __init__(self, now_ms: Callable[[], int] = clock.latest_ms) -> None:
         self._now_ms = now_ms
         self._lock = threading.Lock()  # guards what follows; no value of _objects is ever changed
         self._objects: dict[str, tuple[bytes, int]] = {}  # content and time, by name

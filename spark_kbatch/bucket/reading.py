@@ -58,7 +58,7 @@ from spark_kbatch.record.times import times
 
 logger = logging.getLogger(__name__)
 
-_PIECES_MAX = 1000  # of a partition, above which a reader warns
+_PIECES_MAX = 300  # of a partition, above which a reader warns: no one merges them, it seems
 # An extent of at least this part of a piece may be divided; smaller ones go to one piece as a whole.
 _DIVIDED_FROM = 4
 

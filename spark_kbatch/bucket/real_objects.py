@@ -28,9 +28,11 @@ from spark_kbatch.clock import monotonic_ms, sleep_ms
 from spark_kbatch.errors import (
     BucketForkedError,
     ConfigError,
+    NoCredentialsError,
     ObjectAccessDeniedError,
     ObjectStoreError,
 )
+from spark_kbatch.options.object_store import store_kind
 from spark_kbatch.options.security import Secret, without_secrets
 
 _Answer = TypeVar("_Answer")
@@ -45,8 +47,25 @@ _SECRET_VARIABLES = (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CLIENT_SECRET",
 )  # fmt: skip
-# Lists, deletes of several objects and parts of uploads are refused by other errors than single objects are.
-_DENIED = re.compile(r"status code: 40[13]\b|\bAccessDenied\b")
+# Lists, deletes of several objects and parts of uploads are refused by other errors than single
+# objects are; and some credentials by 400 and a code, among them those of S3 that have expired.
+_DENIED = re.compile(
+    r"status code: 40[13]\b|\b(AccessDenied|ExpiredToken|InvalidToken|TokenRefreshRequired"
+    r"|RequestExpired|InvalidAuthenticationInfo)\b"
+)
+_PARTS = re.compile(r"[/:.@?&=]|%2F")  # of a URL
+_ASKED = re.compile(r"\bperforming [A-Z]+ (https?://\S+)")
+_REFUSED_BY_OTHERS = re.compile(r"status code: 4")
+_LIMITS = re.compile(r" retries, max_retries: \d+, retry_timeout: \S+")
+_OWN_VIEW = "\n\nDebug source:"
+_CODE = re.compile(
+    r"<(?:Code|Message)>([^<]+)<"
+)  # in an answer, which may repeat a token behind it
+_LOOKED_AT = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "azure": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_SECRET",
+    "google": "GOOGLE_SERVICE_ACCOUNT, GOOGLE_APPLICATION_CREDENTIALS",
+}
 _NO_RETRIES = {"max_retries": 0}
 _SCHEMES_WITHOUT_CLIENT = ("memory", "file")
 
@@ -129,13 +148,13 @@ class RealObjects:
         try:
             return self._obstore.store.from_url(self._url, **settings)
         except (self._obstore.exceptions.BaseError, ValueError) as error:
-            raise ConfigError(f"{self._url} cannot be opened: {self._first_line(error)}") from None
+            raise ConfigError(f"{self._url} cannot be opened: {self._said(error)}") from None
         except BaseException as error:
             # So the library answers to some settings that it does not know.
             if type(error).__name__ != "PanicException":
                 raise
             raise ConfigError(
-                f"{self._url} cannot be opened: a setting is wrong: {self._first_line(error)}"
+                f"{self._url} cannot be opened: a setting is wrong: {self._said(error)}"
             ) from None
 
     def __repr__(self) -> str:
@@ -295,17 +314,32 @@ class RealObjects:
         try:
             yield
         except (kinds.BaseError, OSError) as error:
-            said = self._first_line(error)
+            said = self._said(error)
             is_denied = isinstance(error, (kinds.PermissionDeniedError, kinds.UnauthenticatedError))
+            asked = _ASKED.search(said)
+            # A request to the store names the bucket, or the place in it; one for credentials none.
+            if asked and not {*_PARTS.split(asked[1])} & {*_PARTS.split(self._url)[1:]} - {""}:
+                looked = _LOOKED_AT.get(store_kind(self._url), "")
+                why = (
+                    f"looked at the options store.*, {looked} and the machine's metadata service; "
+                    f"then: {said}"
+                )
+                if _REFUSED_BY_OTHERS.search(said):
+                    raise NoCredentialsError(request, name, why) from None
+                why = f"no credentials were found: {why}"
+                raise ObjectStoreError(request, name, why) from None
             if not (is_denied or _DENIED.search(said)):
                 raise ObjectStoreError(request, name, said) from None
             if self._credentials is not None:
                 self._open()  # so that the next request asks for new ones
             raise ObjectAccessDeniedError(request, name, said) from None
 
-    def _first_line(self, error: BaseException) -> str:
-        # The rest is the library's own view of the error, which may name headers.
-        text = (str(error).splitlines() or [type(error).__name__])[0]
+    def _said(self, error: BaseException) -> str:
+        """Return what the library says of an error, without what may name headers."""
+        lines = str(error).partition(_OWN_VIEW)[0].splitlines() or [type(error).__name__]
+        # Of an answer in XML only what tells something: some have the token in them, too.
+        first = _LIMITS.sub(" times", lines[0])
+        text = " ".join((first.partition("<")[0].rstrip(), *_CODE.findall("".join(lines))))
         named = [Secret(os.environ.get(variable, "")) for variable in _SECRET_VARIABLES]
         returned = self._credentials.secrets if self._credentials is not None else ()
         secrets = [one.text for one in (*self._secrets, *returned, *named)]

@@ -3,6 +3,7 @@
 A replica gets objects one by one and in no order, and ends at any moment. So what is good in it is a state: the
 newest one that can be told, and of which every object is there.
 
+    0 close    a last entry in the ledger, after which no one commits: what was before is the chain
     1 chain    the newest state by checkpoints and entries; if an object is missing to which it refers, the state
                before the entry that brought it, and so on
     2 lost     what later entries and checkpoints say that is not in that state
@@ -10,7 +11,8 @@ newest one that can be told, and of which every object is there.
     4 ledger   tombstones up to the state's entry, and a checkpoint with the state; then a fence, which says when
     5 cluster  the object at the place names the new id
 
-Until the last step nothing has changed, and nothing is ever deleted: what was there stays below the old id.
+Until the last step nothing has changed but that no one writes, and nothing is ever deleted: what
+was there stays below the old id. Who looks only, as `--dry-run` does, begins with step 1.
 
 A run that was stopped goes on where it was: the new id, and those of topics, follow from the chain, so a second run finds
 what the first one has copied. A folder in which anything comes after the chain is left alone: it was finished once, and
@@ -36,6 +38,7 @@ from typing import NamedTuple
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
+from spark_kbatch.bucket.closing import try_to_close
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
     Content,
@@ -105,7 +108,7 @@ class Chain(NamedTuple):
 
 
 class Recovery:
-    """Recovery of the cluster at one URL, to which no one writes. Not thread-safe."""
+    """Recovery of the cluster at one URL. Not thread-safe."""
 
     def __init__(self, url: str, options: StoreOptions = NO_STORE_OPTIONS) -> None:
         """Find the longest whole chain.
@@ -119,10 +122,22 @@ class Recovery:
             ObjectStoreError, ObjectAccessDeniedError: the store cannot be used.
             UnsupportedLedgerError: a later version has written it.
         """
-        self.address, self._place, self._cluster_id, self._remains = remains_at(url, options)
+        self._url, self._options = url, options
+        self._look()
+
+    def _look(self) -> None:
+        found = remains_at(self._url, self._options)
+        self.address, self._place, self._cluster_id, self._remains = found
         self._state, why = self._newest_whole()
         self._names = self._remains.objects_of(self._state)
         self.chain = self._told(why)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether something is lost, or an earlier run was stopped once the ledger was closed."""
+        return (
+            self._remains.is_closed or bool(self.chain.why) or self.chain.newest > self.chain.entry
+        )
 
     def _newest_whole(self) -> tuple[LedgerState, str]:
         """Return the newest state that is whole, and why no later one is."""
@@ -186,6 +201,10 @@ class Recovery:
         if readable_cluster(self._place) is None:
             # Else a run that is stopped leaves two folders, and nothing tells which one is meant.
             replace_cluster(self._place, self._cluster_id, "found")
+        while not self._remains.is_closed:
+            last = self._remains.last
+            try_to_close(self._remains.objects, last, self._remains.entry(last), _WRITER)
+            self._look()
         cluster_id, sizes = self._new_cluster()
         target = Folder(self._place, f"{cluster_id}/")
         renewed = self._renewed(cluster_id)

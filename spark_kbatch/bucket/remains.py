@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_root
+from spark_kbatch.bucket.closing import is_closing
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
     Entry,
@@ -32,8 +33,8 @@ from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.place import cluster_id_at
 from spark_kbatch.bucket.placement import Placements
 from spark_kbatch.bucket.state import LedgerState
-from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
-from spark_kbatch.errors import CorruptLedgerError, KBatchError, UnsupportedLedgerError
+from spark_kbatch.bucket.urls import checked, objects_at
+from spark_kbatch.errors import ConfigError, CorruptLedgerError, KBatchError, UnsupportedLedgerError
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _WINDOW = 16  # entries asked for at once
@@ -77,7 +78,7 @@ def remains_at(url: str, options: StoreOptions = NO_STORE_OPTIONS) -> ClusterRem
     place = objects_at(address, options)
     cluster_id = cluster_id_at(address, place)
     if cluster_id is None:
-        raise nothing_at(address)
+        raise ConfigError(f"no cluster is at {address}, and nothing that is left of one")
     return ClusterRemains(
         address, place, cluster_id, LedgerRemains(Folder(place, f"{cluster_id}/"))
     )
@@ -97,7 +98,10 @@ class LedgerRemains:
         self._entries: dict[int, Entry | None] = {}
         self._roots: dict[int, Root | None] = {}  # likewise, of whole checkpoints
         self.faults: dict[str, str] = {}  # of objects that were read, by name
-        self.numbers = self._listed(names.LEDGER)  # of entries
+        self.numbers = self._listed(names.LEDGER)  # of entries, but for one that closes the ledger
+        self.is_closed = bool(self.numbers) and is_closing(self.entry(self.numbers[-1]))
+        if self.is_closed:
+            self.numbers.pop()
         self.checkpoints = self._listed(names.CHECKPOINTS)  # of roots, whole or not
 
     def _listed(self, folder: str) -> list[int]:

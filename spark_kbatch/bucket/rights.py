@@ -12,7 +12,7 @@ from spark_kbatch.bucket.place import read_cluster
 from spark_kbatch.bucket.probe import probe
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.urls import checked, objects_at
-from spark_kbatch.errors import ObjectAccessDeniedError
+from spark_kbatch.errors import NoCredentialsError, ObjectAccessDeniedError
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions, store_kind
 
 LIST, GET, PUT, DELETE = "list", "get", "put", "delete"
@@ -66,6 +66,7 @@ def try_store(url: str, options: StoreOptions = NO_STORE_OPTIONS) -> TriedStore:
 
     Raises:
         ConfigError: the URL, the library or an option cannot be used.
+        NoCredentialsError: none were found.
         ObjectStoreError: the store gives no answer.
         CorruptLedgerError, UnsupportedLedgerError: the ledger there cannot be read.
     """
@@ -107,6 +108,8 @@ def _refusal(ask: Callable[[], object]) -> str:
     """Return what the store says if it does not let the process do something; empty if it does."""
     try:
         ask()
+    except NoCredentialsError:
+        raise  # nothing is known of any right
     except ObjectAccessDeniedError as error:
         return str(error)
     return ""

@@ -39,6 +39,7 @@ from spark_kbatch.errors import (
     KBatchError,
     ObjectStoreError,
     OutcomeUnknownError,
+    RefusedEntryError,
 )
 from spark_kbatch.log.validator import ensure_follow
 from spark_kbatch.model import AppendResult, TopicPartition
@@ -268,6 +269,9 @@ class BucketTransport(OneNode):
                 raise
             # An entry that lands late is found by the next writer of that number, before it writes anything else.
             raise ObjectStoreError("create", "the next entry", error.reason) from None
+        except RefusedEntryError:
+            self._began_ms = -_JOB_AGE_MAX_MS  # it may be older than the horizon: begin another one
+            raise
         # The records are written: nothing from here on may be their error.
         with contextlib.suppress(ClosedError):
             self._begin()

@@ -156,9 +156,21 @@ def checked(url: str) -> str:
     """Return a URL in the one form that all processes use.
 
     Raises:
-        ConfigError: it names no bucket, or no folder.
+        ConfigError: it names no bucket or no folder, or has parts that would be changed in silence.
     """
     scheme, rest = bucket_scheme(url), url.partition("://")[2]
+    place = rest.partition("/")[0]
+    # Azure's have the container there: abfss://CONTAINER@ACCOUNT.dfs.core.windows.net
+    if ":" in place or ("@" in place and not scheme.startswith("abfs")):
+        raise ConfigError(
+            "the URL of a bucket has no user, password or port, and this one has: write "
+            f"{scheme}://BUCKET/PREFIX, and give credentials and the address by options store.*"
+        )
+    if any(one in (".", "..") or "/" in one for one in map(unquote, rest.split("/"))):
+        raise ConfigError(
+            f"{url!r} has '.', '..' or an escaped '/' in its path, which libraries of stores "
+            "resolve as a browser does: write the path that is meant"
+        )
     if "?" in rest or "#" in rest:
         raise ConfigError(f"{url!r} has a '?' or '#', which no name of an object here has")
     if re.search(r"[\x00-\x1f\x7f]", unquote(rest)):

@@ -33,6 +33,7 @@ from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
     KafkaStorageError,
+    ObjectStoreError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -516,6 +517,9 @@ def _follow(chosen: _Chosen, printer: _Printer, ranges: Sequence[OffsetRange]) -
                     positions.setdefault(tp, 0)
         try:
             views = chosen.source.views(positions)
+        except ObjectStoreError as error:  # which has been asked for some seconds
+            click.echo(visible(f"kbatch: {error}; it is asked again"), err=True)
+            continue
         except UnknownTopicOrPartitionError:
             deleted = chosen.deleted(ids)
             if not deleted:

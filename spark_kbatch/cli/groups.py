@@ -49,8 +49,8 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
     moves a group's offsets. PATH may be HOST:PORT of a real cluster.
     """
     cluster = open_cluster(path, client)
-    server = _served_at(cluster)
     found = cluster.groups() if group is None else [find_group(cluster, group)]
+    server = _served_at(cluster)
     if as_json:
         for one in found:
             print_json({**_group_as_json(one), "server": server})
@@ -328,7 +328,10 @@ def _print_group(group: ConsumerGroup, where: str) -> None:
 def print_offsets_of_group(cluster: Cluster, topic: str, group_id: str, as_json: bool) -> None:
     """Print a line for each partition of a topic: committed offset, next offset and lag of a group."""
     if not cluster.has("groups"):
-        raise ConfigError(f"{cluster.path} is not a cluster; --group is for a cluster's groups")
+        raise ConfigError(
+            f"no consumer groups are kept in {cluster.address}; --group is for a cluster in a "
+            "folder, or a real one"
+        )
     partitions = cluster.partitions(topic)
     group = find_group(cluster, group_id)
     ends = cluster.list_offsets(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from spark_kbatch.cli.parameters import examples, foreign_end_option, json_optio
 from spark_kbatch.cli.paths import ensure_outlives_command
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import StopOnceBegun, end_as_interrupted
+from spark_kbatch.errors import CommitError, ObjectStoreError
 from spark_kbatch.options.mirror import FAIL_ON_DATA_LOSS, UNIT_BYTES, UNIT_SECONDS
 from spark_kbatch.terminal import visible
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from spark_kbatch.mirroring.copying import OnProgress
 
 _MB = 1_000_000
+_AGAIN_S = 5
 
 
 @click.command(epilog=examples("kbatch mirror broker:9092 my-copy readings clicks --follow"))
@@ -65,7 +68,8 @@ def mirror(
     stop = StopOnceBegun()  # a mirror looks at it before it copies anything
     names = list(dict.fromkeys(topics))
     with _progress_bar(names, hidden=as_json) as on_progress:
-        done = spark_kbatch.mirror(
+        run = functools.partial(
+            spark_kbatch.mirror,
             source,
             target,
             names,
@@ -81,12 +85,24 @@ def mirror(
             on_progress=on_progress,
             stop=stop,
         )
+        done = _followed(run, stop) if follow else run()
     if as_json:
         print_json({"source": source, "target": target, "topics": names, **_as_json(done)})
     else:
         print_line(visible(_summary(done, names, target)))
     if stop.is_set() and not follow:
         end_as_interrupted()
+
+
+def _followed(run: Callable[[], MirrorProgress], stop: StopOnceBegun) -> MirrorProgress:
+    """Run a mirror; again where it was, after a pause, if a store fails once it has begun."""
+    while True:
+        try:
+            return run()
+        except (CommitError, ObjectStoreError) as error:
+            if not stop.has_begun or stop.wait(_AGAIN_S):
+                raise
+            click.echo(visible(f"kbatch: {error}; it goes on where it was"), err=True)
 
 
 def _as_json(done: MirrorProgress) -> dict[str, Any]:

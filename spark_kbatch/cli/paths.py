@@ -85,6 +85,14 @@ def _is_path(word: str) -> bool:
     return "/" in word or word in (".", "..", "~") or is_address(word)
 
 
+# What is said of some commands for folders where they are given a bucket.
+_IN_A_BUCKET = {
+    "gc": ", and `kbatch maintain` is its like for a bucket",
+    "log-dirs": ", as a bucket has no disks to look after: `kbatch describe` shows what is in one",
+    "serve": ", and no bucket can be served yet: Kafka's clients reach a folder or a real cluster",
+}
+
+
 def client_options(command: _Command) -> Callable[..., Any]:
     """Add the options `--command-config` and `-X` to a command, which gets both as its argument `client`."""
 
@@ -118,6 +126,7 @@ def ensure_folder(context: click.Context, _parameter: click.Parameter, path: Any
         if path is not None and is_one(path):
             raise click.BadParameter(
                 f"{path!r} is the {what}; `{context.command_path}` works on a folder"
+                f"{_IN_A_BUCKET.get(context.info_name or '', '') if bucket_scheme(path) else ''}"
             )
     return path
 

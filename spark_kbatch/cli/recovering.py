@@ -12,6 +12,7 @@ from spark_kbatch.cli.output import counted, iso_time, print_json, print_line
 from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import bucket_argument, client_options
 from spark_kbatch.cli.progress import progress_bar
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.terminal import visible
 
@@ -23,21 +24,39 @@ if TYPE_CHECKING:
 @bucket_argument
 @yes_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be recovered, and what is lost.")  # fmt: skip
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Recover also where nothing is known to be lost, which stops all streams.",
+)
 @client_options
 @json_option
-def recover(path: str, yes: bool, dry_run: bool, client: Mapping[str, str], as_json: bool) -> None:
+def recover(
+    path: str,
+    yes: bool,
+    dry_run: bool,
+    whole: bool,
+    client: Mapping[str, str],
+    as_json: bool,
+) -> None:
     """Recover a cluster from a replica of its bucket.
 
-    PATH is the replica's URL, to which nothing is copied any more and no one writes. The newest state of which all is
+    PATH is the replica's URL, to which nothing is copied any more. The newest state of which all is
     there becomes a cluster with a new id; what came after it is lost, and is listed first. Offsets stay, and topics
     get new ids: streams that have read from the lost cluster stop, and do not mix its records with new ones.
-    Nothing is deleted.
+    Whoever still writes to it is refused from then on. Nothing is deleted.
     """
     from spark_kbatch.bucket.recovery import Recovery  # noqa: PLC0415  only for a bucket
 
     recovery = Recovery(path, parse_store_options(client, path, alone=True))
     chain = recovery.chain
     lines = [*_lines(chain)]
+    if not (recovery.is_needed or dry_run or whole):
+        raise ConfigError(
+            f"the cluster at {recovery.address} is whole up to entry {chain.entry}, the last that "
+            "is there: it can be used as it is, or after `kbatch repair`. If streams have read what "
+            "never came to this replica, add --whole: topics get new ids, and all streams stop"
+        )
     if not (yes or dry_run):
         confirm(lines, "recover", "recovered", LOOK)
     elif not as_json:
@@ -52,6 +71,7 @@ def recover(path: str, yes: bool, dry_run: bool, client: Mapping[str, str], as_j
                     show(done, total, counted(done, "object"))
 
             new_id = recovery.recover(update)
+            chain = recovery.chain
     if as_json:
         print_json({**_as_json(chain), "new_cluster_id": new_id})
     elif new_id is not None:

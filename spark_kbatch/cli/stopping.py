@@ -30,12 +30,12 @@ class StopOnceBegun(threading.Event):
     Before, they end the process as ever: where nothing has begun, there is nothing to finish.
     """
 
-    _is_heard = False
+    has_begun = False  # whether someone has looked
 
     def is_set(self) -> bool:
         """Return True if a signal came."""
-        if not self._is_heard:
-            self._is_heard = True
+        if not self.has_begun:
+            self.has_begun = True
             _set_by_signals(self)
         return super().is_set()
 

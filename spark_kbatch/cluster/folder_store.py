@@ -221,7 +221,7 @@ class FolderStore(FolderParts, OwnSource):
 
         The first caller looks up all partitions, and others take its answer.
         """
-        agreements = Agreements(self.files, self.metadata.paths.snapshots_dir, now_ms)
+        agreements = Agreements(self.files, self.metadata.paths.snapshots_dir, self.manager.now_ms)
         agreed = agreements.agree(action, lambda: planning.current_offsets(options, self))
         if topic_partition not in agreed:
             raise UnknownTopicOrPartitionError(

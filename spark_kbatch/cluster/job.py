@@ -332,7 +332,7 @@ def coordinator_for(parts: FolderParts, options: WriteOptions) -> Coordinator:
     """Return the coordinator that commits a job's staged rows, with the options of the write."""
     return Coordinator(
         parts.manager,
-        now_ms,
+        parts.manager.now_ms,
         adopt_min_bytes=options.adopt_min_bytes,
         flush=options.flush,
         acks=options.acks,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spark_kbatch.catalog.folder_clock import FolderClock
 from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.commit.coordinator import Coordinator
@@ -73,7 +74,8 @@ class FolderParts:
         folders = _folders(log_dirs)
         self.metadata = Metadata(files, absolute_path(path))
         self.files, self.path = files, self.metadata.path
-        self.manager = ReplicaManager(files, self.metadata, now_ms)
+        clock = FolderClock(files, self.metadata.paths.locks_dir)
+        self.manager = ReplicaManager(files, self.metadata, clock.now_ms)
         self.snapshots = Snapshots(self.manager, self._elect, self._finish_deletions)
         self.prompt_snapshots = Snapshots(self.manager, self._elect_soon, self._finish_deletions)
         self.history = History(self.manager)
@@ -257,7 +259,7 @@ class FolderParts:
         """Return the commit coordinator, which finishes commits that dead processes left unfinished."""
         known = self._committers.get(flush)
         if known is None:
-            known = Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush)
+            known = Coordinator(self.manager, self.manager.now_ms, adopt_min_bytes=0, flush=flush)
             self._committers[flush] = known
         return known
 

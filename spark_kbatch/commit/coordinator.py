@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.clock import monotonic_s
+from spark_kbatch.clock import expiring_ms, monotonic_s
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.history import History, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
@@ -441,7 +441,7 @@ class Coordinator:
             files.remove_dir(transaction_dir)
         removed, _ = remove_abandoned_jobs(
             files, staging_dir,
-            retention_ms=self._staging_retention_ms, now_ms=self._now_ms(), most=_JOBS_MAX,
+            retention_ms=self._staging_retention_ms, now_ms=expiring_ms(self._now_ms()), most=_JOBS_MAX,
         )  # fmt: skip
         for abandoned in removed:
             logger.warning(
@@ -802,7 +802,9 @@ class Coordinator:
         """Keep __transaction_state small; failures are logged, and tried again later."""
         try:
             expired = compaction.maybe_rewrite(
-                self._manager, now_ms=self._now_ms(), expiration_ms=self._id_expiration_ms
+                self._manager,
+                now_ms=expiring_ms(self._now_ms()),
+                expiration_ms=self._id_expiration_ms,
             )
             self._sequences.forget(expired)
         except (OSError, KBatchError) as error:

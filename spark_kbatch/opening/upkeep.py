@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from spark_kbatch.clock import now_ms
+from spark_kbatch.clock import expiring_ms
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.commit.cluster_repair import ClusterRepair, unreadable, with_followers
 from spark_kbatch.commit.internal_topics import COMMITS, CONSUMER_OFFSETS, INTERNAL_TOPICS
@@ -94,7 +94,7 @@ def _jobs(
     found, kept, waiting = list[AbandonedJob](), list[NotRemoved](), list[Waiting]()
     for log_dir in folder.manager.dirs.all:
         if folder.manager.dirs.is_online(log_dir.node_id):  # so it is ours
-            where, when = (folder.files, log_dir.staging), now_ms()
+            where, when = (folder.files, log_dir.staging), expiring_ms(folder.manager.now_ms())
             gone, not_removed = look(*where, retention_ms=retention_ms, now_ms=when)
             found += gone
             kept += not_removed

@@ -24,7 +24,6 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
 from spark_kbatch.errors import ConfigError
@@ -46,16 +45,6 @@ class Option:
     default: Any  # as its kind parses it, or None
     text: str
     default_words: str = ""  # where the table does not show the default itself
-
-    @property
-    def default_text(self) -> str:
-        """The option's default, as the documentation's tables show it."""
-        if self.default_words:
-            return self.default_words
-        if self.default is None:
-            return "not set"
-        default = self.default.value if isinstance(self.default, Enum) else self.default
-        return str(default).lower() if isinstance(default, bool) else str(default)
 
     def parse(self, value: Any) -> Any:
         """Parse a value: text as in a properties file, or the Python value that it stands for.

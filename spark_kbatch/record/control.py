@@ -25,12 +25,8 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import scalar
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
-    CONTROL,
-    NO_SEQUENCE,
     RECORD_BATCH_OVERHEAD,
-    TRANSACTIONAL,
     BatchHeader,
-    seal,
 )
 
 ABORT, COMMIT = 0, 1
@@ -45,38 +41,6 @@ class EndTransactionMarker(NamedTuple):
 
     is_abort: bool
     coordinator_epoch: int  # of the coordinator that decided
-
-
-def encode_marker(
-    marker: EndTransactionMarker,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    timestamp_ms: int,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> bytearray:
-    """Return a transaction marker as a control batch: one record, 78 bytes."""
-    out = bytearray(RECORD_BATCH_OVERHEAD)
-    out += scalar.encode_record(
-        0,
-        0,
-        _KEY.pack(_VERSION, ABORT if marker.is_abort else COMMIT),
-        _MARKER.pack(_VERSION, marker.coordinator_epoch),
-    )
-    seal(
-        memoryview(out),
-        records_count=1,
-        base_timestamp=timestamp_ms,
-        max_timestamp=timestamp_ms,
-        attributes=CONTROL | TRANSACTIONAL,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=NO_SEQUENCE,
-    )
-    return out
 
 
 def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:

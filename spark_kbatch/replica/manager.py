@@ -55,7 +55,7 @@ from spark_kbatch import mutexes
 from spark_kbatch.catalog.deletions import Deletions
 from spark_kbatch.catalog.log_dirs import LogDirs
 from spark_kbatch.catalog.metadata import Metadata
-from spark_kbatch.clock import monotonic_ms, monotonic_s
+from spark_kbatch.clock import expiring_ms, latest_ms, monotonic_ms, monotonic_s
 from spark_kbatch.errors import (
     CorruptRecordError,
     InvalidRequiredAcksError,
@@ -461,7 +461,11 @@ class ReplicaManager:
                     ensure_not_internal(tp.topic)
                 partition = self.partition(tp)
                 batch = accept(
-                    entries_per_partition[tp], tp, partition.config, origin, now_ms=self.now_ms()
+                    entries_per_partition[tp],
+                    tp,
+                    partition.config,
+                    origin,
+                    now_ms=latest_ms(self.now_ms()),
                 )
                 accepted[tp] = partition, batch
             except (OSError, KBatchError) as error:
@@ -583,7 +587,11 @@ class ReplicaManager:
                 if current is not partition:  # The topic was recreated, or altered.
                     partition = current
                     batch = accept(
-                        batch.data, topic_partition, current.config, origin, now_ms=self.now_ms()
+                        batch.data,
+                        topic_partition,
+                        current.config,
+                        origin,
+                        now_ms=latest_ms(self.now_ms()),
                     )
                 wanted_id = topic_ids.get(topic_partition, partition.topic.topic_id)
                 ensure_same_topic(topic_partition, wanted_id, partition.topic.topic_id)
@@ -615,7 +623,7 @@ class ReplicaManager:
         partition = self.partition(topic_partition)
         if partition.only_log is None:
             return None
-        config, now_ms = partition.config, self.now_ms()
+        config, now_ms = partition.config, latest_ms(self.now_ms())
         origin = AppendOrigin.NETWORK
         return partition, accept(data, topic_partition, config, origin, now_ms=now_ms)
 
@@ -732,7 +740,9 @@ class ReplicaManager:
                 try:
                     with self.locked([topic_partition], commits):
                         partition = self.partition(topic_partition)
-                        done[topic_partition] = partition.delete_old_segments_locked(self.now_ms())
+                        done[topic_partition] = partition.delete_old_segments_locked(
+                            expiring_ms(self.now_ms())
+                        )
                         # The lock of __transaction_state is the commit lock: a commit may be writing to it.
                         if discard and topic_partition.topic != TRANSACTION_STATE_TOPIC:
                             partition.discard_unrecorded_locked()
@@ -747,7 +757,7 @@ class ReplicaManager:
 
     def planned_removals(self) -> list[DeletedTopic]:
         """Return the deleted topics whose directories `remove_deleted_topics` would remove."""
-        now_ms = self.now_ms()
+        now_ms = expiring_ms(self.now_ms())
         return [
             one
             for one in self.deletions.due(now_ms)
@@ -762,7 +772,7 @@ class ReplicaManager:
         Args:
             directories_max: how many directories to remove at most.
         """
-        now_ms = self.now_ms()
+        now_ms = expiring_ms(self.now_ms())
         due = self.deletions.due(now_ms)
         if not due:
             return []
@@ -785,7 +795,7 @@ class ReplicaManager:
             return
         self._retention_checked_ms[topic_partition] = elapsed_ms
         try:
-            partition.delete_old_segments_locked(self.now_ms())
+            partition.delete_old_segments_locked(expiring_ms(self.now_ms()))
         except (OSError, KBatchError) as error:
             logger.warning("cannot delete old segments of %s for now: %s", topic_partition, error)
 
@@ -793,7 +803,7 @@ class ReplicaManager:
         self, topic_partitions: Iterable[TopicPartition], replicas: Replicas
     ) -> dict[TopicPartition, Deletion]:
         """Return what `delete_old_segments` would do; change nothing."""
-        now_ms = self.now_ms()
+        now_ms = expiring_ms(self.now_ms())
         found = replicas(topic_partitions)
         return {tp: retention.plan(log, state, now_ms) for tp, (_, log, state) in found.items()}
 
@@ -801,7 +811,7 @@ class ReplicaManager:
         self, topic_partitions: Iterable[TopicPartition], replicas: Replicas
     ) -> list[Waiting]:
         """Return what was overwritten or deleted here, and deleted topics, whose files are kept for now."""
-        now_ms = self.now_ms()
+        now_ms = expiring_ms(self.now_ms())
         segments = [
             one
             for _, log, state in replicas(topic_partitions).values()

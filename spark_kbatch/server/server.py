@@ -148,7 +148,7 @@ class Server:
         self._fetches = FetchHandler(parts, self._memory.answers, max_bytes=config.fetch_max_bytes)
         self._groups = GroupCoordinator(
             OffsetsStore(parts, flush=config.flush, timeout_ms=config.offsets_commit_timeout_ms),
-            now_ms=now_ms,
+            now_ms=parts.manager.now_ms,
             monotonic_ms=monotonic_ms,
             config=config,
             handled_until_ms=self._groups_handled_until_ms,

@@ -117,7 +117,7 @@ def test_it_starts_where_entries_were_collected() -> None:
         store: Store = cluster._store
         ledger = store.ledger._ledger  # type: ignore[attr-defined]
         ledger._build()
-        collector = GarbageCollector(ledger, ledger.timing)
+        collector = GarbageCollector(ledger)
         collector._bury(0, numbers[2])
 
         assert [one.number for one in cluster.history()] == numbers[:2]

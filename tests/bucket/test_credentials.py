@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,10 +15,17 @@ import pytest
 from click.testing import CliRunner
 
 import spark_kbatch
+from spark_kbatch.bucket import real_objects
 from spark_kbatch.bucket.credentials import FunctionCredentials
+from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.bucket.urls import objects_at
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.errors import (
+    ConfigError,
+    NoCredentialsError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
+)
 from spark_kbatch.options.object_store import parse_store_options
 
 URL = "s3://bucket/prefix"
@@ -57,12 +65,19 @@ class _Store(BaseHTTPRequestHandler):
 
     asked: list[str]
     denied: set[str]
+    refusal: tuple[int, str] = 403, "AccessDenied"  # status and code
 
     def do_GET(self) -> None:
-        key_id = self.headers["Authorization"].partition("Credential=")[2].partition("/")[0]
+        sent = self.headers.get("Authorization", "")
+        key_id = sent.partition("Credential=")[2].partition("/")[0]
         self.asked.append(key_id)
-        body = f"<Error><AWSAccessKeyId>{key_id}</AWSAccessKeyId><Token>the-token</Token></Error>"
-        self.send_response(403 if key_id in self.denied else 404)
+        status, code = self.refusal if key_id in self.denied else (404, "NoSuchKey")
+        # As S3 does: in lines of their own, and with what was sent.
+        body = (
+            f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>no</Message>'
+            f"<AWSAccessKeyId>{key_id}</AWSAccessKeyId><Token-0>the-token</Token-0></Error>"
+        )
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body.encode())
@@ -74,7 +89,7 @@ class _Store(BaseHTTPRequestHandler):
 @pytest.fixture
 def store() -> Iterator[str]:
     """The address of a store."""
-    _Store.asked, _Store.denied = [], set()
+    _Store.asked, _Store.denied, _Store.refusal = [], set(), (403, "AccessDenied")
     calls.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Store)
     thread = Thread(target=server.serve_forever, args=(0.05,))
@@ -112,9 +127,24 @@ def test_credentials_are_asked_for_again_before_they_expire(store: str) -> None:
     assert _Store.asked == [f"id-{asked}", f"id-{asked + 1}"]
 
 
-def test_credentials_are_asked_for_again_after_they_were_denied(store: str) -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (403, "AccessDenied"),
+        (401, "NoAuthenticationInformation"),
+        (400, "ExpiredToken"),
+        (400, "InvalidToken"),
+        (400, "TokenRefreshRequired"),
+        (400, "RequestExpired"),
+        (400, "InvalidAuthenticationInfo"),
+    ],
+    ids=lambda refusal: refusal[1],
+)
+def test_credentials_are_asked_for_again_after_they_were_denied(
+    store: str, refusal: tuple[int, str]
+) -> None:
     objects = opened(store, "long")
-    _Store.denied = {"id-1"}
+    _Store.denied, _Store.refusal = {"id-1"}, refusal
 
     assert objects.get("cluster") is None
     assert _Store.asked == ["id-1", "id-2"]
@@ -126,6 +156,59 @@ def test_credentials_are_asked_for_again_after_they_were_denied(store: str) -> N
 
     assert _Store.asked == ["id-1", "id-2", "id-2", "id-3", "id-4"]
     assert not any(secret in str(raised.value) for secret in ("id-1", "the-token", "the-secret"))
+    assert refusal[0] == 401 or refusal[1] in str(
+        raised.value
+    )  # the library hides the body of some
+
+
+def test_another_answer_of_400_is_a_failure_of_the_store(store: str) -> None:
+    objects = opened(store, "long")
+    _Store.denied, _Store.refusal = {"id-1"}, (400, "MalformedXML")
+
+    with pytest.raises(ObjectStoreError, match="MalformedXML"):
+        objects.get("cluster")
+
+    assert calls == [URL]
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_a_service_that_gives_no_credentials_says_nothing_of_rights(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    class Metadata(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_PUT  # noqa: N815
+
+        def log_message(self, *words: object) -> None:
+            """Say nothing."""
+
+    for variable in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr(real_objects, "_READS_MAX", 1)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        thread = Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", address)
+        objects = RealObjects(URL, {"aws_region": "us-east-1"})
+        objects._store = objects._client({"retry_config": {"max_retries": 0}})
+        kind = NoCredentialsError if status < 500 else ObjectStoreError
+        with pytest.raises(kind, match="no credentials were found") as raised:
+            objects.get("cluster")
+        # Else the library asks for three minutes.
+        told = CliRunner().invoke(cli, ["check", URL]) if status < 500 else None
+        server.shutdown()
+        thread.join()
+
+    for looked_at in ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", address):
+        assert looked_at in str(raised.value)
+    if told is not None:
+        assert isinstance(told.exception, NoCredentialsError)
+        assert "is missing" not in told.output
 
 
 def test_a_function_that_fails_or_returns_something_else_is_named(store: str) -> None:

@@ -20,6 +20,7 @@ from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.merging import RUN_BYTES, SMALL_BYTES, MergeRun
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.bucket.store import BucketStore
+from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import (
     CorruptRecordError,
     KBatchError,
@@ -518,7 +519,10 @@ def test_an_erasure_that_deletes_whole_objects_is_found(
 # Retention.
 
 
-def test_retention_by_time_drops_extents_all_of_whose_records_are_old(cluster: Cluster) -> None:
+def test_retention_by_time_drops_extents_all_of_whose_records_are_old(
+    cluster: Cluster, objects: AgingObjects
+) -> None:
+    objects.clock_ms = now_ms()
     send(cluster, "a", "b", time_ms=1_700_000_000_000)
     send(cluster, "c", "d")  # as of now
     cluster.alter_topic("events", {"retention.ms": DAY_MS})
@@ -543,8 +547,9 @@ def test_retention_by_size_keeps_as_many_bytes(cluster: Cluster, objects: AgingO
 
 @pytest.mark.parametrize("change", ["settings", "topic"])
 def test_retention_goes_by_settings_that_still_count(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, change: str
+    cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
+    objects.clock_ms = now_ms()
     send(cluster, "a", "b", time_ms=1_700_000_000_000)
     cluster.alter_topic("events", {"retention.ms": DAY_MS})
     upkeep, before = maintenance(cluster), cluster.topic("events")

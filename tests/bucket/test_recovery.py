@@ -16,7 +16,14 @@ from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.recovery import Chain, Recovery
 from spark_kbatch.cli.main import cli
-from spark_kbatch.errors import ConfigError, CorruptLedgerError, DataLossError, ObjectStoreError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptLedgerError,
+    DataLossError,
+    KBatchError,
+    ObjectStoreError,
+    RefusedEntryError,
+)
 from tests.support.bucket_jobs import commit_micro_batch
 from tests.support.bucket_objects import a_bucket, kind_of, opened_again, values
 from tests.support.stream_queries import Query
@@ -121,7 +128,7 @@ def test_a_hole_below_a_whole_checkpoint_takes_nothing_away(
     lose(objects, cluster, names.entry_name(0), names.entry_name(7), names.entry_name(16))
 
     assert (chain_of(cluster).entry, chain_of(cluster).why) == (21, "")
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
     assert [*values(opened_again(cluster))] == numbered(20)
 
 
@@ -166,7 +173,7 @@ def test_a_replica_without_the_object_that_names_the_cluster_is_found(
     send(cluster, *numbered(3))
     objects.delete([names.CLUSTER])
 
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
 
     assert [*values(opened_again(cluster))] == numbered(3)
 
@@ -187,7 +194,7 @@ def test_whatever_object_is_missing_what_is_recovered_is_whole(
         for name, data in stored.items():
             if name != missing:
                 objects.put(name, data)
-        done("recover", url_of(cluster), "--yes")
+        done("recover", url_of(cluster), "--yes", "--whole")
 
         other = opened_again(cluster)
         found = [*values(other)]
@@ -204,7 +211,7 @@ def test_maintenance_goes_on_in_a_recovered_cluster(
 ) -> None:
     send(cluster, *numbered(20))
     lose(objects, cluster, names.entry_name(19))
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
     other = opened_again(cluster)
     send(other, *numbered(20, 17))
 
@@ -221,7 +228,7 @@ def test_offsets_times_settings_and_producers_stay(
     cluster.delete_records({("events", 0): 2})
     before = cluster.read("events").read_all()
 
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
 
     other = opened_again(cluster)
     assert other.read("events").read_all() == before
@@ -236,7 +243,7 @@ def test_the_ledger_says_when_a_cluster_was_recovered_and_knows_old_entries(
     send(cluster, *numbered(3))
     rows = [json.loads(line) for line in done("ledger", url_of(cluster), "--json").splitlines()]
 
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
 
     after = [json.loads(line) for line in done("ledger", url_of(cluster), "--json").splitlines()]
     assert (after[0]["entry"], after[0]["by"]) == (5, "recover")
@@ -253,7 +260,7 @@ def test_a_process_of_the_lost_cluster_and_its_streams_stop(
     query = Query(cluster._store, subscribe="events")
     assert query.batch() == {"events-0": (0, 4)}
     lose(objects, cluster, names.entry_name(4))
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
     send(opened_again(cluster), "x", "y", "z")  # at offsets that had other records
 
     query.topics = opened_again(cluster)._store
@@ -265,7 +272,7 @@ def test_topics_have_new_ids_and_the_cluster_too(cluster: Cluster, objects: Memo
     send(cluster, "a")
     ids = cluster.cluster_id, cluster.topic("events").topic_id
 
-    new = json.loads(done("recover", url_of(cluster), "--yes", "--json"))
+    new = json.loads(done("recover", url_of(cluster), "--yes", "--whole", "--json"))
 
     other = opened_again(cluster)
     assert (new["cluster_id"], new["new_cluster_id"]) == (ids[0], other.cluster_id)
@@ -285,7 +292,7 @@ def test_a_mirror_into_a_recovered_cluster_copies_again_what_is_lost(
     last = max(one.name for one in objects.list("") if "/ledger/" in one.name)
     objects.delete([last])
 
-    done("recover", url, "--yes")
+    done("recover", url, "--yes", "--whole")
 
     assert [*values(opened_again(target))] == numbered(6)
     assert "Copied 3 records" in done("mirror", url_of(source), url, "events")
@@ -345,10 +352,10 @@ def test_a_recovery_that_is_interrupted_changes_nothing(
 
     with monkeypatch.context() as failing:
         failing.setattr(MemoryObjects, at, fail)
-        assert kbatch("recover", url_of(cluster), "--yes").exit_code == 1
+        assert kbatch("recover", url_of(cluster), "--yes", "--whole").exit_code == 1
     assert opened_again(cluster).cluster_id == cluster.cluster_id
     assert [*values(opened_again(cluster))] == numbered(3)
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
     assert [*values(opened_again(cluster))] == numbered(3)
 
 
@@ -376,9 +383,9 @@ def test_a_recovery_that_was_stopped_goes_on_with_what_it_has_copied(
 
     with monkeypatch.context() as context:
         first = CountedCopies(context, most=5)
-        assert kbatch("recover", url_of(cluster), "--yes").exit_code == 1
+        assert kbatch("recover", url_of(cluster), "--yes", "--whole").exit_code == 1
     second = CountedCopies(monkeypatch)
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
 
     assert len(first.names) == 5
     assert len(second.names) == 3
@@ -407,11 +414,11 @@ def test_wherever_a_recovery_is_stopped_a_second_one_ends_it(
     with monkeypatch.context() as failing:
         for name in ("copy", "put", "create"):
             failing.setattr(MemoryObjects, name, stopping(getattr(MemoryObjects, name)))
-        stopped = kbatch("recover", url_of(cluster), "--yes").exit_code == 1
+        stopped = kbatch("recover", url_of(cluster), "--yes", "--whole").exit_code == 1
     assert stopped == (next(requests) > stopped_at)
     if stopped:
         assert opened_again(cluster).cluster_id == cluster.cluster_id
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
 
     other = opened_again(cluster)
     assert other.cluster_id != cluster.cluster_id
@@ -427,13 +434,13 @@ def test_a_cluster_that_was_recovered_once_is_not_written_to_by_another_recovery
     send(cluster, *numbered(3))
     named = objects.get(names.CLUSTER)
     assert named is not None
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
     first = opened_again(cluster)
     send(first, "new")
     held = {one.name: objects.get(one.name) for one in objects.list(f"{first.cluster_id}/")}
 
     objects.put(names.CLUSTER, named)  # as the store's replication may do
-    done("recover", url_of(cluster), "--yes")
+    done("recover", url_of(cluster), "--yes", "--whole")
 
     assert opened_again(cluster).cluster_id not in (cluster.cluster_id, first.cluster_id)
     assert [*values(opened_again(cluster))] == numbered(3)
@@ -447,11 +454,85 @@ def test_a_stopped_recovery_of_a_cluster_without_a_name_can_go_on(
     objects.delete([names.CLUSTER])
     with monkeypatch.context() as context:
         CountedCopies(context, most=1)
-        assert kbatch("recover", url_of(cluster), "--yes").exit_code == 1
+        assert kbatch("recover", url_of(cluster), "--yes", "--whole").exit_code == 1
 
     done("recover", url_of(cluster), "--yes")
 
     assert [*values(opened_again(cluster))] == numbered(3)
+
+
+# Beside writers.
+
+
+def test_a_cluster_of_which_nothing_is_lost_is_recovered_only_by_a_word_of_its_own(
+    cluster: Cluster, objects: MemoryObjects
+) -> None:
+    send(cluster, *numbered(3))
+    before = [*objects.list("")]
+
+    refused = kbatch("recover", url_of(cluster), "--yes")
+
+    assert isinstance(refused.exception, ConfigError)
+    assert "is whole up to entry 4" in str(refused.exception)
+    assert "--whole" in str(refused.exception)
+    assert [*objects.list("")] == before
+    done("recover", url_of(cluster), "--dry-run")
+    done("recover", url_of(cluster), "--yes", "--whole")
+    assert opened_again(cluster).cluster_id != cluster.cluster_id
+
+
+@pytest.mark.parametrize("damage", ["none", "last", "missing"])
+def test_writers_of_a_recovered_cluster_are_acknowledged_for_nothing_that_is_lost(
+    cluster: Cluster, objects: MemoryObjects, damage: str
+) -> None:
+    with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
+        producer.send("events", "before", partition=0).result()
+        producer.send("events", "lost", partition=0).result()
+        if damage == "last":
+            objects.put(f"{cluster.cluster_id}/{names.entry_name(3)}", b"damaged")
+        if damage == "missing":
+            producer.send("events", "after the lost", partition=0).result()
+            lose(objects, cluster, names.entry_name(3))
+        done("recover", url_of(cluster), "--yes", "--whole")
+        with pytest.raises(KBatchError) as told:
+            producer.send("events", "after", partition=0).result()
+
+    if damage != "last":
+        assert "is closed: `kbatch recover` puts another one in its place" in str(told.value)
+    found = [*values(opened_again(cluster))]
+    assert found == (["before", "lost"] if damage == "none" else ["before"])
+    send(opened_again(cluster), "new")
+    assert [*values(opened_again(cluster))] == [*found, "new"]
+
+
+def test_what_is_committed_before_the_ledger_is_closed_is_recovered(
+    cluster: Cluster, objects: MemoryObjects
+) -> None:
+    send(cluster, *numbered(2))
+    looked = Recovery(url_of(cluster))
+    send(cluster, "meanwhile")
+
+    looked.recover()
+
+    assert [*values(opened_again(cluster))] == [*numbered(2), "meanwhile"]
+
+
+def test_a_recovery_that_was_stopped_is_told_to_writers_and_by_repair(
+    cluster: Cluster, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(cluster, *numbered(3))
+    with monkeypatch.context() as context:
+        CountedCopies(context, most=1)
+        assert kbatch("recover", url_of(cluster), "--yes", "--whole").exit_code == 1
+
+    assert [*values(opened_again(cluster))] == numbered(3)
+    with pytest.raises(RefusedEntryError, match="run it again"):
+        send(opened_again(cluster), "x")
+    repaired = kbatch("repair", url_of(cluster))
+    assert repaired.exit_code == 1
+    assert "it is closed by a `kbatch recover` that was stopped" in repaired.output
+    done("recover", url_of(cluster), "--yes")
+    send(opened_again(cluster), "x")
 
 
 def test_recover_refuses_what_is_no_bucket(tmp_path: object) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 
 from spark_kbatch import Cluster, TopicPartition
+from spark_kbatch.bucket.entries import Horizon
 from spark_kbatch.bucket.objects import CreateAnswer
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.bucket.transport import BucketTransport
@@ -19,6 +21,7 @@ from spark_kbatch.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     RecordTooLargeError,
+    RefusedEntryError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import AppendResult
@@ -39,6 +42,31 @@ def objects() -> CountingObjects:
 def cluster(objects: CountingObjects) -> Iterator[Cluster]:
     with a_bucket(objects, "events", partitions=3) as cluster:
         yield cluster
+
+
+def test_after_a_refusal_the_next_request_begins_anew(cluster: Cluster) -> None:
+    """A producer was held for longer than the horizon, between its object and its entry."""
+    store = cluster._store
+    assert isinstance(store, BucketStore)
+    with cluster.producer(linger_ms=0, retries=0) as producer:
+        producer.send("events", "first", partition=0).result()
+        before = store.ledger.commit
+
+        def held(*given: Any, **named: Any) -> Any:
+            store.ledger.commit = before  # type: ignore[method-assign]
+            for number in range(3):
+                cluster.create_topic(f"topic-{number}")
+            with store.ledger.state() as state:
+                last = state.number
+            before(lambda _: Horizon(last))
+            return before(*given, **named)
+
+        store.ledger.commit = held  # type: ignore[method-assign]
+        with pytest.raises(RefusedEntryError, match="was begun before entry"):
+            producer.send("events", "held", partition=0).result()
+        producer.send("events", "next", partition=1).result()
+
+    assert sorted(values(opened_again(cluster))) == ["first", "next"]
 
 
 def sent(cluster: Cluster, *batches: tuple[int, bytes], timeout_ms: int = 30_000) -> Answer:

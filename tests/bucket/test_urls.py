@@ -40,6 +40,45 @@ def test_a_url_without_a_bucket_or_with_more_than_a_name_is_refused(url: str) ->
         checked(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://b/x/../y",
+        "s3://b/..",
+        "s3://b/./x",
+        "s3://b/%2E%2e/x",
+        "gs://b/a%2Fb",
+        "abfss://c@a.dfs.core.windows.net/a%2fb",
+        "file+bucket:///tmp/a/../b",
+        "memory+bucket://a/..",
+    ],
+)
+def test_a_url_that_would_be_resolved_to_another_place_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="write the path that is meant"):
+        checked(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://user:secret@b/x",
+        "s3://secret@b/x",
+        "s3://b:9000/x",
+        "abfss://c:secret@a.dfs.core.windows.net/x",
+    ],
+)
+def test_a_user_a_password_and_a_port_are_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"no user, password or port") as raised:
+        checked(url)
+    assert "secret" not in str(raised.value)
+    assert "store.*" in str(raised.value)
+
+
+def test_names_that_only_look_so_are_taken() -> None:
+    for url in ("s3://b/a..b/...x", "s3://b/a%20b", "s3://b/x:y@z"):
+        assert checked(url) == url
+
+
 def test_other_addresses_are_of_no_bucket(tmp_path: Path) -> None:
     for address in (tmp_path, str(tmp_path), "host:9092", "memory://a", "hdfs://a/b", "s3", None):
         assert bucket_scheme(address) == ""

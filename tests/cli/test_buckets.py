@@ -7,7 +7,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,8 +20,10 @@ from spark_kbatch.bucket.maintenance import Maintenance
 from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects, ObjectInfo
 from spark_kbatch.bucket.rights import tried
 from spark_kbatch.bucket.urls import place_in_memory
+from spark_kbatch.cli import consuming
 from spark_kbatch.cli.main import cli
 from spark_kbatch.cli.paths import ensure_bucket, ensure_folder
+from spark_kbatch.cli.stopping import StopOnceBegun
 from spark_kbatch.errors import ObjectAccessDeniedError, ObjectStoreError
 from tests.conftest import REPOSITORY
 from tests.support.bucket_jobs import commit_micro_batch
@@ -76,6 +79,96 @@ def test_commands_for_folders_refuse_a_bucket_by_name(url: str, words: list[str]
     result = kbatch(command, url, *rest)
     assert result.exit_code == 2
     assert f"'{url}' is the URL of a bucket; `kbatch {command}` works on a folder" in result.stderr
+    instead = {"serve": "no bucket can be served yet", "gc": "`kbatch maintain`"}
+    assert instead.get(command, "`kbatch describe`") in " ".join(result.stderr.split())
+
+
+def test_groups_of_a_bucket_are_refused_by_what_was_asked_for(url: str) -> None:
+    done("create-topic", url, "events")
+    for words in (["groups", url], ["groups", url, "g"], ["groups", "delete", url, "g", "--yes"]):
+        assert "no consumer groups are kept" in str(kbatch(*words).exception)
+    told = str(kbatch("offsets", url, "events", "--group", "g").exception)
+    assert f"no consumer groups are kept in {url}" in told
+
+
+def test_nothing_is_recovered_or_repaired_where_nothing_is(tmp_path: Path) -> None:
+    for command in ("recover", "repair"):
+        told = str(kbatch(command, f"file+bucket://{tmp_path}").exception)
+        assert "no cluster is at" in told
+        assert "nothing that is left of one" in told
+        assert "create" not in told
+
+
+class Failing(MemoryObjects):
+    """A store that fails as often as it is told to, once that is set."""
+
+    left = 0
+
+    def get_many(self, names: Sequence[str]) -> list[bytes | None]:
+        if self.left > 0:
+            self.left -= 1
+            raise ObjectStoreError("get", names[0], "503, as the test says")
+        return super().get_many(names)
+
+
+def test_consume_goes_on_following_a_bucket_that_failed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = Failing()
+    place_in_memory(url, objects)
+    done("create-topic", url, "events")
+    done("produce", url, "events", stdin="first\n")
+    looks = itertools.count()
+
+    def wait() -> bool:
+        turn = next(looks)
+        if turn == 1:
+            objects.left = 3
+        elif turn == 6:
+            done("produce", url, "events", stdin="later\n")
+        return True
+
+    monkeypatch.setattr(consuming, "_wait", wait)
+    found = kbatch("consume", url, "events", "--follow", "--raw", "-n", "2")
+
+    assert (found.exit_code, found.stdout) == (0, "first\nlater\n")
+    assert found.stderr.count("503, as the test says; it is asked again") == 3
+
+
+def test_a_mirror_goes_on_following_where_it_was_after_a_store_failed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, objects = f"{url}-source", f"{url}-target", Failing()
+    place_in_memory(source, objects)
+    done("create-topic", source, "events")
+    done("produce", source, "events", stdin="1\n2\n")
+    turns = itertools.count()
+
+    def wait(stop: threading.Event, _seconds: float) -> bool:
+        turn = next(turns)
+        if turn == 1:
+            done("produce", source, "events", stdin="3\n")
+            objects.left = 2
+        if turn > 10:
+            stop.set()
+        return stop.is_set()
+
+    monkeypatch.setattr(StopOnceBegun, "wait", wait)
+    found = kbatch("mirror", source, target, "events", "--follow", "--unit-seconds", "0")
+
+    assert found.exit_code == 0, (found.output, found.exception)
+    assert found.stderr.count("503, as the test says; it goes on where it was") == 2
+    assert done("consume", target, "events", "--raw") == "1\n2\n3\n"
+
+
+def test_a_mirror_into_a_store_that_fails_at_once_ends(url: str) -> None:
+    place_in_memory(url, objects := Failing())
+    done("create-topic", url, "events")
+    objects.left = 100
+
+    assert isinstance(
+        kbatch("mirror", url, f"{url}-target", "events", "--follow").exception, ObjectStoreError
+    )
 
 
 def test_the_page_of_buckets_lists_the_commands_that_take_one() -> None:

@@ -16,6 +16,7 @@ from spark_kbatch.options.security import Security
 from spark_kbatch.options.server import ServerConfig
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import WriteOptions
+from tests.support.generated_docs import default_text
 
 ALL = (
     ClusterOptions, ProducerConfig, ReadOptions, RegistryOptions, Security, ServerConfig, TopicConfig, WriteOptions,
@@ -53,7 +54,7 @@ def test_an_option_becomes_the_field_of_its_name(cls: type) -> None:
     ids=lambda option: option.key,
 )
 def test_the_default_that_the_table_names_is_the_one_that_counts(option: Option) -> None:
-    assert option.parse(option.default_text) == option.default
+    assert option.parse(default_text(option)) == option.default
 
 
 def test_no_name_is_near_to_a_very_long_one_which_costs_nothing_to_say() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.record.control import EndTransactionMarker, encode_marker, read_marker
+from spark_kbatch.record.control import EndTransactionMarker, read_marker
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
 from tests.support import reference
 from tests.support.log_histories import control_batch, marker_batch
@@ -28,14 +28,6 @@ def test_a_marker_that_kafka_wrote_is_read() -> None:
     assert marker_of(COMMIT_MARKER) == EndTransactionMarker(is_abort=False, coordinator_epoch=7)
     assert unpack(COMMIT_MARKER).is_control
     assert unpack(COMMIT_MARKER).is_transactional
-
-
-def test_a_marker_is_written_with_the_bytes_that_kafka_writes() -> None:
-    written = encode_marker(
-        EndTransactionMarker(is_abort=False, coordinator_epoch=7),
-        producer_id=9000, producer_epoch=3, timestamp_ms=1000, base_offset=42,
-    )  # fmt: skip
-    assert bytes(written) == COMMIT_MARKER
 
 
 @pytest.mark.parametrize("abort", [True, False], ids=["abort", "commit"])

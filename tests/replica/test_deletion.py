@@ -249,7 +249,9 @@ def everything(cluster: Cluster) -> dict[str, bytes]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_kbatch.opening.upkeep.now_ms", lambda: builders.FIRST_TIMESTAMP_MS)
+    monkeypatch.setattr(
+        "spark_kbatch.catalog.folder_clock.now_ms", lambda: builders.FIRST_TIMESTAMP_MS
+    )
 
 
 @pytest.mark.usefixtures("clock")

@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 import pytest
 
 from spark_kbatch import Cluster
+from spark_kbatch.catalog import folder_clock
 from spark_kbatch.server import host_checks
 from tests.support import builders
 from tests.support.raw_clients import RawClient
@@ -42,11 +43,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     ],
 )
 def test_the_file_system_of_a_path_is_that_of_its_nearest_mount(path: str, kind: str) -> None:
-    assert host_checks.file_system_of(PurePath(path), MOUNTS) == kind
+    assert folder_clock.file_system_of(PurePath(path), MOUNTS) == kind
 
 
 def test_without_mounts_no_file_system_is_known() -> None:
-    assert host_checks.file_system_of(PurePath("/srv"), "") == ""
+    assert folder_clock.file_system_of(PurePath("/srv"), "") == ""
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "9p", "fuse.sshfs", "ext4", "overlay", "tmpfs"])  # fmt: skip
@@ -59,7 +60,7 @@ def test_a_server_warns_that_its_folder_is_on_a_network_file_system(
 ) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"22 1 259:1 / / rw shared:1 - {kind} a-device rw\n")
-    monkeypatch.setattr(host_checks, "_MOUNTS", mounts)
+    monkeypatch.setattr(folder_clock, "_MOUNTS", mounts)
     with cluster.serve():
         pass
 
@@ -73,7 +74,7 @@ def test_a_system_that_does_not_list_mounts_is_served_without_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(host_checks, "_MOUNTS", tmp_path / "nothing")
+    monkeypatch.setattr(folder_clock, "_MOUNTS", tmp_path / "nothing")
     with cluster.serve():
         pass
 

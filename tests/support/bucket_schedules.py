@@ -646,14 +646,14 @@ class Adversary(Actor):
     def due_horizon(self, process: Process) -> None:
         """Move the horizon as the product does."""
         collector = _SleepyCollector(process)
-        due = collector.due_horizon(collector.store_now_ms())
+        due = collector.due_horizon(process.ledger.store_now_ms())
         if due is not None:
             collector.move_horizon(due)
 
     def collect(self, process: Process) -> None:
         """Delete what the horizon allows."""
         collector = _SleepyCollector(process)
-        collector.collect(collector.store_now_ms())
+        collector.collect(process.ledger.store_now_ms())
 
     def bury(self, process: Process) -> None:
         """Leave as little as there may be, while others sleep."""
@@ -748,7 +748,7 @@ class _SleepyCollector(GarbageCollector):
     """The product's, which may stop for a day between what it deletes."""
 
     def __init__(self, process: Process) -> None:
-        super().__init__(process.ledger, process.objects.timing)
+        super().__init__(process.ledger)
         self._process = process
 
     def _delete(self, found: list[str]) -> None:

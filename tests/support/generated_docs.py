@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 
 import click
@@ -37,12 +38,22 @@ DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 _HELP_WIDTH = 98  # of a terminal with 100 columns
 
 
+def default_text(option: Option) -> str:
+    """Return an option's default, as the tables of options show it."""
+    if option.default_words:
+        return option.default_words
+    if option.default is None:
+        return "not set"
+    default = option.default.value if isinstance(option.default, Enum) else option.default
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
 def options_markdown(known: tuple[Option, ...]) -> str:
     """Return the options as a Markdown table."""
     lines = ["| option | accepted | default | meaning |", "|---|---|---|---|"]
     for option in known:
         accepts = option.kind.accepts.replace("|", r"\|")
-        lines.append(f"| `{option.key}` | {accepts} | {option.default_text} | {option.text} |")
+        lines.append(f"| `{option.key}` | {accepts} | {default_text(option)} | {option.text} |")
     return "\n".join(lines)
 
 

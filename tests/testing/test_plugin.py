@@ -211,6 +211,50 @@ def test_an_exception_in_a_function_that_intercepts_fails_its_test(
     assert "testing/servers.py" not in shown
 
 
+FROZEN = """
+import contextlib
+import time
+import pytest
+from confluent_kafka import Producer
+
+@pytest.fixture(params=[1.6e9, 2.5e9], ids=["past", "future"])
+def frozen(request, monkeypatch):
+    # As freezegun does it, in all modules.
+    for name in ("time", "monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: request.param)
+        monkeypatch.setattr(time, f"{name}_ns", lambda: int(request.param) * 10**9)
+    return request.param
+
+def test_a_wait_ends(frozen, kbatch_topic, kbatch_records):
+    topic = kbatch_topic("orders", ["1"])
+    with pytest.raises(pytest.fail.Exception, match="has 1 record"):
+        kbatch_records(topic, 2, timeout=0.3)
+    assert kbatch_records(topic)[0]["timestamp"].timestamp() == frozen
+
+def test_a_producer_sends_and_closes(frozen, kbatch_cluster, kbatch_records):
+    with kbatch_cluster.producer(linger_ms=20) as producer:
+        assert producer.send("t", "1").result(10).offset == 0
+        last = producer.send("t", "2")
+    assert last.result(0).offset == 1
+
+def test_a_server_takes_records_of_clients_that_have_the_real_time(
+    frozen, kbatch_server, kbatch_topic, kbatch_records
+):
+    topic, problems = kbatch_topic("orders"), []
+    producer = Producer({"bootstrap.servers": kbatch_server.bootstrap_servers})
+    producer.produce(topic, "1", on_delivery=lambda error, _: problems.append(error))
+    assert producer.flush(10) == 0
+    assert problems == [None]
+    assert kbatch_records(topic, timeout=5)[0]["value"] == "1"
+"""
+
+
+def test_a_frozen_clock_stops_no_fixture(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FROZEN)
+
+    pytester.runpytest_inprocess(*WORDS).assert_outcomes(passed=6)
+
+
 WRONG = """
 def test_rows(kbatch_topic):
     kbatch_topic("orders", [{"vale": 1}])

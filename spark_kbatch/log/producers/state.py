@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from spark_kbatch.clock import expiring_ms
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -113,6 +114,7 @@ class ProducerStates:
 
         Nothing may have been added before.
         """
+        now_ms = expiring_ms(now_ms)
         for producer_id, entry in entries.items():
             if not self._is_expired(entry, now_ms):
                 self._entries[producer_id] = entry
@@ -280,7 +282,7 @@ class ProducerStates:
         """Remove producers idle for producer.id.expiration.ms or longer; checks at most every ten minutes."""
         if 0 <= now_ms - self._checked_ms < _EXPIRATION_CHECK_MS:
             return
-        self._checked_ms = now_ms
+        self._checked_ms, now_ms = now_ms, expiring_ms(now_ms)
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()

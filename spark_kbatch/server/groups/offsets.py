@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from spark_kbatch.clock import expiring_ms
 from spark_kbatch.cluster.group_records import (
     NO_TIMESTAMP,
     CommittedOffset,
@@ -271,8 +272,8 @@ class CommittedOffsets:
             elif group.state is not GroupState.STABLE or group.subscribed_topics is None:
                 return False
         if value.expire_timestamp != NO_TIMESTAMP:
-            return self._now_ms() >= value.expire_timestamp
-        return self._now_ms() - since_ms >= self._config.offsets_retention_ms
+            return expiring_ms(self._now_ms()) >= value.expire_timestamp
+        return expiring_ms(self._now_ms()) - since_ms >= self._config.offsets_retention_ms
 
 
 def metadata_size(metadata: str) -> int:
