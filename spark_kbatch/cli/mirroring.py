@@ -48,7 +48,7 @@ def mirror(
     unit_seconds: float,
     fail_on_data_loss: bool,
     keep_offsets: bool,
-    foreign_end: str,
+    foreign_end: str | None,
     source_config: dict[str, str],
     target_config: dict[str, str],
     as_json: bool,
