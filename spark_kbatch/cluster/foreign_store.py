@@ -156,9 +156,7 @@ class ForeignStore(OwnSource):
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
         """Return batches of a partition's log from an offset on, as `Fetcher.fetch` does."""
-        return self._log_dir.read(
-            topic_partition, asked, end=self._end
-        )
+        return self._log_dir.read(topic_partition, asked, end=self._end)
 
     def check(self, topic_partition: TopicPartition) -> RepairReport:
         """Check the files of one partition, and return a report of what is wrong."""

@@ -346,6 +346,15 @@ class Coordinator:
                 if self._manager.replica(TRANSACTION_STATE).state == replica.state:
                     raise
 
+    def awaits_flip(self, topic_partition: TopicPartition, node_id: int) -> bool:
+        """Return True if a decided commit waits to be finished in a replica that has all its batches."""
+        replica = self._manager.replica(TRANSACTION_STATE)
+        if not replica.state.has_pending_commit:
+            return False
+        states = _pending(replica).value.states_in(self._manager.is_current)
+        decided = states.get(topic_partition, {}).get(node_id)
+        return decided is not None and self._is_placed(topic_partition, {node_id: decided})
+
     def roll_forward(self, *, deadline: float | None = None) -> None:
         """Finish the commit that a dead committer decided, if there is one.
 
@@ -428,10 +437,8 @@ class Coordinator:
         """
         for node_id, staging_dir in self._manager.dirs.staging().items():
             attempts = sorted({one.attempt for one in extents if one.node_id == node_id})
-            try:
+            with _failing_alone(f"staged files in {staging_dir} cannot be removed"):
                 self._discard(staging_dir, attempts, transaction)
-            except OSError as error:
-                logger.warning("cannot remove staged files in %s: %s", staging_dir, error)
 
     def _discard(self, staging_dir: Path, attempts: Sequence[str], transaction: str) -> None:
         files, transaction_dir = self._manager.files, staging_dir / transaction
@@ -453,7 +460,7 @@ class Coordinator:
         self, topic_partitions: Iterable[TopicPartition], overwrite: Overwrite | None
     ) -> None:
         """Delete expired segments; failures are logged, and the next commit tries again."""
-        try:
+        with _failing_alone("old segments cannot be deleted"):
             find = self._manager.metadata.topics.find
             limited = [
                 tp
@@ -463,8 +470,6 @@ class Coordinator:
             ]
             if limited:
                 self._manager.delete_old_segments(limited, self, skip_deleted=True)
-        except (OSError, KBatchError) as error:
-            logger.warning("old segments cannot be deleted for now: %s", error)
 
     def _delete_old_commits(self) -> None:
         """Delete the oldest commits from `__commits`, after a commit that started a segment there.
@@ -474,7 +479,7 @@ class Coordinator:
         limit = self._commits_retention_bytes
         if limit == NO_LIMIT:
             return
-        try:
+        with _failing_alone(f"old commits in {COMMITS} cannot be deleted"):
             _, log, state = self._manager.replica(COMMITS)
             if state.segment_base_offset + 1 != state.log_end_offset:
                 return
@@ -488,8 +493,6 @@ class Coordinator:
                 start_offset = next_offset
             if start_offset > state.log_start_offset:
                 self._manager.delete_records({COMMITS: start_offset}, self)
-        except (OSError, KBatchError) as error:
-            logger.warning("old commits in %s cannot be deleted for now: %s", COMMITS, error)
 
     def _is_duplicate(self, job: _Job) -> bool:
         """Return True if a job was committed before.
@@ -513,10 +516,8 @@ class Coordinator:
 
     def _remove_deleted_topics(self) -> None:
         """Remove files of deleted topics; failures are logged, and tried again later."""
-        try:
+        with _failing_alone("files of deleted topics cannot be removed"):
             self._manager.remove_deleted_topics(_DIRECTORIES_MAX)
-        except (OSError, KBatchError) as error:
-            logger.warning("files of deleted topics cannot be removed for now: %s", error)
 
     def _as_topics_are(
         self,
@@ -874,6 +875,18 @@ def _is_a_jobs(name: str) -> ConfigError:
 
 def _log_end(states: Mapping[int, LogState]) -> int:
     return next(iter(states.values())).log_end_offset
+
+
+@contextlib.contextmanager
+def _failing_alone(what: str) -> Iterator[None]:
+    """Log what fails in here as a warning: the job's outcome is settled, and is not told to have failed."""
+    try:
+        yield
+    except Exception as error:
+        is_ours = not isinstance(error, (OSError, KBatchError))
+        logger.warning(
+            "%s for now: %r" if is_ours else "%s for now: %s", what, error, exc_info=is_ours
+        )
 
 
 def _pending(replica: Replica) -> Transaction:

@@ -99,6 +99,17 @@ def compile_on_first_call(
     compiled: _Kernels | None = None
 
     def load(names: Sequence[str] = kernels) -> None:
+        # Ctrl-C reaches the main thread alone. There it would leave numba, or a module that numba imports,
+        # half imported, and every later call would fail. So another thread loads, and is only waited for.
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  planners do not need it
+
+        pool = ThreadPoolExecutor(1, "kbatch-kernels")
+        try:
+            pool.submit(load_here, names).result()
+        finally:
+            pool.shutdown(wait=False)
+
+    def load_here(names: Sequence[str]) -> None:
         nonlocal compiled
         with lock:
             wanted = [name for name in names if name in missing]

@@ -109,7 +109,9 @@ class View(NamedTuple):
 
     segments: tuple[Segment, ...]
     offsets: LogOffsets
-    end_offset: int  # after the last valid batch; the log end offset, unless records are missing there
+    end_offset: (
+        int  # after the last valid batch; the log end offset, unless records are missing there
+    )
     missing: tuple[Missing, ...]
 
 
@@ -138,7 +140,6 @@ class ForeignLog:
         self._states: ProducerStates | None = None
         self._replayed_to = 0
         self._replayed_position: BatchPosition | None = None
-
 
     def size_in_bytes(self) -> int:
         """Return the size in bytes of all batches of the log, as of the last look at its directory."""
@@ -386,9 +387,7 @@ class ForeignLog:
             )
         return end
 
-    def _warn_of_tail(
-        self, segment: Segment, end: SegmentEnd, left_out: Sequence[Segment]
-    ) -> None:
+    def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: Sequence[Segment]) -> None:
         path = segment.log
         bytes_left_out = self.files.size(path) - end.position
         also = ""
