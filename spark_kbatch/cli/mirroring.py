@@ -103,8 +103,8 @@ def _as_json(done: MirrorProgress) -> dict[str, Any]:
 
 def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
     lines = [
-        f"Copied {done.records_count:,} records of {counted(len(topics), 'topic')}, "
-        f"{done.size_in_bytes / _MB:,.1f} MB, to {target} in {done.units:,} commits."
+        f"Copied {counted(done.records_count, 'record')} of {counted(len(topics), 'topic')}, "
+        f"{done.size_in_bytes / _MB:,.1f} MB, to {target} in {counted(done.units, 'commit')}."
     ]
     if done.topics_created:
         lines.append(f"Created {', '.join(done.topics_created)}.")
@@ -112,7 +112,7 @@ def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
         batches = done.batches_kept + done.batches_encoded
         lines.append(f"Encoded {done.batches_encoded:,} of {batches:,} batches again.")
     if done.offsets_left:
-        lines.append(f"{done.offsets_left:,} offsets are left to copy.")
+        lines.append(f"Left to copy: {counted(done.offsets_left, 'offset')}.")
     return " ".join(lines)
 
 

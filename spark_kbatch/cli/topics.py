@@ -61,7 +61,7 @@ _REPLICA_COLUMNS = ("leader", "isr", "lag")
 @path_argument
 @click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @click.option(
-    "--internal", is_flag=True, help="Include internal topics, whose names start with '__'."
+    "--internal", is_flag=True, help="Include internal topics, such as __consumer_offsets."
 )
 @click.option("--verbose", "-v", is_flag=True, help="Show a row for each partition, as for a named TOPIC.")  # fmt: skip
 @foreign_end_option

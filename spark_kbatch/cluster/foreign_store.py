@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from spark_kbatch.log.repair import RepairReport
 
 _NEAREST = 5
-# By name, not by the underscores: a user's topic may start with them too.
+# By name, not by the underscores: a user's topic may start with them too. One of them is our own.
 _INTERNAL = {
-    "__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state",
+    "__cluster_metadata", "__commits", "__consumer_offsets", "__share_group_state", "__transaction_state",
 }  # fmt: skip
 
 
