@@ -228,21 +228,19 @@ class CorruptRecordError(KBatchError):
     found: Any = ""
     topic_partition: str = ""  # whose records cannot be read
     offset: int = -1  # of the first of them; -1 where that is not known
-    next_offset: int = -1  # the first after them that can be read, or the end
+    next_offset: int = -1  # the first after them that can be read, or the end; -1 likewise
     how: str = ""  # to read on from there
-    remedy: str = ""  # how else to read what is there
 
     def __str__(self) -> str:
         where = f" at position {self.position}" if self.position >= 0 else ""
         where += f" of {self.path}" if self.path else ""
         detail = f": expected {self.expected}, found {self.found}" if self.expected != "" else ""
         text = f"corrupt record batch{where}: {self.what}{detail}"
-        remedy = f"; {self.remedy}" if self.remedy else ""
         if not self.how:
-            return text + remedy
+            return text
         return (
             f"{text}; offsets {self.offset} to {self.next_offset - 1} of {self.topic_partition} are "
-            f"damaged; go on with {self.how}{remedy}"
+            f"damaged; go on with {self.how}"
         )
 
     def at(self, path: str, base_position: int) -> CorruptRecordError:

@@ -99,8 +99,10 @@ class EntryWords:
             case NewLimits():
                 return "limits: " + _settings(content.limits)
             case TopicCreation():
-                count = len(content.first_offsets)
-                return f"topic {content.name} is created with {count} partition{'s' * (count != 1)}"
+                return (
+                    f"topic {content.name} is created with {(n := len(content.first_offsets))} "
+                    f"partition{'s' * (n != 1)}"
+                )
             case TopicAlteration():
                 return f"settings of {self._name(content.topic_id)}: {_settings(content.changes)}"
             case TopicGrowth():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -133,7 +134,7 @@ def export(
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             )
             as_text = text or kind == "csv"
-            sound = _before_damage(reader, damage)
+            sound = _before_damage(reader, path, damage)
             rows = map(_with_strings, sound) if as_text else sound
             schema = _schema_with_strings(reader.schema) if as_text else reader.schema
             write = _parquet if kind == "parquet" else _csv
@@ -147,7 +148,7 @@ def export(
             part = file.with_stem(f"{file.stem}.incomplete")
             temporary.replace(part)
             click.echo(visible(f"{counted(count, 'record')} before damage are in {part}"), err=True)
-            raise _saying_how_to_go_on(damage[0], path, topic)
+            raise damage[0]
     size = file.stat().st_size
     if as_json:
         told = {"topic": topic, "file": str(file), "format": kind}
@@ -157,22 +158,15 @@ def export(
 
 
 def _before_damage(
-    batches: Iterable[pa.RecordBatch], damage: list[CorruptRecordError]
+    batches: Iterable[pa.RecordBatch], path: str, damage: list[CorruptRecordError]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield these batches, and end where they are damaged: then `damage` has the error."""
+    """Yield these batches, and end where they are damaged: `damage` then says so, and how to read on."""
     try:
         yield from batches
     except CorruptRecordError as error:
-        damage.append(error)
-
-
-def _saying_how_to_go_on(error: CorruptRecordError, path: str, topic: str) -> CorruptRecordError:
-    """Return an error about damage that says how to read on after it, if that is known."""
-    if not error.how:
-        return error
-    partition = error.topic_partition.rpartition("-")[2]
-    how = f"`kbatch consume {path} {topic} --partition {partition} --start {error.next_offset}`"
-    return replace(error, how=how)
+        topic, _, partition = error.topic_partition.rpartition("-")
+        where = f"{topic} --partition {partition} --start {error.next_offset}"
+        damage.append(replace(error, how=error.how and f"`kbatch consume {path} {where}`"))
 
 
 def _ensure_may_be_written(file: Path, *, overwrite: bool) -> None:
@@ -214,7 +208,7 @@ def _json_lines(
     reader = open_topic_reader(path, client, foreign_end)
     ranges = reader.offset_ranges(topic, partitions=partitions, isolation_level=isolation_level)
     with file.open("wb") as out:
-        for wanted in ranges:
+        for wanted in itertools.takewhile(lambda _: not damage, ranges):
             lines = Lines(layout, wanted.topic_partition)
             batches = reader.read_range(
                 wanted,
@@ -222,12 +216,10 @@ def _json_lines(
                 isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             )
-            for batch in _before_damage(batches, damage):
+            for batch in _before_damage(batches, path, damage):
                 for text in lines.of(batch):
                     out.write(text)
                 yield batch.num_rows
-            if damage:
-                return
 
 
 def _parquet(rows: Iterator[pa.RecordBatch], schema: pa.Schema, file: Path) -> Iterator[int]:

@@ -147,7 +147,7 @@ class ForeignStore(OwnSource):
                 tp,
                 view.readable,
                 self._log_dir.log(tp).size_in_bytes(),
-                "; ".join(str(one.error) for one in view.missing),
+                "; ".join(map(str, view.missing)),
             )
             for tp, view in views.items()
         ]
@@ -162,7 +162,7 @@ class ForeignStore(OwnSource):
         """Check the files of one partition, and return a report of what is wrong."""
         missing = self.views([topic_partition])[topic_partition].missing
         report = self._log_dir.check(topic_partition)
-        return report._replace(damaged=(*report.damaged, *(str(one.error) for one in missing)))
+        return report._replace(damaged=(*report.damaged, *map(str, missing)))
 
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str

@@ -349,9 +349,8 @@ class Coordinator:
     def awaits_flip(self, topic_partition: TopicPartition, node_id: int) -> bool:
         """Return True if a decided commit waits to be finished in a replica that has all its batches."""
         replica = self._manager.replica(TRANSACTION_STATE)
-        if not replica.state.has_pending_commit:
-            return False
-        states = _pending(replica).value.states_in(self._manager.is_current)
+        pending = _pending(replica).value if replica.state.has_pending_commit else None
+        states = {} if pending is None else pending.states_in(self._manager.is_current)
         decided = states.get(topic_partition, {}).get(node_id)
         return decided is not None and self._is_placed(topic_partition, {node_id: decided})
 
@@ -883,9 +882,11 @@ def _failing_alone(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        is_ours = not isinstance(error, (OSError, KBatchError))
         logger.warning(
-            "%s for now: %r" if is_ours else "%s for now: %s", what, error, exc_info=is_ours
+            "%s for now: %s",
+            what,
+            str(error) or repr(error),
+            exc_info=not isinstance(error, (OSError, KBatchError)),
         )
 
 

@@ -19,6 +19,7 @@ compiles while the others wait for its result.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import logging
@@ -99,17 +100,6 @@ def compile_on_first_call(
     compiled: _Kernels | None = None
 
     def load(names: Sequence[str] = kernels) -> None:
-        # Ctrl-C reaches the main thread alone. There it would leave numba, or a module that numba imports,
-        # half imported, and every later call would fail. So another thread loads, and is only waited for.
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  planners do not need it
-
-        pool = ThreadPoolExecutor(1, "kbatch-kernels")
-        try:
-            pool.submit(load_here, names).result()
-        finally:
-            pool.shutdown(wait=False)
-
-    def load_here(names: Sequence[str]) -> None:
         nonlocal compiled
         with lock:
             wanted = [name for name in names if name in missing]
@@ -130,7 +120,7 @@ def compile_on_first_call(
                     _Spent.plain_us = spent_us
                     with np.errstate(over="ignore"):  # hashes wrap around, and so may damaged times
                         return plain[name](*arguments)
-            load([name])
+            _uninterrupted(load, [name])
             return module[name](*arguments)
 
         return first_call
@@ -138,8 +128,23 @@ def compile_on_first_call(
     # Without compilation the functions stay as they are, so that a tracer sees their lines.
     if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
         module.update({name: lazy(name) for name in kernels})
-        return load
+        return functools.partial(_uninterrupted, load)
     return lambda: None
+
+
+def _uninterrupted(load: Callable[..., None], *arguments: Sequence[str]) -> None:
+    """Call `load` in a thread of its own, and wait for it; Ctrl-C ends the wait alone.
+
+    That reaches the main thread only. There it would leave numba, or a module that numba imports, half
+    imported, and every later call would fail.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  planners do not need it
+
+    pool = ThreadPoolExecutor(1, "kbatch-kernels")
+    try:
+        pool.submit(load, *arguments).result()
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _plain_functions(

@@ -406,11 +406,10 @@ class PartitionLog:
         if position + end < segment.size_in_bytes or last.next_offset == segment.next_offset:
             return
         error = self._ends_early(segment, position + at, view[at:end], last)
-        if error.offset >= 0:
-            return
-        if len(batches) == 1:
-            raise error
-        del batches[-1]
+        if error.offset < 0:
+            if len(batches) == 1:
+                raise error
+            del batches[-1]
 
     def offset_for_timestamp(
         self, state: LogState, timestamp_ms: int, *, end_offset: int

@@ -188,8 +188,9 @@ def _recovered(
             _warn_of_loss(segments.directory, state, damage)
             after = state_ending_at(segments, after, *damage[:3])
         # Those of a segment that ends there are completed when the next one begins, and flushed with that.
-        views = segments.views_from(state, bases, max(first - 1, 0))
-        to_index |= {view.base_offset for view in views}
+        to_index |= {
+            view.base_offset for view in segments.views_from(state, bases, max(first - 1, 0))
+        }
     for view in segments.views_from(after, bases, min(to_index)) if to_index else ():
         if view.base_offset in to_index:
             after = _rebuild_indexes(segments, after, view)

@@ -180,8 +180,10 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
 def _forget_epochs(log: PartitionLog, state: LogState, deleted: Sequence[int]) -> None:
     """Remove the leader epochs of batches in deleted segments, unless the first one left has them, too."""
     # A follower that died when it started over has no file of the active segment yet.
-    kept = (base for base in log.segments.bases(state) if base not in deleted)
-    first = next(kept, state.segment_base_offset)
+    first = next(
+        (base for base in log.segments.bases(state) if base not in deleted),
+        state.segment_base_offset,
+    )
     try:
         LeaderEpochCache.read(log.files, log.directory).truncate_from_start(first)
     except (FileNotFoundError, KafkaStorageError):

@@ -153,10 +153,13 @@ class LogSegments:
         )
 
     def missing(self, offset: int, following: Sequence[int] = ()) -> KafkaStorageError:
-        """Return the error for an offset that no segment holds; `following` may have the base of the next one."""
-        then = "".join(f"; go on at offset {base}, where the next one starts" for base in following)
+        """Return the error for an offset that no segment holds.
+
+        `following` may have the base offset of the next one.
+        """
         return KafkaStorageError(
-            f"{self.directory} has no segment that holds offset {offset}{then}"
+            f"{self.directory} has no segment that holds offset {offset}"
+            + "".join(f"; go on at offset {base}, where the next one starts" for base in following)
         )
 
     def gone(self, path: Path) -> KafkaStorageError:

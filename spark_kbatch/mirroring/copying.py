@@ -401,8 +401,8 @@ class Mirror:
         try:
             self._send(topic_partition, read, offset)
         except CorruptRecordError as error:  # before anything of it is sent
-            damaged_at = error.position - read.position
-            sound = [one for at, one in read.batches if at + one.size_in_bytes <= damaged_at]
+            damaged = error.position - read.position
+            sound = [one for at, one in read.batches if at + one.size_in_bytes <= damaged]
             if not sound:
                 raise
             read = read.below(sound[-1].next_offset)

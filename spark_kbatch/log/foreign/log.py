@@ -46,13 +46,7 @@ from spark_kbatch import mutexes
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.files import Files
 from spark_kbatch.log.batch_headers import header_at
-from spark_kbatch.log.foreign.missing import (
-    Missing,
-    missing_segments,
-    missing_tail,
-    traces,
-    why_no_log,
-)
+from spark_kbatch.log.foreign.missing import end_of, find_missing, traces
 from spark_kbatch.log.foreign.positions import Positions
 from spark_kbatch.log.foreign.swap_files import names_after_start
 from spark_kbatch.log.lookup import SegmentViews, TimeLookup, split_points
@@ -64,7 +58,7 @@ from spark_kbatch.log.producers.replay import (
     replay,
 )
 from spark_kbatch.log.producers.state import ProducerStates
-from spark_kbatch.log.segment import Segment, SegmentView, base_offset_of, log_name
+from spark_kbatch.log.segment import Segment, SegmentView, base_offset_of
 from spark_kbatch.log.segment_scan import (
     SegmentEnd,
     find_end,
@@ -96,8 +90,7 @@ class Checkpoints(NamedTuple):
     recovery_point: int | None = None  # unless the broker was shut down cleanly
     log_start_offset: int | None = None
     high_watermark: int | None = None  # if it bounds what is read
-    reached: int = 0  # the log had reached this offset
-    reached_in: str = ""  # the file that says so
+    reached: tuple[int, str] = (0, "")  # an offset that the log had reached; the file that says so
     leaves_out: bool = False  # whether what is missing is left out
 
 
@@ -112,7 +105,7 @@ class View(NamedTuple):
     end_offset: (
         int  # after the last valid batch; the log end offset, unless records are missing there
     )
-    missing: tuple[Missing, ...]
+    missing: tuple[CorruptRecordError, ...]  # ascending; each says which
 
 
 class ForeignLog:
@@ -239,9 +232,18 @@ class ForeignLog:
     def _look_once(self, checkpoints: Checkpoints) -> View:
         segments, lost = self._segments()
         segments, end, left_out = self._up_to_the_end(segments, checkpoints)
-        missing = self._missing(segments, lost, end, left_out, checkpoints)
-        starts = [segment.base_offset for segment in segments] + [one.start for one in missing]
-        log_start_offset = max(min(starts, default=0), checkpoints.log_start_offset or 0)
+        missing = find_missing(self.files, self.directory, segments, lost, end, checkpoints.reached)
+        is_error = bool(missing) and missing[-1].offset >= end.next_offset
+        if end.fault is not None and (checkpoints.leaves_out or not is_error):
+            self._warn_of_tail(segments[-1], end, left_out)
+        if checkpoints.leaves_out:
+            for one in missing:
+                self._warn(("missing", one.offset), f"{one}: it is left out")
+            missing = []
+        log_start_offset = max(
+            min([*(s.base_offset for s in segments), *(one.offset for one in missing)], default=0),
+            checkpoints.log_start_offset or 0,
+        )
         if segments and end.next_offset < log_start_offset:
             self._warn(
                 "log start",
@@ -249,9 +251,9 @@ class ForeignLog:
                 f"{log_start_offset} in the checkpoint: it is read as empty",
             )
             segments = []
-        missing = [one for one in missing if one.stop > log_start_offset]
+        missing = [one for one in missing if end_of(one) > log_start_offset]
         end_offset = max(end.next_offset, log_start_offset)
-        log_end_offset = max([end_offset, *(one.stop for one in missing)])
+        log_end_offset = max([end_offset, *map(end_of, missing)])
         high_watermark = log_end_offset
         if checkpoints.high_watermark is not None:
             high_watermark = min(max(checkpoints.high_watermark, log_start_offset), log_end_offset)
@@ -262,43 +264,6 @@ class ForeignLog:
         view = View(tuple(segments), offsets, end_offset, tuple(missing))
         self._view = view
         return view
-
-    def _missing(
-        self,
-        segments: Sequence[Segment],
-        lost: Mapping[int, str],
-        end: SegmentEnd,
-        left_out: Sequence[Segment],
-        checkpoints: Checkpoints,
-    ) -> list[Missing]:
-        """Return what is missing from the log; nothing if it is left out, which is logged, as a torn tail is.
-
-        Args:
-            segments: that are read.
-            lost: of other segments, what is there.
-            end: of the last segment.
-            left_out: segments after it.
-            checkpoints: of the log.
-        """
-        _, start, _, reached, says, leaves_out = checkpoints
-        bases = [segment.base_offset for segment in segments]
-        found = missing_segments(self.files, self.directory, lost, bases, reached)
-        path, no_log = self.directory / log_name(end.next_offset), ""
-        if segments:
-            path = segments[-1].log
-            if end.fault is not None and end.position == 0:
-                no_log = why_no_log(self.files, path, bases[-1], is_first=len(bases) == 1)
-        start = max(end.next_offset, start or 0)
-        tail = missing_tail(path, end._replace(next_offset=start), reached, says, no_log)
-        if end.fault is not None and (tail is None or leaves_out):
-            self._warn_of_tail(segments[-1], end, left_out)
-        if tail is not None and all(one.stop < tail.stop for one in found):
-            found.append(tail)
-        if not leaves_out:
-            return found
-        for one in found:
-            self._warn(("missing", one.start), f"{one.error}: it is left out")
-        return []
 
     def _segments(self) -> tuple[list[Segment], Mapping[int, str]]:
         """Return the segments, ascending, as a broker would have them after it starts; and `traces` of others."""
@@ -353,7 +318,7 @@ class ForeignLog:
         self, segments: list[Segment], checkpoints: Checkpoints
     ) -> tuple[list[Segment], SegmentEnd, list[Segment]]:
         """Find where the log ends: return the segments up to there, the end of the last one, and those after it."""
-        recovery_point, reached = checkpoints.recovery_point, checkpoints.reached
+        recovery_point, (reached, _) = checkpoints.recovery_point, checkpoints.reached
         end = SegmentEnd(0, 0, None, None)
         first = len(segments) - 1
         if recovery_point is not None:
@@ -460,35 +425,28 @@ class ForeignLog:
         end = view.offsets.end_offset(isolation)
         if offset >= end:
             return _NOTHING
+        # What lies before missing records is read; nothing is read from after them in their place.
+        missing = [one for one in view.missing if offset < end_of(one) and one.offset < end]
+        end = min([end, *(one.offset for one in missing)])
         segments = view.segments
-        found, index = self._first_from(view, asked, end)
-        first = end if found is None else found.batches[0][1].base_offset
-        for one in view.missing:
-            if one.start < first and offset < one.stop:
-                raise one.error
-        if found is None:
-            return _NOTHING
-        if isolation is IsolationLevel.READ_COMMITTED:
-            return self._aborted.decided(
-                found,
-                segments[index:],
-                last_stable_offset=last_stable_offset,
-                log_end_offset=view.end_offset,
-            )
-        return found
-
-    def _first_from(self, view: View, asked: ReadRange, end: int) -> tuple[LogRead | None, int]:
-        """Read batches from the first segment that has some at or after the offset; return its index, too."""
-        segments, index = view.segments, 0
-        for index in range(_floor(segments, asked.offset), len(segments)):
+        for index in range(_floor(segments, offset), len(segments)):
             if segments[index].base_offset >= end:
                 break
             rest = segments[index + 1 :]
             end_offset = rest[0].base_offset if rest else view.end_offset
             found = self._read_segment(segments[index], asked, end_offset)
+            if found is not None and isolation is IsolationLevel.READ_COMMITTED:
+                return self._aborted.decided(
+                    found,
+                    segments[index:],
+                    last_stable_offset=last_stable_offset,
+                    log_end_offset=view.end_offset,
+                )
             if found is not None:
-                return found, index
-        return None, index
+                return found
+        for one in missing:
+            raise one
+        return _NOTHING
 
     def _read_segment(self, segment: Segment, asked: ReadRange, end_offset: int) -> LogRead | None:
         """Read batches from one segment; return None if compaction left none in it at or after the offset."""

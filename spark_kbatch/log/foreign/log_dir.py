@@ -38,7 +38,7 @@ from spark_kbatch.log.checkpoints import (
     read_partition_metadata,
 )
 from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
-from spark_kbatch.log.foreign.missing import packed_as, traces
+from spark_kbatch.log.foreign.missing import PACKED_BYTES, packed_as, traces
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, ReadRange, TopicPartition
 from spark_kbatch.options.topic import ensure_valid_topic
 from spark_kbatch.record.header import LogRead
@@ -92,7 +92,7 @@ class ForeignLogDir:
         """
         if path.is_file():
             if path.suffix != ".log":
-                packed = packed_as(files, path)
+                packed = packed_as(files.read(path, 0, PACKED_BYTES))
                 if packed:
                     raise ConfigError(
                         f"{path} is {packed}: unpack it first, as with `tar -xf` or `{packed} -d`"
@@ -217,22 +217,20 @@ class ForeignLogDir:
         )
         # After a clean shutdown a broker checks nothing.
         is_clean = self.files.exists(log_dir / CLEAN_SHUTDOWN)
-        found = {}
-        for tp in topic_partitions:
-            # One segment alone need not be the last one.
-            reached = max(
-                (0, ""),
-                (recovery_points.get(tp, 0), RECOVERY_POINTS),
-                (0 if self._file else high_watermarks.get(tp, 0), HIGH_WATERMARKS),
-            )
-            found[tp] = Checkpoints(
+        return {
+            tp: Checkpoints(
                 None if is_clean else recovery_points.get(tp),
                 starts.get(tp),
                 high_watermarks.get(tp, 0) if at_high_watermark else None,
-                *reached,
+                max(
+                    (recovery_points.get(tp, 0), RECOVERY_POINTS),
+                    # One segment alone need not be the last one.
+                    (0 if self._file else high_watermarks.get(tp, 0), HIGH_WATERMARKS),
+                ),
                 leaves_out=end == "log",
             )
-        return found
+            for tp in topic_partitions
+        }
 
     def _directory(self, topic_partition: TopicPartition) -> Path:
         return self._path / str(topic_partition) if self._only is None else self._path
@@ -282,5 +280,6 @@ def _named_after(name: str) -> TopicPartition:
 
 
 def _is_partition(names: list[str]) -> bool:
-    is_one = any(name.endswith(_LOGS) or name in _PARTITION_FILES for name in names)
-    return is_one or bool(traces(names))
+    return bool(traces(names)) or any(
+        name.endswith(_LOGS) or name in _PARTITION_FILES for name in names
+    )
