@@ -259,9 +259,10 @@ def open(
             By default logs are in `path`.
         without_nodes: nodes whose log dirs are lost for good, when a cluster whose `path` is lost or old is
             restored from the other log dirs. Records of which they had the only copy are given up.
-        foreign_end: where to end in a broker's logs: "log", after the last valid batch, even where the
-            broker's own files show that records are missing, or "checkpoint", at the high watermark that the
-            broker last wrote to its checkpoint. Without it what is missing is an error, once a read comes to it.
+        foreign_end: where to end in a broker's logs: "log", after the last valid batch, even where
+            its files show that records are missing, or "checkpoint", at the high watermark that the
+            broker last wrote to its checkpoint. By default a read fails once it comes to what is
+            missing.
         store: of a bucket: options of its store by key, such as {"store.region": "eu-west-1"}.
             What is not given is in the environment.
 

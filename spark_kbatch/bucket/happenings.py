@@ -107,7 +107,10 @@ class EntryWords:
                 return f"settings of {self._name(content.topic_id)}: {_settings(content.changes)}"
             case TopicGrowth():
                 more = len(content.first_offsets)
-                return f"topic {self._name(content.topic_id)} gets {more} more partition{'s' * (more != 1)}"
+                return (
+                    f"topic {self._name(content.topic_id)} gets {more} more "
+                    f"partition{'s' * (more != 1)}"
+                )
             case TopicDeletion():
                 return f"topic {self._name(content.topic_id)} is deleted"
             case LedgerCommit():

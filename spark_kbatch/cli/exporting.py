@@ -83,8 +83,9 @@ def export(
     """Copy TOPIC into FILE, or a broker's log dir.
 
     FILE is Parquet or CSV with the columns that Spark shows (key, value, topic, partition, offset, timestamp,
-    timestampType, headers), or JSON lines as of `kbatch consume --json`. It has its name only once it is whole;
-    where records are damaged, a file with .incomplete in its name has those before them, and the exit code is 1.
+    timestampType, headers), or JSON lines as of `kbatch consume --json`. It has its name only once it is whole.
+    Where records are damaged, those before them are in a file with .incomplete in its name, and
+    the exit code is 1.
     PATH may be HOST:PORT of a real cluster. `kbatch produce` reads such files.
 
     With --log-dir, the records go into the log dir of a stopped Kafka broker. It must have the topic already, with
@@ -160,7 +161,7 @@ def export(
 def _before_damage(
     batches: Iterable[pa.RecordBatch], path: str, damage: list[CorruptRecordError]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield these batches, and end where they are damaged: `damage` then says so, and how to read on."""
+    """Yield these batches up to damage; `damage` then has the error, which says how to read on."""
     try:
         yield from batches
     except CorruptRecordError as error:

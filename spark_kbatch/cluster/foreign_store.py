@@ -3,8 +3,8 @@
 Partitions are not read as of one moment: each is read to the last valid batch that it had when it was
 looked at, and tasks that look for themselves may find different ends. With `foreign_end` set to
 "checkpoint" a read ends at the high watermarks in the broker's checkpoint instead, which the broker
-rewrites every 5 seconds. With "log" it ends after the last valid batch even where there is evidence that
-records are missing; without either that is an error, as `log/foreign/missing.py` says.
+rewrites every 5 seconds. With "log" it ends after the last valid batch even where there is evidence
+that records are missing; without either that is an error, as `log/foreign/missing.py` says.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 _NEAREST = 5
 # By name, not by the underscores: a user's topic may start with them too. One of them is our own.
 _INTERNAL = {
-    "__cluster_metadata", "__commits", "__consumer_offsets", "__share_group_state", "__transaction_state",
+    "__cluster_metadata", "__commits", "__consumer_offsets", "__share_group_state",
+    "__transaction_state",
 }  # fmt: skip
 
 

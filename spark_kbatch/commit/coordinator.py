@@ -347,7 +347,7 @@ class Coordinator:
                     raise
 
     def awaits_flip(self, topic_partition: TopicPartition, node_id: int) -> bool:
-        """Return True if a decided commit waits to be finished in a replica that has all its batches."""
+        """Return True if a replica has all batches of a decided commit, which waits to be finished."""
         replica = self._manager.replica(TRANSACTION_STATE)
         pending = _pending(replica).value if replica.state.has_pending_commit else None
         states = {} if pending is None else pending.states_in(self._manager.is_current)
@@ -878,7 +878,7 @@ def _log_end(states: Mapping[int, LogState]) -> int:
 
 @contextlib.contextmanager
 def _failing_alone(what: str) -> Iterator[None]:
-    """Log what fails in here as a warning: the job's outcome is settled, and is not told to have failed."""
+    """Log what fails in here as a warning: the job's outcome is settled, whatever it is."""
     try:
         yield
     except Exception as error:

@@ -135,8 +135,8 @@ def compile_on_first_call(
 def _uninterrupted(load: Callable[..., None], *arguments: Sequence[str]) -> None:
     """Call `load` in a thread of its own, and wait for it; Ctrl-C ends the wait alone.
 
-    That reaches the main thread only. There it would leave numba, or a module that numba imports, half
-    imported, and every later call would fail.
+    That reaches the main thread only. There it would leave numba, or a module that numba imports,
+    half imported, and every later call would fail.
     """
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  planners do not need it
 

@@ -398,8 +398,8 @@ class PartitionLog:
     ) -> None:
         """Check that a segment's last batch ends where the next segment starts.
 
-        If it is damaged, the batches before it stay; if there are none, raise. If offsets are missing after
-        it, all stay: reading those is an error.
+        If it is damaged, the batches before it stay; if there are none, raise. If offsets are missing
+        after it, all stay: reading those is an error.
         """
         at, last = batches[-1]
         end = at + last.size_in_bytes

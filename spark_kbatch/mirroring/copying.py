@@ -7,8 +7,8 @@
                      old enough, and with it the progress is stored, even if what was read has no record
                      to send: the source may delete it before the next run
 
-Where a source's partition is damaged, or records are missing from it, all before that is copied, and so are
-other partitions; this is committed, and then the run fails.
+Where a source's partition is damaged, or records are missing from it, all before that is copied, and
+so are other partitions; this is committed, and then the run fails.
 
 Before a partition is copied on, its source is asked for the batch that was copied last. By the first unit
 with records of a topic, that topic has to be as it was found.
@@ -140,8 +140,8 @@ class Mirror:
             DataLossError: the source does not hold records that were not copied yet.
             MirrorFencedError: another process mirrors under the same name.
             RecordTooLargeError: the target takes no batch that large.
-            CorruptRecordError: of the source; with file and position. What precedes the damage, and all other
-                partitions, are copied.
+            CorruptRecordError: of the source; with file and position. What precedes the damage, and
+                all other partitions, are copied.
         """
         try:
             self._begin(list(topics))
@@ -323,7 +323,7 @@ class Mirror:
         """Copy all partitions up to the end offsets last looked up, or until stopped.
 
         Raises:
-            CorruptRecordError: the first that a partition had, once all others are copied, and committed.
+            CorruptRecordError: the first that a partition had, once all others are copied.
         """
         damaged: CorruptRecordError | None = None
         left = deque(tp for tp, end in self._ends.items() if self._offsets[tp] < end)

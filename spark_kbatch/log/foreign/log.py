@@ -9,18 +9,18 @@ broker does when it starts, done in memory:
                                 is not empty; else those from the one that holds the recovery point on
     where the check starts      at the last index entry that leads to a whole valid batch; at the start
                                 of the segment if none does
-    an invalid batch            without a recovery point, or below what the log had reached: stays in the
-                                log if a whole valid batch follows, and reading it is an error; else the
-                                log ends before it, and later segments do not count
+    an invalid batch            without a recovery point, or below what the log had reached: stays in
+                                the log if a whole valid batch follows, and reading it is an error;
+                                else the log ends before it, and later segments do not count
     log end < log start         the log is empty, at its start offset
 
 So a torn, zero-filled or preallocated tail is not read, and with indexes opening a log takes as long as
 reading a few batches. What is left out is logged once, as a warning. What lies before the start of the
 check is checked only when it is read, and damage is an error then.
 
-Where `missing.py` has evidence that the log once had more, it keeps the offsets of that: it ends where it
-had ended, and a read that comes to the missing records is an error, after all records before them. Only
-where `foreign.end` is given as "log" is what is missing left out, with a warning.
+Where `missing.py` has evidence that the log once had more, it keeps the offsets of that: it ends
+where it had ended, and a read that comes to the missing records is an error, after all records before
+them. Only where `foreign.end` is given as "log" is what is missing left out, with a warning.
 
 The last stable offset comes from the producers' batches after the newest valid `.snapshot`; if there is
 none, the batch headers of the whole log are read once.
@@ -211,7 +211,7 @@ class ForeignLog:
     # Looking at the directory.
 
     def look(self, checkpoints: Checkpoints) -> View:
-        """Look at the log's directory; return which segments and offsets it has now, and what is missing.
+        """Look at the log's directory; return its segments and offsets, and what is missing.
 
         Raises:
             KafkaStorageError, OSError: the directory cannot be read.
@@ -266,7 +266,10 @@ class ForeignLog:
         return view
 
     def _segments(self) -> tuple[list[Segment], Mapping[int, str]]:
-        """Return the segments, ascending, as a broker would have them after it starts; and `traces` of others."""
+        """Return the segments, ascending, as a broker would have them after it starts.
+
+        And the `traces` of others.
+        """
 
         def next_offset_of(name: str) -> int:
             path = self.directory / name
@@ -317,7 +320,10 @@ class ForeignLog:
     def _up_to_the_end(
         self, segments: list[Segment], checkpoints: Checkpoints
     ) -> tuple[list[Segment], SegmentEnd, list[Segment]]:
-        """Find where the log ends: return the segments up to there, the end of the last one, and those after it."""
+        """Find where the log ends.
+
+        Return the segments up to there, the end of the last one, and the segments after it.
+        """
         recovery_point, (reached, _) = checkpoints.recovery_point, checkpoints.reached
         end = SegmentEnd(0, 0, None, None)
         first = len(segments) - 1

@@ -189,9 +189,9 @@ class ForeignLogDir:
     ) -> dict[TopicPartition, Checkpoints]:
         """Read what the checkpoint files of the broker's log dir say about these partitions now.
 
-        A damaged one counts as empty, except that of the high watermarks where these are the end; there a
-        partition without an entry has 0, as in a broker. They are read before the logs, so that a broker that
-        runs has flushed what they say.
+        A damaged one counts as empty, except that of the high watermarks where these are the end;
+        there a partition without an entry has 0, as in a broker. They are read before the logs, so
+        that the logs of a broker that runs have at least what they say.
 
         Args:
             topic_partitions: the partitions.

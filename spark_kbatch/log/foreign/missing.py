@@ -1,9 +1,9 @@
-"""Evidence that a broker's log once had records that are not there now, which is more than a torn tail.
+"""Evidence that a broker's log once had records that are missing, which is more than a torn tail.
 
     a checkpoint       it had reached its recovery point, and its high watermark
     a segment's trace  its index is there, or a .log file under another name, and its .log is not
-    no log             its last file starts neither with a valid batch nor with the start of one, as a
-                       crash may leave it, or is the only one; and it is neither empty nor zeros
+    no log             its last file starts neither with a valid batch nor with the start of one, as
+                       a crash may leave it, or is the only one; and it is neither empty nor zeros
 
 A gap between two segments is no evidence: compaction leaves such gaps.
 """
@@ -68,8 +68,8 @@ def find_missing(
         reached: an offset that the log had reached, and the checkpoint that says so.
 
     Returns:
-        Errors with the offset from which records are missing, and the next one that is there, or the
-        log's end; that is -1 where it is not known.
+        Errors with the offset from which records are missing, and the next one that is there, or
+        the log's end; that is -1 where it is not known.
     """
     start, found = end.next_offset, dict[int, CorruptRecordError]()
     last_known = reached[0] if reached[0] > max(lost, default=start) else -1
