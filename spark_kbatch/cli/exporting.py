@@ -166,8 +166,13 @@ def _before_damage(
         yield from batches
     except CorruptRecordError as error:
         topic, _, partition = error.topic_partition.rpartition("-")
-        where = f"{topic} --partition {partition} --start {error.next_offset}"
-        damage.append(replace(error, how=error.how and f"`kbatch consume {path} {where}`"))
+        damage.append(
+            replace(
+                error,
+                how=error.how
+                and f"`kbatch consume {path} {topic} --partition {partition} --start {error.next_offset}`",
+            )
+        )
 
 
 def _ensure_may_be_written(file: Path, *, overwrite: bool) -> None:

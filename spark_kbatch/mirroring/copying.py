@@ -401,8 +401,11 @@ class Mirror:
         try:
             self._send(topic_partition, read, offset)
         except CorruptRecordError as error:  # before anything of it is sent
-            damaged = error.position - read.position
-            sound = [one for at, one in read.batches if at + one.size_in_bytes <= damaged]
+            sound = [
+                one
+                for at, one in read.batches
+                if read.position + at + one.size_in_bytes <= error.position
+            ]
             if not sound:
                 raise
             read = read.below(sound[-1].next_offset)

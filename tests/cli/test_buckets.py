@@ -398,7 +398,7 @@ def test_the_ledger_tells_what_happened_by_whom_and_when(url: str) -> None:
         "1 record to events; micro-batch 3 of a-query",
         "starts: events-1 at 1",
         "settings of events: retention.ms=default",
-        "topic events gets 1 more partitions",
+        "topic events gets 1 more partition",
         "topic events is deleted",
     ]
     assert [row["by"] for row in rows if row["kind"] == "commit"] == ["job app a-query", "producer"]

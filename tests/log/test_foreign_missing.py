@@ -301,6 +301,17 @@ def test_a_last_segment_that_is_no_log_is_an_error_after_the_segments_before_it(
         assert read(tmp_path) == ALL[:20], "a crash after the segment was begun"
 
 
+def test_where_a_log_goes_on_is_not_known_by_a_checkpoint_below_its_end(tmp_path: Path) -> None:
+    directory = a_partition(tmp_path / "t-0", HELD)
+    checkpoint(tmp_path, "recovery-point", {"t 0": 15})
+    removed(f"{SECOND}.log")(directory)
+    (directory / f"{20:020d}.log").write_bytes(b"not found\n" * 50)
+
+    assert read_to_the_error(tmp_path)[1].next_offset == 20
+    found, error = read_to_the_error(tmp_path, start=20)
+    assert (found, error.offset, error.next_offset) == ([], 20, -1)
+
+
 def test_a_stream_reads_what_precedes_and_spark_is_told_its_option(tmp_path: Path) -> None:
     flipped(f"{20:020d}.log", -5)(a_partition(tmp_path / "t-0", HELD))
     checkpoint(tmp_path, "replication", {"t 0": 30})

@@ -233,8 +233,9 @@ class ForeignLog:
         segments, lost = self._segments()
         segments, end, left_out = self._up_to_the_end(segments, checkpoints)
         missing = find_missing(self.files, self.directory, segments, lost, end, checkpoints.reached)
-        is_error = bool(missing) and missing[-1].offset >= end.next_offset
-        if end.fault is not None and (checkpoints.leaves_out or not is_error):
+        if end.fault is not None and (
+            checkpoints.leaves_out or not missing or missing[-1].offset < end.next_offset
+        ):
             self._warn_of_tail(segments[-1], end, left_out)
         if checkpoints.leaves_out:
             for one in missing:

@@ -92,8 +92,7 @@ class ForeignLogDir:
         """
         if path.is_file():
             if path.suffix != ".log":
-                packed = packed_as(files.read(path, 0, PACKED_BYTES))
-                if packed:
+                if packed := packed_as(files.read(path, 0, PACKED_BYTES)):
                     raise ConfigError(
                         f"{path} is {packed}: unpack it first, as with `tar -xf` or `{packed} -d`"
                     )

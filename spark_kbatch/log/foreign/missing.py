@@ -23,8 +23,9 @@ from spark_kbatch.record.header import MAGIC, MAGIC_POSITION
 
 PACKED_BYTES = 6  # of a file tell what it is packed with
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz"}
-_TRACE = re.compile(r"([0-9]{20})(?:\.index|\.timeindex|.*\.log.*)")
-_GOING = (".deleted", ".cleaned", ".swap")
+_TRACE = re.compile(
+    r"([0-9]{20})(\.index|\.timeindex|.*\.log.*)(?<!\.deleted)(?<!\.cleaned)(?<!\.swap)"
+)
 _LOOKED_AT_BYTES = 1 << 20
 _REMEDY = "foreign.end=log (--foreign-end log) leaves out what is missing"
 
@@ -42,7 +43,7 @@ def traces(names: Iterable[str]) -> dict[int, str]:
     found = {
         matched[1]: name
         for name in sorted(names, key=lambda name: ".log" in name)
-        if (matched := _TRACE.fullmatch(name)) and not name.endswith(_GOING)
+        if (matched := _TRACE.fullmatch(name))
     }
     # A broker renames the .log first when it deletes a segment.
     held = {name[:20] for name in names if name[20:] in (".log", ".log.deleted")}
@@ -72,14 +73,14 @@ def find_missing(
         the log's end; that is -1 where it is not known.
     """
     start, found = end.next_offset, dict[int, CorruptRecordError]()
-    last_known = reached[0] if reached[0] > max(lost, default=start) else -1
+    last_known = reached[0] if reached[0] > max([start, *lost]) else -1
     for base, name in lost.items():
         # Of several beside each other, the first one tells.
         following = next((s.base_offset for s in segments if s.base_offset > base), last_known)
         packed = packed_as(files.read(directory / name, 0, PACKED_BYTES))
-        also = packed and f", which is {packed}: unpack it first"
         error = CorruptRecordError(
-            f"the file is missing, and {name} is there{also}; {_REMEDY}",
+            f"the file is missing, and {name} is there"
+            f"{packed and f', which is {packed}: unpack it first'}; {_REMEDY}",
             str(directory / log_name(base)),
             0,
             offset=base,
@@ -121,5 +122,8 @@ def _why_no_log(files: Files, segments: Sequence[Segment]) -> str:
     may_be_torn = is_magic and 0 <= offset - segments[-1].base_offset <= RELATIVE_OFFSET_MAX
     if not head.strip(b"\0") or (may_be_torn and len(segments) > 1):
         return ""
-    packed = packed_as(head)
-    return f"this is {packed}: unpack it first" if packed else "it starts with no valid batch"
+    return (
+        f"this is {packed}: unpack it first"
+        if (packed := packed_as(head))
+        else "it starts with no valid batch"
+    )
