@@ -112,7 +112,10 @@ def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
         batches = done.batches_kept + done.batches_encoded
         lines.append(f"Encoded {done.batches_encoded:,} of {batches:,} batches again.")
     if done.offsets_left:
-        lines.append(f"Left to copy: {counted(done.offsets_left, 'offset')}.")
+        lines.append(
+            f"{counted(done.offsets_left, 'offset')} {'is' if done.offsets_left == 1 else 'are'} "
+            "left to copy."
+        )
     return " ".join(lines)
 
 
