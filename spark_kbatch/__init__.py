@@ -251,7 +251,7 @@ def open(
     create: bool = False,
     log_dirs: str | Sequence[StrPath] = (),
     without_nodes: Collection[int] | None = None,
-    foreign_end: str = "log",
+    foreign_end: str | None = None,
     store: Mapping[str, str] | None = None,
 ) -> Cluster:
     """Open the cluster, or a real broker's logs, at `path`; or connect to a real cluster.
@@ -267,8 +267,10 @@ def open(
             By default logs are in `path`.
         without_nodes: nodes whose log dirs are lost for good, when a cluster whose `path` is lost or old is
             restored from the other log dirs. Records of which they had the only copy are given up.
-        foreign_end: where to end in a broker's logs: "log", after the last valid batch, or
-            "checkpoint", at the high watermark that the broker last wrote to its checkpoint.
+        foreign_end: where to end in a broker's logs: "log", after the last valid batch, even where
+            its files show that records are missing, or "checkpoint", at the high watermark that the
+            broker last wrote to its checkpoint. By default a read fails once it comes to what is
+            missing.
         store: of a bucket: options of its store by key, such as {"store.region": "eu-west-1"}.
             What is not given is in the environment.
 
@@ -302,7 +304,7 @@ def mirror(
     unit_seconds: float = UNIT_SECONDS,
     fail_on_data_loss: bool = FAIL_ON_DATA_LOSS,
     keep_offsets: bool = False,
-    foreign_end: str = "log",
+    foreign_end: str | None = None,
     source_config: Mapping[str, Any] | None = None,
     target_config: Mapping[str, Any] | None = None,
     on_progress: Callable[[MirrorProgress], object] | None = None,

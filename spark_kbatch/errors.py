@@ -232,7 +232,7 @@ class CorruptRecordError(KBatchError):
     found: Any = ""
     topic_partition: str = ""  # whose records cannot be read
     offset: int = -1  # of the first of them; -1 where that is not known
-    next_offset: int = -1  # the first after them that can be read, or the end
+    next_offset: int = -1  # the first after them that can be read, or the end; -1 likewise
     how: str = ""  # to read on from there
 
     def __str__(self) -> str:

@@ -100,13 +100,17 @@ class EntryWords:
                 return "limits: " + _settings(content.limits)
             case TopicCreation():
                 return (
-                    f"topic {content.name} is created with {len(content.first_offsets)} partitions"
+                    f"topic {content.name} is created with {(n := len(content.first_offsets))} "
+                    f"partition{'s' * (n != 1)}"
                 )
             case TopicAlteration():
                 return f"settings of {self._name(content.topic_id)}: {_settings(content.changes)}"
             case TopicGrowth():
                 more = len(content.first_offsets)
-                return f"topic {self._name(content.topic_id)} gets {more} more partitions"
+                return (
+                    f"topic {self._name(content.topic_id)} gets {more} more "
+                    f"partition{'s' * (more != 1)}"
+                )
             case TopicDeletion():
                 return f"topic {self._name(content.topic_id)} is deleted"
             case LedgerCommit():
@@ -129,7 +133,10 @@ class EntryWords:
         return content.kind
 
     def _commit(self, content: LedgerCommit) -> str:
-        found = [f"{count} records to {topic}" for topic, count in self.records(content).items()]
+        found = [
+            f"{count} record{'s' * (count != 1)} to {topic}"
+            for topic, count in self.records(content).items()
+        ]
         if content.starts:
             found.append(f"starts: {self._starts(content.starts)}")
         if content.micro_batch is not None:

@@ -170,7 +170,7 @@ def consume(
     registry: Mapping[str, str],
     max_decompressed_batch_bytes: int,
     isolation_level: str,
-    foreign_end: str,
+    foreign_end: str | None,
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import click
 import pyarrow as pa
 
 from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
-from spark_kbatch.cli.output import Table, print_json, print_line, text_or_base64
+from spark_kbatch.cli.output import Table, counted, print_json, print_line, text_or_base64
 from spark_kbatch.cli.parameters import (
     examples,
     foreign_end_option,
@@ -75,7 +76,7 @@ def export(
     overwrite: bool,
     max_decompressed_batch_bytes: int,
     isolation_level: str,
-    foreign_end: str,
+    foreign_end: str | None,
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
@@ -83,6 +84,8 @@ def export(
 
     FILE is Parquet or CSV with the columns that Spark shows (key, value, topic, partition, offset, timestamp,
     timestampType, headers), or JSON lines as of `kbatch consume --json`. It has its name only once it is whole.
+    Where records are damaged, those before them are in a file with .incomplete in its name, and
+    the exit code is 1.
     PATH may be HOST:PORT of a real cluster. `kbatch produce` reads such files.
 
     With --log-dir, the records go into the log dir of a stopped Kafka broker. It must have the topic already, with
@@ -113,7 +116,7 @@ def export(
         row.offsets for row in cluster.describe([topic]) if row.topic_partition.partition in numbers
     ]
     total = sum(one.high_watermark - one.log_start_offset for one in edges)
-    count = 0
+    count, damage = 0, list[CorruptRecordError]()
     started = monotonic_s()
     with (
         progress_bar(f"{topic} to {file.name}", hidden=as_json) as on_progress,
@@ -122,7 +125,7 @@ def export(
         if kind == "json":
             written = _json_lines(
                 path, client, foreign_end, topic, numbers, isolation_level,
-                max_decompressed_batch_bytes, temporary,
+                max_decompressed_batch_bytes, temporary, damage,
             )  # fmt: skip
         else:
             reader = cluster.read(
@@ -132,15 +135,21 @@ def export(
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             )
             as_text = text or kind == "csv"
-            rows = map(_with_strings, reader) if as_text else iter(reader)
+            sound = _before_damage(reader, path, damage)
+            rows = map(_with_strings, sound) if as_text else sound
             schema = _schema_with_strings(reader.schema) if as_text else reader.schema
             write = _parquet if kind == "parquet" else _csv
             written = write(rows, schema, temporary)
-        for more in _saying_how_to_go_on(written, path, topic):
+        for more in written:
             count += more
             if on_progress is not None:
                 rate = count / max(monotonic_s() - started, 1e-3)
                 on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
+        if damage:
+            part = file.with_stem(f"{file.stem}.incomplete")
+            temporary.replace(part)
+            click.echo(visible(f"{counted(count, 'record')} before damage are in {part}"), err=True)
+            raise damage[0]
     size = file.stat().st_size
     if as_json:
         told = {"topic": topic, "file": str(file), "format": kind}
@@ -149,18 +158,21 @@ def export(
         print_line(visible(f"Wrote {count:,} records of {topic} to {file}, {size:,} bytes."))
 
 
-def _saying_how_to_go_on(written: Iterator[int], path: str, topic: str) -> Iterator[int]:
-    """Yield these numbers; have an error about damage say how to read on after it."""
+def _before_damage(
+    batches: Iterable[pa.RecordBatch], path: str, damage: list[CorruptRecordError]
+) -> Iterator[pa.RecordBatch]:
+    """Yield these batches up to damage; `damage` then has the error, which says how to read on."""
     try:
-        yield from written
+        yield from batches
     except CorruptRecordError as error:
-        if not error.how:
-            raise
-        partition = error.topic_partition.rpartition("-")[2]
-        raise replace(
-            error,
-            how=f"`kbatch consume {path} {topic} --partition {partition} --start {error.next_offset}`",
-        ) from None
+        topic, _, partition = error.topic_partition.rpartition("-")
+        damage.append(
+            replace(
+                error,
+                how=error.how
+                and f"`kbatch consume {path} {topic} --partition {partition} --start {error.next_offset}`",
+            )
+        )
 
 
 def _ensure_may_be_written(file: Path, *, overwrite: bool) -> None:
@@ -190,18 +202,19 @@ def _made(file: Path) -> Iterator[Path]:
 def _json_lines(
     path: str,
     client: Mapping[str, str],
-    foreign_end: str,
+    foreign_end: str | None,
     topic: str,
     partitions: Sequence[int],
     isolation_level: str,
     max_decompressed_batch_bytes: int,
     file: Path,
+    damage: list[CorruptRecordError],
 ) -> Iterator[int]:
     layout, isolation = json_layout(), IsolationLevel(isolation_level)
     reader = open_topic_reader(path, client, foreign_end)
     ranges = reader.offset_ranges(topic, partitions=partitions, isolation_level=isolation_level)
     with file.open("wb") as out:
-        for wanted in ranges:
+        for wanted in itertools.takewhile(lambda _: not damage, ranges):
             lines = Lines(layout, wanted.topic_partition)
             batches = reader.read_range(
                 wanted,
@@ -209,7 +222,7 @@ def _json_lines(
                 isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             )
-            for batch in batches:
+            for batch in _before_damage(batches, path, damage):
                 for text in lines.of(batch):
                     out.write(text)
                 yield batch.num_rows

@@ -24,7 +24,7 @@ from spark_kbatch.cli.paths import (
     complete_topic,
     is_remote,
     name_of,
-    open_cluster,
+    open_readable,
     path_argument,
 )
 from spark_kbatch.errors import ConfigError, GroupNotEmptyError
@@ -48,7 +48,7 @@ def groups(path: str, group: str | None, client: Mapping[str, str], as_json: boo
     run: groups are shown as they were stored last, which a rebalance may be changing now. `kbatch groups reset`
     moves a group's offsets. PATH may be HOST:PORT of a real cluster.
     """
-    cluster = open_cluster(path, client)
+    cluster = open_readable(path, client, None)
     found = cluster.groups() if group is None else [find_group(cluster, group)]
     server = _served_at(cluster)
     if as_json:
@@ -148,7 +148,7 @@ def reset(
             "give one of --to-earliest, --to-latest, --to-offset and --to-datetime"
         )
     (to,) = given.values()
-    cluster = open_cluster(path, client)
+    cluster = open_readable(path, client, None)
     before = _offsets_of_idle_group(cluster, group, topics)
     partitions = [tp for name in dict.fromkeys(topics) for tp in cluster.partitions(name)]
     if not topics:
@@ -194,7 +194,7 @@ def delete(
 
     A group that has members is refused. A server of PATH may run: it is asked to do it. PATH may be HOST:PORT of a real cluster.
     """
-    cluster = open_cluster(path, client)
+    cluster = open_readable(path, client, None)
     found = {name: find_group(cluster, name) for name in names}
     for group in found.values():
         _ensure_idle(cluster, group)

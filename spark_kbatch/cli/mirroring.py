@@ -51,7 +51,7 @@ def mirror(
     unit_seconds: float,
     fail_on_data_loss: bool,
     keep_offsets: bool,
-    foreign_end: str,
+    foreign_end: str | None,
     source_config: dict[str, str],
     target_config: dict[str, str],
     as_json: bool,
@@ -119,8 +119,8 @@ def _as_json(done: MirrorProgress) -> dict[str, Any]:
 
 def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
     lines = [
-        f"Copied {done.records_count:,} records of {counted(len(topics), 'topic')}, "
-        f"{done.size_in_bytes / _MB:,.1f} MB, to {target} in {done.units:,} commits."
+        f"Copied {counted(done.records_count, 'record')} of {counted(len(topics), 'topic')}, "
+        f"{done.size_in_bytes / _MB:,.1f} MB, to {target} in {counted(done.units, 'commit')}."
     ]
     if done.topics_created:
         lines.append(f"Created {', '.join(done.topics_created)}.")
@@ -128,7 +128,10 @@ def _summary(done: MirrorProgress, topics: list[str], target: str) -> str:
         batches = done.batches_kept + done.batches_encoded
         lines.append(f"Encoded {done.batches_encoded:,} of {batches:,} batches again.")
     if done.offsets_left:
-        lines.append(f"{done.offsets_left:,} offsets are left to copy.")
+        lines.append(
+            f"{counted(done.offsets_left, 'offset')} {'is' if done.offsets_left == 1 else 'are'} "
+            "left to copy."
+        )
     return " ".join(lines)
 
 

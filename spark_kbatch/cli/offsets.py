@@ -55,7 +55,7 @@ def offsets(
     wanted: int | str,
     group: str | None,
     isolation_level: str,
-    foreign_end: str,
+    foreign_end: str | None,
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:

@@ -138,7 +138,7 @@ OURS: dict[str, dict[str, str]] = {
         "--reset-offsets": _THIS_MODE,
         "--to": "--to-earliest, --to-latest, --to-offset N or --to-datetime TIME",
         "--to-current": "nothing: without a reset it stays there",
-        "--shift-by": "--to-offset N",
+        "--shift-by": "nothing: --to-offset N is one offset for all partitions, and moves by none",
         "--by-duration": "--to-datetime TIME",
         "--all-topics": "nothing: without --topic all that the group has are moved",
     },

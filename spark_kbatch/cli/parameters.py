@@ -22,9 +22,7 @@ logger = logging.getLogger(__name__)
 foreign_end_option = click.option(
     "--foreign-end",
     type=click.Choice(FOREIGN_ENDS),
-    default="log",
-    show_default=True,
-    help="Where to end in a real broker's logs: after the last valid batch, or at the high watermark of its checkpoint.",
+    help="Where to end in a real broker's logs: after the last valid batch, even where records are missing, which else is an error; or at the high watermark of its checkpoint.",
 )
 max_decompressed_option = click.option(
     "--max-decompressed-batch-bytes",

@@ -178,7 +178,7 @@ bucket_argument = click.argument(
 topic_argument = click.argument("topic", shell_complete=complete_topic)
 
 
-def open_readable(path: str, client: Mapping[str, str], foreign_end: str) -> Cluster:
+def open_readable(path: str, client: Mapping[str, str], foreign_end: str | None) -> Cluster:
     """Open the cluster, real cluster or broker's logs at PATH, for reading."""
     ensure_goes_with(path, client)
     if is_address(path):
@@ -196,7 +196,7 @@ def open_cluster(path: str, client: Mapping[str, str], *, create: bool = False) 
     return open_for_reading(path, client=client) if bucket_scheme(path) else Cluster(path)
 
 
-def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str) -> Any:
+def open_topic_reader(path: str, client: Mapping[str, str], foreign_end: str | None) -> Any:
     """Return a reader of record ranges for the topics at PATH."""
     ensure_goes_with(path, client)
     return open_reader(path, foreign_end=foreign_end, client=client)

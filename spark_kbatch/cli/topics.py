@@ -61,7 +61,7 @@ _REPLICA_COLUMNS = ("leader", "isr", "lag")
 @path_argument
 @click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @click.option(
-    "--internal", is_flag=True, help="Include internal topics, whose names start with '__'."
+    "--internal", is_flag=True, help="Include internal topics, such as __consumer_offsets."
 )
 @click.option("--verbose", "-v", is_flag=True, help="Show a row for each partition, as for a named TOPIC.")  # fmt: skip
 @foreign_end_option
@@ -72,7 +72,7 @@ def topics(
     names: Sequence[str],
     internal: bool,
     verbose: bool,
-    foreign_end: str,
+    foreign_end: str | None,
     client: Mapping[str, str],
     as_json: bool,
 ) -> None:
@@ -170,8 +170,8 @@ def _listed_at_path(cluster: Cluster, names: Sequence[str], internal: bool) -> _
     rows = [
         _Row(
             row.topic_partition,
-            None if row.error else row.offsets,
-            None if row.error else row.size_in_bytes,
+            row.offsets if row.offsets.log_end_offset >= 0 else None,
+            row.size_in_bytes if row.offsets.log_end_offset >= 0 else None,
             _replication(replicas.get(row.topic_partition)),
             groups.get(row.topic_partition, {}),
         )

@@ -3,7 +3,8 @@
 Partitions are not read as of one moment: each is read to the last valid batch that it had when it was
 looked at, and tasks that look for themselves may find different ends. With `foreign_end` set to
 "checkpoint" a read ends at the high watermarks in the broker's checkpoint instead, which the broker
-rewrites every 5 seconds.
+rewrites every 5 seconds. With "log" it ends after the last valid batch even where there is evidence
+that records are missing; without either that is an error, as `log/foreign/missing.py` says.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
     from spark_kbatch.log.repair import RepairReport
 
 _NEAREST = 5
-# By name, not by the underscores: a user's topic may start with them too.
+# By name, not by the underscores: a user's topic may start with them too. One of them is our own.
 _INTERNAL = {
-    "__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state",
+    "__cluster_metadata", "__commits", "__consumer_offsets", "__share_group_state",
+    "__transaction_state",
 }  # fmt: skip
 
 
@@ -53,7 +55,9 @@ class ForeignStore(OwnSource):
         "export its topics with `kbatch export`"
     )
 
-    def __init__(self, path: Path, log_dir: ForeignLogDir, *, foreign_end: str = "log") -> None:
+    def __init__(
+        self, path: Path, log_dir: ForeignLogDir, *, foreign_end: str | None = None
+    ) -> None:
         """Set up to read the broker's log dir that `ForeignLogDir.find` found at `path`.
 
         Raises:
@@ -62,7 +66,7 @@ class ForeignStore(OwnSource):
         parse_foreign_end("foreign.end", foreign_end)
         self.path = path
         self._log_dir = log_dir
-        self._to_high_watermark = foreign_end == "checkpoint"
+        self._end = foreign_end
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
@@ -126,7 +130,7 @@ class ForeignStore(OwnSource):
                     f"partition {missing} does not exist in {self.path}, which has these partitions "
                     f"of topic {topic!r}: {numbers}"
                 )
-        return self._log_dir.views(wanted, with_high_watermark=self._to_high_watermark)
+        return self._log_dir.views(wanted, end=self._end)
 
     def why_gone(self, topic_partition: TopicPartition, offset: int) -> str:
         """Return why an offset is gone, which a broker's logs do not tell."""
@@ -134,10 +138,18 @@ class ForeignStore(OwnSource):
         return ""
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
-        """Return offsets and sizes of the partitions of these topics that are in this log dir."""
+        """Return offsets and sizes of the partitions of these topics that are in this log dir.
+
+        Where records are missing, the `error` says which; offsets and size are of what can be read.
+        """
         views = self.views(tp for topic in topics for tp in self.partitions(topic))
         return [
-            PartitionInfo(tp, view.offsets, self._log_dir.log(tp).size_in_bytes())
+            PartitionInfo(
+                tp,
+                view.readable,
+                self._log_dir.log(tp).size_in_bytes(),
+                "; ".join(map(str, view.missing)),
+            )
             for tp, view in views.items()
         ]
 
@@ -145,14 +157,13 @@ class ForeignStore(OwnSource):
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
         """Return batches of a partition's log from an offset on, as `Fetcher.fetch` does."""
-        return self._log_dir.read(
-            topic_partition, asked, with_high_watermark=self._to_high_watermark
-        )
+        return self._log_dir.read(topic_partition, asked, end=self._end)
 
     def check(self, topic_partition: TopicPartition) -> RepairReport:
         """Check the files of one partition, and return a report of what is wrong."""
-        self.views([topic_partition])
-        return self._log_dir.check(topic_partition)
+        missing = self.views([topic_partition])[topic_partition].missing
+        report = self._log_dir.check(topic_partition)
+        return report._replace(damaged=(*report.damaged, *map(str, missing)))
 
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str

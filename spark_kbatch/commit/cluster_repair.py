@@ -321,8 +321,13 @@ def _of_nothing(
 _READ_BYTES = 1 << 20
 
 
-def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairReport:
-    """Return a partition's repair report, extended by what is wrong with its followers."""
+def with_followers(
+    manager: ReplicaManager, report: RepairReport, commits: Coordinator
+) -> RepairReport:
+    """Return a partition's repair report, extended by what is wrong with its followers.
+
+    A replica that only waits for the end of a decided commit, whose process died, has no fault.
+    """
     tp = report.topic_partition
     try:
         view = manager.partition(tp).view
@@ -331,6 +336,11 @@ def with_followers(manager: ReplicaManager, report: RepairReport) -> RepairRepor
         topic_id = manager.metadata.topics.topic(tp.topic).topic_id
         offline = _offline(manager, tp)
         leader, isr, replicas = view.readable(), view.state().isr, view.describe()
+        replicas = [
+            one
+            for one in replicas
+            if one.in_sync or one.node_id not in isr or not commits.awaits_flip(tp, one.node_id)
+        ]
     except (OSError, KBatchError):
         return report  # which says why
     found, damaged = list(report.found), list(report.damaged)

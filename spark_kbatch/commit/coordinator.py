@@ -346,6 +346,14 @@ class Coordinator:
                 if self._manager.replica(TRANSACTION_STATE).state == replica.state:
                     raise
 
+    def awaits_flip(self, topic_partition: TopicPartition, node_id: int) -> bool:
+        """Return True if a replica has all batches of a decided commit, which waits to be finished."""
+        replica = self._manager.replica(TRANSACTION_STATE)
+        pending = _pending(replica).value if replica.state.has_pending_commit else None
+        states = {} if pending is None else pending.states_in(self._manager.is_current)
+        decided = states.get(topic_partition, {}).get(node_id)
+        return decided is not None and self._is_placed(topic_partition, {node_id: decided})
+
     def roll_forward(self, *, deadline: float | None = None) -> None:
         """Finish the commit that a dead committer decided, if there is one.
 
@@ -428,10 +436,8 @@ class Coordinator:
         """
         for node_id, staging_dir in self._manager.dirs.staging().items():
             attempts = sorted({one.attempt for one in extents if one.node_id == node_id})
-            try:
+            with _failing_alone(f"staged files in {staging_dir} cannot be removed"):
                 self._discard(staging_dir, attempts, transaction)
-            except OSError as error:
-                logger.warning("cannot remove staged files in %s: %s", staging_dir, error)
 
     def _discard(self, staging_dir: Path, attempts: Sequence[str], transaction: str) -> None:
         files, transaction_dir = self._manager.files, staging_dir / transaction
@@ -453,7 +459,7 @@ class Coordinator:
         self, topic_partitions: Iterable[TopicPartition], overwrite: Overwrite | None
     ) -> None:
         """Delete expired segments; failures are logged, and the next commit tries again."""
-        try:
+        with _failing_alone("old segments cannot be deleted"):
             find = self._manager.metadata.topics.find
             limited = [
                 tp
@@ -463,8 +469,6 @@ class Coordinator:
             ]
             if limited:
                 self._manager.delete_old_segments(limited, self, skip_deleted=True)
-        except (OSError, KBatchError) as error:
-            logger.warning("old segments cannot be deleted for now: %s", error)
 
     def _delete_old_commits(self) -> None:
         """Delete the oldest commits from `__commits`, after a commit that started a segment there.
@@ -474,7 +478,7 @@ class Coordinator:
         limit = self._commits_retention_bytes
         if limit == NO_LIMIT:
             return
-        try:
+        with _failing_alone(f"old commits in {COMMITS} cannot be deleted"):
             _, log, state = self._manager.replica(COMMITS)
             if state.segment_base_offset + 1 != state.log_end_offset:
                 return
@@ -488,8 +492,6 @@ class Coordinator:
                 start_offset = next_offset
             if start_offset > state.log_start_offset:
                 self._manager.delete_records({COMMITS: start_offset}, self)
-        except (OSError, KBatchError) as error:
-            logger.warning("old commits in %s cannot be deleted for now: %s", COMMITS, error)
 
     def _is_duplicate(self, job: _Job) -> bool:
         """Return True if a job was committed before.
@@ -513,10 +515,8 @@ class Coordinator:
 
     def _remove_deleted_topics(self) -> None:
         """Remove files of deleted topics; failures are logged, and tried again later."""
-        try:
+        with _failing_alone("files of deleted topics cannot be removed"):
             self._manager.remove_deleted_topics(_DIRECTORIES_MAX)
-        except (OSError, KBatchError) as error:
-            logger.warning("files of deleted topics cannot be removed for now: %s", error)
 
     def _as_topics_are(
         self,
@@ -876,6 +876,20 @@ def _is_a_jobs(name: str) -> ConfigError:
 
 def _log_end(states: Mapping[int, LogState]) -> int:
     return next(iter(states.values())).log_end_offset
+
+
+@contextlib.contextmanager
+def _failing_alone(what: str) -> Iterator[None]:
+    """Log what fails in here as a warning: the job's outcome is settled, whatever it is."""
+    try:
+        yield
+    except Exception as error:
+        logger.warning(
+            "%s for now: %s",
+            what,
+            str(error) or repr(error),
+            exc_info=not isinstance(error, (OSError, KBatchError)),
+        )
 
 
 def _pending(replica: Replica) -> Transaction:

@@ -162,7 +162,7 @@ def _is_valid(read: LogRead, position: int, header: BatchHeader) -> bool:
 
 def _told(error: CorruptRecordError, topic_partition: TopicPartition) -> CorruptRecordError:
     """Return an error that says, in the words of Python, where to go on."""
-    if error.offset < 0:
+    if error.next_offset < 0:
         return error
     how = f"start={{{topic_partition.partition}: {error.next_offset}}}"
     return replace(error, topic_partition=str(topic_partition), how=how)

@@ -20,6 +20,7 @@ compiles while the others wait for its result.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import logging
@@ -116,7 +117,7 @@ def compile_on_first_call(
                     _Spent.plain_us = spent_us
                     with np.errstate(over="ignore"):  # hashes wrap around, and so may damaged times
                         return plain[name](*arguments)
-            load([name])
+            _uninterrupted(load, [name])
             return module[name](*arguments)
 
         return first_call
@@ -124,7 +125,7 @@ def compile_on_first_call(
     # Without compilation the functions stay as they are, so that a tracer sees their lines.
     if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
         module.update({name: lazy(name) for name in kernels})
-        return load
+        return functools.partial(_uninterrupted, load)
     return lambda: None
 
 
@@ -135,6 +136,21 @@ def _explained() -> Iterator[None]:
         yield
     except (ImportError, MemoryError, OSError) as error:
         raise CompiledCodeError(str(error) or "no memory", address_space_mib()) from error
+
+
+def _uninterrupted(load: Callable[..., None], *arguments: Sequence[str]) -> None:
+    """Call `load` in a thread of its own, and wait for it; Ctrl-C ends the wait alone.
+
+    That reaches the main thread only. There it would leave numba, or a module that numba imports,
+    half imported, and every later call would fail.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  planners do not need it
+
+    pool = ThreadPoolExecutor(1, "kbatch-kernels")
+    try:
+        pool.submit(load, *arguments).result()
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _plain_functions(

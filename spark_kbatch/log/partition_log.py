@@ -31,7 +31,6 @@ from pathlib import Path
 from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
-    KBatchError,
     OffsetOutOfRangeError,
 )
 from spark_kbatch.files import Buffer, Files
@@ -253,11 +252,11 @@ class PartitionLog:
         committed = isolation is IsolationLevel.READ_COMMITTED
         if offset >= (state.last_stable_offset if committed else state.high_watermark):
             return nothing
-        bases = self.segments.bases(state)
+        held, active = self.segments.bases(state), state.segment_base_offset
+        bases = held if held[-1:] == [active] else [*held, active]
         at = bisect.bisect_right(bases, offset) - 1
-        if at < 0 or bases[-1] != state.segment_base_offset:
-            wanted = offset if at < 0 else state.segment_base_offset
-            raise self.segments.missing(wanted)
+        if at < 0 or at == len(held):  # the first one is missing, or the active one
+            raise self.segments.missing(offset, bases[at + 1 : at + 2])
         segment = self.segments.view(state, bases, at)
         with self.files.opened(segment.log) as descriptor:
             found = self._batches_from(descriptor, segment, asked)
@@ -346,6 +345,8 @@ class PartitionLog:
                     raise self._ends_early(segment, position, batch, header)
                 before = position, header
             except CorruptRecordError as error:
+                if error.offset >= 0:  # All is sound up to there.
+                    raise
                 damage = error
                 if before is not None:
                     # It may be wrong about where it ends: its CRC tells.
@@ -397,16 +398,18 @@ class PartitionLog:
     ) -> None:
         """Check that a segment's last batch ends where the next segment starts.
 
-        If it is damaged, the batches before it stay; if there are none, raise.
+        If it is damaged, the batches before it stay; if there are none, raise. If offsets are missing
+        after it, all stay: reading those is an error.
         """
         at, last = batches[-1]
         end = at + last.size_in_bytes
         if position + end < segment.size_in_bytes or last.next_offset == segment.next_offset:
             return
         error = self._ends_early(segment, position + at, view[at:end], last)
-        if not isinstance(error, CorruptRecordError) or len(batches) == 1:
-            raise error
-        del batches[-1]
+        if error.offset < 0:
+            if len(batches) == 1:
+                raise error
+            del batches[-1]
 
     def offset_for_timestamp(
         self, state: LogState, timestamp_ms: int, *, end_offset: int
@@ -626,8 +629,11 @@ class PartitionLog:
 
     def _ends_early(
         self, segment: SegmentView, position: int, batch: Buffer, header: BatchHeader
-    ) -> KBatchError:
-        """Return the error for a segment whose last batch does not end where the next segment starts."""
+    ) -> CorruptRecordError:
+        """Return the error for a segment whose last batch does not end where the next segment starts.
+
+        It has the offsets that are missing if the batch is sound.
+        """
         path, found, expected = segment.log, header.next_offset, segment.next_offset
         try:
             ensure_valid(batch, 0, header)
@@ -638,10 +644,11 @@ class PartitionLog:
                 "end offset of a segment",
                 path=str(path), position=position, expected=expected, found=found,
             )  # fmt: skip
-        return KafkaStorageError(
-            f"{path} ends at offset {found}, but the next segment starts at {expected}: the file was "
-            f"truncated, or {segment_at(self.directory, found).log.name} is missing"
-        )
+        return CorruptRecordError(
+            f"the segment ends at offset {found}, but the next one starts at {expected}: the file was "
+            f"truncated, or {segment_at(self.directory, found).log.name} is missing",
+            str(path), position, offset=found, next_offset=expected,
+        )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)  # once per damage, not at every read after it

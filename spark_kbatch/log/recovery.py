@@ -20,6 +20,9 @@
     the same of a rolled segment
       missing                                 walks batches instead      rebuilds it
       short, zero or garbage                  the same, with a warning   (does not look)
+      the same, and it ends at the recovery   the same                   rebuilds it: its last entry
+      point of a state of another boot, not                              is flushed with what follows
+      all flushed
     .log of a rolled segment missing or short error if that is read      (does not look)
     leader-epoch-checkpoint missing, empty    does not check epochs      rebuilds it at the next roll,
       or damaged                                                         commit or election
@@ -181,7 +184,10 @@ def _recovered(
         if damage is not None:
             _warn_of_loss(segments.directory, state, damage)
             after = state_ending_at(segments, after, *damage[:3])
-        to_index |= {view.base_offset for view in views}
+        # A segment that ends there got its last index entries when the next one began.
+        to_index |= {
+            view.base_offset for view in segments.views_from(state, bases, max(first - 1, 0))
+        }
     for view in segments.views_from(after, bases, min(to_index)) if to_index else ():
         if view.base_offset in to_index:
             after = _rebuild_indexes(segments, after, view)

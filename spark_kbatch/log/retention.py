@@ -179,7 +179,11 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
 
 def _forget_epochs(log: PartitionLog, state: LogState, deleted: Sequence[int]) -> None:
     """Remove the leader epochs of batches in deleted segments, unless the first one left has them, too."""
-    first = next(base for base in log.segments.bases(state) if base not in deleted)
+    # A follower that died when it started over has no file of the active segment yet.
+    first = next(
+        (base for base in log.segments.bases(state) if base not in deleted),
+        state.segment_base_offset,
+    )
     try:
         LeaderEpochCache.read(log.files, log.directory).truncate_from_start(first)
     except (FileNotFoundError, KafkaStorageError):

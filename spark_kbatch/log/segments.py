@@ -157,9 +157,15 @@ class LogSegments:
             and (active == end or not self.files.holds(self.directory, first_made_name(end)))
         )
 
-    def missing(self, offset: int) -> KafkaStorageError:
-        """Return the error for an offset that no segment holds."""
-        return KafkaStorageError(f"{self.directory} has no segment that holds offset {offset}")
+    def missing(self, offset: int, following: Sequence[int] = ()) -> KafkaStorageError:
+        """Return the error for an offset that no segment holds.
+
+        `following` may have the base offset of the next one.
+        """
+        return KafkaStorageError(
+            f"{self.directory} has no segment that holds offset {offset}"
+            + "".join(f"; go on at offset {base}, where the next one starts" for base in following)
+        )
 
     def gone(self, path: Path) -> KafkaStorageError:
         """Return the error for a file or directory of the log that is gone."""

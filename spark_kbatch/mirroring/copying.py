@@ -7,6 +7,9 @@
                      old enough, and with it the progress is stored, even if what was read has no record
                      to send: the source may delete it before the next run
 
+Where a source's partition is damaged, or records are missing from it, all before that is copied, and
+so are other partitions; this is committed, and then the run fails.
+
 Before a partition is copied on, its source is asked for the batch that was copied last. By the first unit
 with records of a topic, that topic has to be as it was found.
 
@@ -35,6 +38,7 @@ from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.consumer.reading import FETCH_BYTES
 from spark_kbatch.errors import (
     ConfigError,
+    CorruptRecordError,
     DataLossError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -136,7 +140,8 @@ class Mirror:
             DataLossError: the source does not hold records that were not copied yet.
             MirrorFencedError: another process mirrors under the same name.
             RecordTooLargeError: the target takes no batch that large.
-            CorruptRecordError: of the source; with file and position.
+            CorruptRecordError: of the source; with file and position. What precedes the damage, and
+                all other partitions, are copied.
         """
         try:
             self._begin(list(topics))
@@ -315,7 +320,12 @@ class Mirror:
         )  # fmt: skip
 
     def _copy(self) -> None:
-        """Copy all partitions up to the end offsets last looked up, or until stopped."""
+        """Copy all partitions up to the end offsets last looked up, or until stopped.
+
+        Raises:
+            CorruptRecordError: the first that a partition had, once all others are copied.
+        """
+        damaged: CorruptRecordError | None = None
         left = deque(tp for tp, end in self._ends.items() if self._offsets[tp] < end)
         while left and not self._stop.is_set():
             topic_partition = left.popleft()
@@ -324,8 +334,14 @@ class Mirror:
             except UnknownTopicOrPartitionError:
                 self._ensure_same(topic_partition.topic)  # says more
                 raise
+            except CorruptRecordError as error:
+                damaged = damaged or error
+                continue
             if self._offsets[topic_partition] < self._ends[topic_partition]:
                 left.append(topic_partition)
+        if damaged is not None:
+            self._commit()
+            raise damaged
 
     def _copy_turn(self, tp: TopicPartition) -> None:
         """Copy one partition up to its end offset, or until it is another partition's turn."""
@@ -382,7 +398,18 @@ class Mirror:
             self._fill(topic_partition, end)
             self._go_on_from(topic_partition, end, None)
             return
-        self._send(topic_partition, read, offset)
+        try:
+            self._send(topic_partition, read, offset)
+        except CorruptRecordError as error:  # before anything of it is sent
+            sound = [
+                one
+                for at, one in read.batches
+                if read.position + at + one.size_in_bytes <= error.position
+            ]
+            if not sound:
+                raise
+            read = read.below(sound[-1].next_offset)
+            self._send(topic_partition, read, offset)
         header = read.batches[-1][1]
         self._fill(topic_partition, header.next_offset)
         self._go_on_from(topic_partition, header.next_offset, LastBatch.of(header))

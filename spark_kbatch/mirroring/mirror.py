@@ -39,7 +39,7 @@ def mirror(
     unit_seconds: float,
     fail_on_data_loss: bool,
     keep_offsets: bool,
-    foreign_end: str,
+    foreign_end: str | None,
     source_config: Mapping[str, Any] | None,
     target_config: Mapping[str, Any] | None,
     on_progress: OnProgress | None,
@@ -89,7 +89,7 @@ def _of_path(path: str) -> str:
 
 
 def _open(
-    what: str, address: StrPath, config: Mapping[str, Any] | None, *, foreign_end: str = "log"
+    what: str, address: StrPath, config: Mapping[str, Any] | None, *, foreign_end: str | None = None
 ) -> Store:
     if config and not (is_of_real_cluster(address) or bucket_scheme(address)):
         raise ConfigError(

@@ -20,7 +20,7 @@ def open_place(
     create: bool,
     log_dirs: str | Sequence[StrPath],
     without_nodes: Collection[int] | None,
-    foreign_end: str,
+    foreign_end: str | None,
     store: Mapping[str, str] | None,
 ) -> Cluster:
     """Open the cluster, or a real broker's logs, at `path`; or connect to a real cluster.
@@ -33,7 +33,7 @@ def open_place(
     if store is not None:
         store = arguments.options("store", store, "store.endpoint")
     if is_in_memory(path) or bucket_scheme(path):
-        if log_dirs != () or without_nodes is not None or foreign_end != "log":
+        if log_dirs != () or without_nodes is not None or foreign_end is not None:
             raise ConfigError(
                 f"{path} takes no log_dirs, without_nodes or foreign_end: it has no files"
             )
@@ -57,7 +57,7 @@ def open_place(
             "goes with create=True"
         )
     if is_of_real_cluster(path):
-        if foreign_end != "log":
+        if foreign_end is not None:
             raise ConfigError("foreign_end is for a broker's log dir, not for a real cluster")
         return connect(str(path), None, {})
     return open_for_reading(path, foreign_end=foreign_end)

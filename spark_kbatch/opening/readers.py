@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def open_for_reading(
     address: StrPath,
     *,
-    foreign_end: str = "log",
+    foreign_end: str | None = None,
     client: Mapping[str, Any] | None = None,
     files: Files | None = None,
 ) -> Cluster:
@@ -45,7 +45,7 @@ def connect(bootstrap_servers: Any, config: Any, options: Mapping[str, Any]) -> 
 
 
 def open_reader(
-    address: StrPath, *, foreign_end: str = "log", client: Mapping[str, Any] | None = None
+    address: StrPath, *, foreign_end: str | None = None, client: Mapping[str, Any] | None = None
 ) -> TopicReader:
     """Return a reader of the topics at an address, to plan and run reads.
 

@@ -37,7 +37,7 @@ def open_store(
     *,
     create: bool = False,
     log_dirs: str | Sequence[StrPath] = (),
-    foreign_end: str = "log",
+    foreign_end: str | None = None,
     client: Mapping[str, Any] | None = None,
     store: StoreOptions | None = None,
     patience: Patience = DEFAULT_PATIENCE,
@@ -50,7 +50,7 @@ def open_store(
         address: see above; or the options of a real cluster, parsed.
         create: whether to create a cluster in a folder or a bucket, or a place in memory, if there is none.
         log_dirs: of a cluster that is created in a folder.
-        foreign_end: where a broker's logs end: "log" or "checkpoint".
+        foreign_end: where a broker's logs end: "log" or "checkpoint", if that is given.
         client: of a real cluster, options of the client by Kafka's keys, without its servers; of a bucket, options
             of its store by key.
         store: of a bucket, options of its store, parsed.
@@ -92,7 +92,7 @@ def open_store(
         raise ConfigError(f"{error}; {WHAT_IS_LOOKED_FOR}") from None
 
 
-def _broker_logs(path: StrPath, foreign_end: str, files: Files) -> ForeignStore | None:
+def _broker_logs(path: StrPath, foreign_end: str | None, files: Files) -> ForeignStore | None:
     """Return a Kafka broker's logs at a path; None if a cluster, or neither, is there.
 
     Raises:

@@ -131,13 +131,13 @@ def _repair(folder: FolderStore, *, dry_run: bool) -> ClusterRepair:
 def verify(folder: FolderStore, partitions: Sequence[TopicPartition]) -> Iterator[RepairReport]:
     """Check these partitions, as `Cluster.verify` does."""
     for report in repair(folder, partitions, dry_run=True):
-        yield with_followers(folder.manager, report)
+        yield with_followers(folder.manager, report, folder.coordinator(flush=True))
 
 
 def verify_all(folder: FolderStore) -> Iterator[RepairReport]:
     """Check all partitions, and the records of commits and groups, as `Cluster.verify` does."""
     for report in repair_all(folder, dry_run=True):
-        yield with_followers(folder.manager, report)
+        yield with_followers(folder.manager, report, folder.coordinator(flush=True))
     records: tuple[tuple[TopicPartition, str, Callable[[], object]], ...] = (
         (COMMITS, "commits", lambda: list(folder.commits.read())),
         (CONSUMER_OFFSETS, "consumer groups", folder.groups.groups),

@@ -67,11 +67,10 @@ def parse_folders(key: str, value: str) -> tuple[str, ...]:
     return folders
 
 
-def parse_foreign_end(key: str, value: str) -> str:
-    """Check the value of `foreign.end`: where a read of a real broker's log directory ends."""
-    if arguments.text(key, value) not in FOREIGN_ENDS:
+def parse_foreign_end(key: str, value: str | None) -> None:
+    """Check the value of `foreign.end`, if it is given: where a read of a broker's logs ends."""
+    if value is not None and arguments.text(key, value) not in FOREIGN_ENDS:
         kinds.refuse(key, value, ", ".join(FOREIGN_ENDS))
-    return value
 
 
 def ensure_codec_exists(topic: Topic, compression_type: str) -> None:

@@ -323,7 +323,7 @@ def test_what_is_lost_is_listed_before_anything_is_done(
         "Later entries up to 8 are lost, 4 that can be read and 1 that cannot.",
         "events-0: offsets 2 to 3 are lost; what is left of entries tells of 1 record.",
         "events-1: offsets 0 to 0 are lost: 1 record.",
-        "Lost is also entry 7: topic later is created with 1 partitions.",
+        "Lost is also entry 7: topic later is created with 1 partition.",
         "Lost is also entry 8: starts: events-0 at 1.",
         "Query a-query has written micro-batches up to 7, and is known as if it had written nothing: it does not "
         "write the lost ones again unless it begins with a new checkpoint.",

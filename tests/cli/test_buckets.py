@@ -488,10 +488,10 @@ def test_the_ledger_tells_what_happened_by_whom_and_when(url: str) -> None:
         "the cluster begins",
         "topic events is created with 2 partitions",
         "2 records to events",
-        "1 records to events; micro-batch 3 of a-query",
+        "1 record to events; micro-batch 3 of a-query",
         "starts: events-1 at 1",
         "settings of events: retention.ms=default",
-        "topic events gets 1 more partitions",
+        "topic events gets 1 more partition",
         "topic events is deleted",
     ]
     assert [row["by"] for row in rows if row["kind"] == "commit"] == ["job app a-query", "producer"]
@@ -504,7 +504,7 @@ def test_the_ledger_tells_what_happened_by_whom_and_when(url: str) -> None:
 def test_the_ledger_tells_the_outcome_of_an_entry(url: str) -> None:
     done("create-topic", url, "events")
     (row,) = (json.loads(line) for line in done("ledger", url, "1", "--json").splitlines())
-    assert row["what"] == "topic events is created with 1 partitions"
+    assert row["what"] == "topic events is created with 1 partition"
     assert done("ledger", url, row["id"], "--json") == done("ledger", url, "1", "--json")
     for entry in ("2", "f" * 32):
         result = kbatch("ledger", url, entry)

@@ -125,6 +125,14 @@ def test_a_damaged_batch_is_told_with_how_to_read_on(tmp_path: Path, name: str) 
     how = f"`kbatch consume {made.path} events --partition 0 --start {2 * len(ROWS)}`"
     assert how in str(done.exception)
 
+    before = (tmp_path / name).with_stem("x.incomplete")
+    assert f"{len(ROWS)} records before damage are in {before}" in done.stderr
+    if before.suffix == ".json":
+        assert len(before.read_text().splitlines()) == len(ROWS)
+    else:
+        assert pa.parquet.read_table(before)["value"].to_pylist() == ROWS["value"].to_pylist()
+    assert not (tmp_path / name).exists()
+
 
 @pytest.mark.parametrize("name", ["x.json", "x.parquet"])
 def test_a_batch_may_expand_to_a_limit(tmp_path: Path, name: str) -> None:
@@ -155,7 +163,7 @@ def test_a_file_that_is_not_whole_does_not_get_its_name(tmp_path: Path, kind: st
     done = export(cluster.path, "events", file, "--overwrite")
     assert isinstance(done.exception, CorruptRecordError), done.output
     assert file.read_text() == "before"
-    assert list(folder.iterdir()) == [file]
+    assert {*folder.iterdir()} == {file, file.with_stem("x.incomplete")}, "what precedes damage"
 
 
 def test_what_a_link_names_is_replaced_and_a_pipe_is_not(cluster: Cluster, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from spark_kbatch.errors import ConfigError, GroupIdNotFoundError, GroupNotEmpty
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.remote.client import close_idle_clients
 from tests.support import builders, stored_groups
+from tests.support.broker_dirs import a_partition, batches
 from tests.support.store import store_of
 
 
@@ -361,3 +362,29 @@ def test_a_time_after_the_last_record_is_told_to_be_the_end(
     assert rows_of(done) == [["events", "0", "2", "3"]]
     said = "events-0 has no record of 2100-01-01T00:00:00.000Z or later: set to its end, offset 3"
     assert said in caplog.messages
+
+
+def test_a_place_without_groups_says_so(tmp_path: Path) -> None:
+    url = f"file+bucket://{tmp_path / 'bucket'}"
+    spark_kbatch.open(url, create=True).create_topic("events")
+    logs = tmp_path / "kafka-logs"
+    a_partition(logs / "events-0", {0: batches(0, 4)})
+
+    for place, what in ((url, "in a bucket"), (logs, "a Kafka broker's log directory")):
+        for words in (
+            ["groups", place],
+            ["groups", place, "billing"],
+            ["groups", "reset", place, "billing", "--to-earliest"],
+            ["groups", "delete", place, "billing", "--yes"],
+        ):
+            done = kbatch(*words)
+            assert done.exit_code == 1
+            assert f"no consumer groups are kept in {place}: it is {what}" in str(done.exception)
+
+
+def test_an_offset_cannot_be_moved_by_a_number_and_no_other_option_is_taken_for_that() -> None:
+    done = kbatch("groups", "reset", "my-cluster", "billing", "--shift-by", "-5")
+    assert (
+        "here it is nothing: --to-offset N is one offset for all partitions, and moves by none"
+        in done.stderr
+    )

@@ -55,7 +55,7 @@ def test_topics_are_copied_and_counted(source: Cluster, tmp_path: Path) -> None:
 
     assert done.exit_code == 0, done.output
     assert done.output.startswith("Copied 15 records of 2 topics, 0.0 MB, to ")
-    assert done.output.endswith("in 1 commits. Created events, clicks.\n")
+    assert done.output.endswith("in 1 commit. Created events, clicks.\n")
     assert holds(tmp_path / "target", source, "events", "clicks")
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import pytest
+
 import spark_kbatch
+from spark_kbatch.kernels import jit
 
 PACKAGE = Path(spark_kbatch.__file__).parent
 
@@ -106,3 +111,68 @@ def test_processes_share_compiled_kernels_where_only_temporary_files_can_be_writ
     shared.chmod(0o777)
     assert printed(tmp_path, **nowhere) == [3, 0, 1, 2, 0]
     assert len(list(temporary.iterdir())) == 2
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class CtrlC:
+    came = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "numba.core.types" and not CtrlC.came:
+            CtrlC.came = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+import numpy as np
+import kernel
+
+data, out = np.arange(3, dtype=np.uint8), np.zeros(3, np.uint8)
+try:
+    kernel.copied(data, out)
+except KeyboardInterrupt:
+    print("interrupted")
+print(kernel.copied(data, out), *out)
+"""
+
+
+@pytest.mark.slow
+def test_kernels_are_loaded_by_the_next_call_after_ctrl_c_while_numba_is_imported(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "helper.py").write_text(HELPER)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=tmp_path,
+        env=os.environ
+        | {"PYTHONPATH": str(PACKAGE.parent), "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["interrupted", "3", "0", "1", "2"], done.stderr
+
+
+def test_ctrl_c_ends_the_wait_for_kernels_at_once_and_their_loading_goes_on() -> None:
+    may_go_on, is_loaded = threading.Event(), threading.Event()
+
+    def load() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        may_go_on.wait()
+        is_loaded.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        jit._uninterrupted(load)
+    assert not is_loaded.is_set()
+    may_go_on.set()
+    assert is_loaded.wait(60)
+
+
+def test_an_error_of_a_kernel_that_cannot_be_loaded_reaches_the_caller() -> None:
+    def load(names: object) -> None:
+        raise RuntimeError(names)
+
+    with pytest.raises(RuntimeError, match="copied"):
+        jit._uninterrupted(load, ["copied"])

@@ -147,7 +147,7 @@ def test_a_partition_without_segments_is_empty_at_its_log_start(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("high_watermark", "end"),
-    [pytest.param(7, 7, id="within-a-batch"), (3, 4), (999, 20), pytest.param(None, 4, id="none")],
+    [pytest.param(7, 7, id="within-a-batch"), (3, 4), (20, 20), pytest.param(None, 4, id="none")],
 )
 def test_the_high_watermark_of_the_checkpoint_is_an_end_where_asked_for(
     tmp_path: Path, high_watermark: int | None, end: int
@@ -325,7 +325,9 @@ def test_any_log_is_read_as_its_batches_say(data: st.DataObject) -> None:
         offsets = sorted(draw(st.sets(st.integers(0, 6), min_size=1, max_size=4)))
         held[bases[-1]].append(a_batch(*(offset + delta for delta in offsets)))
         offset += offsets[-1] + 1
-    tail = draw(st.sampled_from([b"", bytes(70), b"\x02" * 100, a_batch(offset)[:-1]]))
+    tails = [b"", bytes(70), b"\x02" * 100, a_batch(offset)[:-1]]
+    # A file that starts with no valid batch is no log, unless it is empty or zero.
+    tail = draw(st.sampled_from(tails if held[bases[-1]] else tails[:2]))
     expected = records_in([part for parts in held.values() for part in parts])
     with tempfile.TemporaryDirectory() as folder:
         directory = a_partition(Path(folder) / "t-0", held)

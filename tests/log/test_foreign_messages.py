@@ -68,7 +68,7 @@ def test_log_ends_after_the_last_whole_message(tmp_path: Path, magic: int) -> No
     for cut in (len(data), len(data) - 1, whole[-2], whole[-2] + 11, whole[300] + 20, whole[0] - 1):
         count = sum(end <= cut for end in whole)
         log = a_foreign_log(tmp_path, data[:cut])
-        assert log.offsets(NO_CHECKPOINTS).log_end_offset == count
+        assert log.look(NO_CHECKPOINTS).end_offset == count
         assert contents(log, 0, count) == records[:count]
 
 
@@ -81,7 +81,7 @@ def test_log_that_was_not_closed_ends_before_a_message_that_does_not_hold(
     data = bytearray(reference.encode_messages(records, magic=magic))
     data[ends(records, magic)[damaged] - 1] ^= 1
     log = a_foreign_log(tmp_path, bytes(data))
-    assert log.offsets(Checkpoints(recovery_point=0)).log_end_offset == damaged
+    assert log.look(Checkpoints(recovery_point=0)).end_offset == damaged
 
 
 @pytest.mark.parametrize("magic", MAGICS)
@@ -93,7 +93,7 @@ def test_damaged_message_before_the_end_is_an_error_when_it_is_read(
     position = ends(records, magic)[299]
     data[position - 1] ^= 1
     log = a_foreign_log(tmp_path, bytes(data))
-    assert log.offsets(NO_CHECKPOINTS).log_end_offset == 600
+    assert log.look(NO_CHECKPOINTS).offsets.log_end_offset == 600
     assert contents(log, 300, 600) == records[300:]
     with pytest.raises(CorruptRecordError, match="CRC-32"):
         contents(log, 0, 600)
@@ -124,7 +124,7 @@ def test_file_without_an_offset_in_its_name_starts_at_the_first_record_of_a_wrap
     records = some_records(5, magic, 70)
     data = reference.encode_messages(records, magic=magic, codec=1)
     log = a_foreign_log(tmp_path, data, "saved.log")
-    edges = log.offsets(NO_CHECKPOINTS)
+    edges = log.look(NO_CHECKPOINTS).offsets
     assert (edges.log_start_offset, edges.log_end_offset) == (70, 75)
     assert contents(log, 70, 75) == records
 

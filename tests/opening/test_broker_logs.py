@@ -35,6 +35,7 @@ from tests.support.broker_dirs import (
     listing,
     read,
     records_in,
+    up_to_damage,
 )
 from tests.support.crashes import sample
 from tests.support.faults import ReadOnlyFiles
@@ -44,6 +45,8 @@ from tests.support.store import reader_of
 
 SEGMENTS = Path("kafka-segments")
 CONTROL = 0x20
+# Of `itumeleng-ksql-txn`: its broker acknowledged them, as its high watermarks say, and lost them in a crash.
+LOST_BY_THEIR_BROKER = {"__consumer_offsets-29": (39, 43), "_schemas-0": (38, 41)}
 
 
 def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -98,22 +101,39 @@ def test_logs_of_real_brokers_are_read_as_their_manifest_says(shared_data: Path)
         topic, _, partition = log.parent.name.rpartition("-")
         for path in (log.parent.parent, log.parent, log):
             logs = open_for_reading(str(path), files=files)
-            found = [
-                record
-                for rows in logs.read(topic, partitions=[int(partition)])
-                for record in builders.as_read(rows)
-            ]
+            rows, error = up_to_damage(logs.read(topic, partitions=[int(partition)]))
+            if error is not None:
+                missing = error.offset, error.next_offset
+                assert missing == LOST_BY_THEIR_BROKER[str(error.topic_partition)]
+                assert path != log
+            found = [record for batch in rows for record in builders.as_read(batch)]
             whole = sorted(found + control_records(log), key=lambda record: record.offset)
             assert len(whole) == entry["records"], path
             assert digest(whole) == entry["records_sha256"], path
 
 
 def test_the_high_watermark_is_the_log_end_after_a_clean_shutdown(shared_data: Path) -> None:
-    for name in ("aryan-distributed", "itumeleng-ksql-txn", "biggerbrain-gzip"):
+    for name in ("aryan-distributed", "biggerbrain-gzip"):
         path = str(shared_data / SEGMENTS / "licensed" / name)
-        logs, bounded = (open_for_reading(path, foreign_end=end) for end in ("log", "checkpoint"))
+        logs, bounded = (open_for_reading(path, foreign_end=end) for end in (None, "checkpoint"))
         topics = logs.topic_names(internal=True)
         assert logs.describe(topics) == bounded.describe(topics)
+
+
+def test_a_high_watermark_above_the_end_of_a_real_log_is_told(shared_data: Path) -> None:
+    path = shared_data / SEGMENTS / "licensed" / "itumeleng-ksql-txn"
+    logs = open_for_reading(str(path))
+
+    told = {
+        str(one.topic_partition): one
+        for one in logs.describe(logs.topic_names(internal=True))
+        if one.error
+    }
+
+    assert told.keys() == LOST_BY_THEIR_BROKER.keys()
+    for name, (end, reached) in LOST_BY_THEIR_BROKER.items():
+        assert told[name].offsets.high_watermark == end
+        assert f"replication-offset-checkpoint has offset {reached}" in told[name].error
 
 
 @pytest.mark.parametrize(
@@ -143,7 +163,8 @@ def test_a_real_log_dir_is_read_without_the_files_beside_its_logs(
             else:
                 path.write_bytes(damaged)
 
-        assert read(copy, topic) == read(folder / name, topic)
+        expected = read(folder / name, topic, foreign_end="log")
+        assert read(copy, topic, foreign_end="log") == expected
 
 
 @pytest.mark.parametrize(
@@ -170,7 +191,11 @@ def test_a_log_of_older_formats_cut_anywhere_keeps_the_whole_entries_before_the_
             if (end := end + len(entry)) > size:
                 break
             last = last_offset + 1
-        assert read(copy) == expected[:last]
+        if any(whole[:size]) and not last:
+            with pytest.raises(CorruptRecordError, match="starts with no valid batch"):
+                read(copy)
+        else:
+            assert read(copy) == expected[:last]
 
 
 @pytest.mark.parametrize(
@@ -463,6 +488,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_the_command_reads_a_log_dir(log_dir: Path) -> None:
     checkpoint(log_dir, "replication", {"events 12": 5, "events 0": 4})
+    a_partition(log_dir / "__commits-0", {0: batches(0, 2)})
     before = listing(log_dir)
 
     code, output = run("topics", str(log_dir), "--json", "--foreign-end", "checkpoint", "events")
@@ -474,6 +500,7 @@ def test_the_command_reads_a_log_dir(log_dir: Path) -> None:
     assert code == 0
     assert "views" in output
     assert "__consumer_offsets" not in output
+    assert "__commits" not in output, "of a copied folder of ours"
 
     code, output = run("consume", str(log_dir / "events-12"), "events", "--json", "--start", "4")
     assert code == 0

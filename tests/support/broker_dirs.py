@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+
 from spark_kbatch import Cluster
+from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.model import LogOffsets, ReadRange, TopicPartition
 from spark_kbatch.opening.readers import open_for_reading
@@ -91,12 +94,25 @@ def read(
     topic: str = "t",
     *,
     files: Files | None = None,
-    foreign_end: str = "log",
+    foreign_end: str | None = None,
     **bounds: int,
 ) -> list[Record]:
     """Read a topic from PATH."""
     logs = open_for_reading(str(path), foreign_end=foreign_end, files=files)
     return builders.read_records(logs, topic, **bounds)
+
+
+def up_to_damage(
+    rows: Iterable[pa.RecordBatch],
+) -> tuple[list[pa.RecordBatch], CorruptRecordError | None]:
+    """Return what is read before an error about damage, and the error; None if there is none."""
+    found = list[pa.RecordBatch]()
+    try:
+        for batch in rows:
+            found.append(batch)
+    except CorruptRecordError as error:
+        return found, error
+    return found, None
 
 
 def whole_batches(data: bytes) -> list[bytes]:
@@ -119,7 +135,7 @@ def listing(path: Path) -> dict[str, tuple[int, bytes]]:
     return found
 
 
-def end_of(path: Path, *, foreign_end: str = "log") -> int:
+def end_of(path: Path, *, foreign_end: str | None = None) -> int:
     """Return the high watermark of t-0."""
     return (
         reader_of(open_for_reading(str(path), foreign_end=foreign_end))

@@ -5,8 +5,8 @@
     .timeindex .txnindex  whole entries, in order
     .snapshot             valid
 
-What comes after the last valid batch of the last segment is no damage: a broker that runs, or was killed,
-leaves it.
+What comes after the last valid batch of the last segment is no damage, as a broker that runs, or was
+killed, leaves it; unless it is a batch that has all its bytes, and they are not as its CRC says.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def _check_segment(
     tail: list[str] = []  # after the last valid batch so far
     for found in batches(files, path):
         if isinstance(found, Gap) or found.fault is not None:
-            if isinstance(found, DumpedBatch) or found.is_damage:
-                what = found.what if isinstance(found, Gap) else found.fault
-                tail.append(f"{path}: position {found.position}: {what}")
+            if isinstance(found, DumpedBatch):
+                damaged.append(f"{path}: position {found.position}: {found.fault}")
+            elif found.is_damage:
+                tail.append(f"{path}: position {found.position}: {found.what}")
             continue
         damaged += tail
         tail = []

@@ -9,14 +9,18 @@ broker does when it starts, done in memory:
                                 is not empty; else those from the one that holds the recovery point on
     where the check starts      at the last index entry that leads to a whole valid batch; at the start
                                 of the segment if none does
-    an invalid batch            without a recovery point, or below it: stays in the log if a whole valid
-                                batch follows, and reading it is an error; else the log ends before it,
-                                and later segments do not count
+    an invalid batch            without a recovery point, or below what the log had reached: stays in
+                                the log if a whole valid batch follows, and reading it is an error;
+                                else the log ends before it, and later segments do not count
     log end < log start         the log is empty, at its start offset
 
 So a torn, zero-filled or preallocated tail is not read, and with indexes opening a log takes as long as
 reading a few batches. What is left out is logged once, as a warning. What lies before the start of the
 check is checked only when it is read, and damage is an error then.
+
+Where `missing.py` has evidence that the log once had more, it keeps the offsets of that: it ends
+where it had ended, and a read that comes to the missing records is an error, after all records before
+them. Only where `foreign.end` is given as "log" is what is missing left out, with a warning.
 
 The last stable offset comes from the producers' batches after the newest valid `.snapshot`; if there is
 none, the batch headers of the whole log are read once.
@@ -33,7 +37,7 @@ import bisect
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +46,7 @@ from spark_kbatch import mutexes
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.files import Files
 from spark_kbatch.log.batch_headers import header_at
+from spark_kbatch.log.foreign.missing import end_of, find_missing, traces
 from spark_kbatch.log.foreign.positions import Positions
 from spark_kbatch.log.foreign.swap_files import names_after_start
 from spark_kbatch.log.lookup import SegmentViews, TimeLookup, split_points
@@ -82,9 +87,11 @@ _NOTHING = LogRead("", 0, memoryview(b""), [])
 class Checkpoints(NamedTuple):
     """One partition's offsets in the checkpoint files of a broker's log dir; None for a missing one."""
 
-    recovery_point: int | None = None
+    recovery_point: int | None = None  # unless the broker was shut down cleanly
     log_start_offset: int | None = None
     high_watermark: int | None = None  # if it bounds what is read
+    reached: tuple[int, str] = (0, "")  # an offset that the log had reached; the file that says so
+    leaves_out: bool = False  # whether what is missing is left out
 
 
 class View(NamedTuple):
@@ -95,6 +102,10 @@ class View(NamedTuple):
 
     segments: tuple[Segment, ...]
     offsets: LogOffsets
+    end_offset: (
+        int  # after the last valid batch; the log end offset, unless records are missing there
+    )
+    missing: tuple[CorruptRecordError, ...]  # ascending; each says which
 
 
 class ForeignLog:
@@ -123,14 +134,6 @@ class ForeignLog:
         self._replayed_to = 0
         self._replayed_position: BatchPosition | None = None
 
-    def offsets(self, checkpoints: Checkpoints) -> LogOffsets:
-        """Look at the log's directory; return its current start, end, high watermark and last stable offset.
-
-        Raises:
-            KafkaStorageError, OSError: the directory cannot be read.
-        """
-        return self._look(checkpoints).offsets
-
     def size_in_bytes(self) -> int:
         """Return the size in bytes of all batches of the log, as of the last look at its directory."""
         view = self._view
@@ -156,14 +159,14 @@ class ForeignLog:
         """
         view = self._view
         if view is None or asked.offset >= view.offsets.end_offset(asked.isolation):
-            view = self._look(checkpoints())
+            view = self.look(checkpoints())
         try:
             return self._read(view, asked), view.offsets
         except (FileNotFoundError, CorruptRecordError):
             # The owner may have compacted or removed the segment since the last look.
             self._positions.forget()
             self._aborted = AbortedSearch(self.files)
-            view = self._look(checkpoints())
+            view = self.look(checkpoints())
             return self._read(view, asked), view.offsets
 
     def offset_for_timestamp(
@@ -197,7 +200,7 @@ class ForeignLog:
 
     def _as_views(self, view: View) -> SegmentViews:
         segments = view.segments
-        ends = [*(segment.base_offset for segment in segments[1:]), view.offsets.log_end_offset]
+        ends = [*(segment.base_offset for segment in segments[1:]), view.end_offset]
 
         def seen(at: int) -> SegmentView:
             segment = segments[at]
@@ -207,7 +210,12 @@ class ForeignLog:
 
     # Looking at the directory.
 
-    def _look(self, checkpoints: Checkpoints) -> View:
+    def look(self, checkpoints: Checkpoints) -> View:
+        """Look at the log's directory; return its segments and offsets, and what is missing.
+
+        Raises:
+            KafkaStorageError, OSError: the directory cannot be read.
+        """
         missing = ""
         for _ in range(_ATTEMPTS):
             try:
@@ -222,32 +230,47 @@ class ForeignLog:
         ) from None
 
     def _look_once(self, checkpoints: Checkpoints) -> View:
-        segments = self._segments()
-        segments, log_end_offset = self._up_to_the_end(segments, checkpoints.recovery_point)
+        segments, lost = self._segments()
+        segments, end, left_out = self._up_to_the_end(segments, checkpoints)
+        missing = find_missing(self.files, self.directory, segments, lost, end, checkpoints.reached)
+        if end.fault is not None and (
+            checkpoints.leaves_out or not missing or missing[-1].offset < end.next_offset
+        ):
+            self._warn_of_tail(segments[-1], end, left_out)
+        if checkpoints.leaves_out:
+            for one in missing:
+                self._warn(("missing", one.offset), f"{one}: it is left out")
+            missing = []
         log_start_offset = max(
-            segments[0].base_offset if segments else 0, checkpoints.log_start_offset or 0
+            min([*(s.base_offset for s in segments), *(one.offset for one in missing)], default=0),
+            checkpoints.log_start_offset or 0,
         )
-        if segments and log_end_offset < log_start_offset:
+        if segments and end.next_offset < log_start_offset:
             self._warn(
                 "log start",
-                f"{self.directory} ends at offset {log_end_offset}, before its log start offset "
+                f"{self.directory} ends at offset {end.next_offset}, before its log start offset "
                 f"{log_start_offset} in the checkpoint: it is read as empty",
             )
             segments = []
-        log_end_offset = max(log_end_offset, log_start_offset)
+        missing = [one for one in missing if end_of(one) > log_start_offset]
+        end_offset = max(end.next_offset, log_start_offset)
+        log_end_offset = max([end_offset, *map(end_of, missing)])
         high_watermark = log_end_offset
         if checkpoints.high_watermark is not None:
             high_watermark = min(max(checkpoints.high_watermark, log_start_offset), log_end_offset)
         last_stable_offset = self._last_stable_offset(
-            segments, log_start_offset, high_watermark, log_end_offset
+            segments, log_start_offset, high_watermark, end_offset
         )
         offsets = LogOffsets(log_start_offset, high_watermark, last_stable_offset, log_end_offset)
-        view = View(tuple(segments), offsets)
+        view = View(tuple(segments), offsets, end_offset, tuple(missing))
         self._view = view
         return view
 
-    def _segments(self) -> list[Segment]:
-        """Return the segments, ascending, as a broker would have them after it starts."""
+    def _segments(self) -> tuple[list[Segment], Mapping[int, str]]:
+        """Return the segments, ascending, as a broker would have them after it starts.
+
+        And the `traces` of others.
+        """
 
         def next_offset_of(name: str) -> int:
             path = self.directory / name
@@ -280,7 +303,8 @@ class ForeignLog:
                         self.directory / time_index,
                     )
                 )
-        return sorted(segments, key=lambda segment: segment.base_offset)
+        lost = {} if self._file else traces([*found, *(n for n in names if n.endswith(".deleted"))])
+        return sorted(segments, key=lambda segment: segment.base_offset), lost
 
     def _first_offset(self, path: Path) -> int:
         """Return the first offset in a file whose name does not give it; 0 if it has no valid batch."""
@@ -295,35 +319,37 @@ class ForeignLog:
         return header.base_offset
 
     def _up_to_the_end(
-        self, segments: list[Segment], recovery_point: int | None
-    ) -> tuple[list[Segment], int]:
-        """Find where the log ends: return the segments up to the first bad tail, and the log end offset."""
-        if not segments:
-            return [], 0
+        self, segments: list[Segment], checkpoints: Checkpoints
+    ) -> tuple[list[Segment], SegmentEnd, list[Segment]]:
+        """Find where the log ends.
+
+        Return the segments up to there, the end of the last one, and the segments after it.
+        """
+        recovery_point, (reached, _) = checkpoints.recovery_point, checkpoints.reached
+        end = SegmentEnd(0, 0, None, None)
         first = len(segments) - 1
         if recovery_point is not None:
             first = _floor(segments, recovery_point)
         while first > 0 and segments[first].end_position(self.files) == 0:
             first -= 1
-        end_offset = segments[-1].base_offset
-        for index, segment in enumerate(segments[first:], first):
-            end = self._end(segment, recovery_point)
+        trusted_below = MAX_OFFSET if recovery_point is None else max(recovery_point, reached)
+        for index, segment in enumerate(segments[first:], max(first, 0)):
+            end = self._end(segment, trusted_below)
+            if end.fault is not None and end.next_offset < reached and segment is not segments[-1]:
+                continue  # reading it is an error: it goes on to the next segment
             segments[index] = segment._replace(size_in_bytes=end.position)
-            end_offset = end.next_offset
             if end.fault is not None:
-                self._warn_of_tail(segment, end, segments[index + 1 :])
-                return segments[: index + 1], end_offset
-        return segments, end_offset
+                return segments[: index + 1], end, segments[index + 1 :]
+        return segments, end, []
 
-    def _end(self, segment: Segment, recovery_point: int | None) -> SegmentEnd:
+    def _end(self, segment: Segment, trusted_below: int) -> SegmentEnd:
         path = segment.log
         size = self.files.size(path)
         with self.files.opened(path) as descriptor:
             position = self._positions.last(descriptor, segment._replace(size_in_bytes=size))
             end = find_end(
-                self.files, path, segment.base_offset, position, size,
-                trusted_below=MAX_OFFSET if recovery_point is None else recovery_point,
-            )  # fmt: skip
+                self.files, path, segment.base_offset, position, size, trusted_below=trusted_below
+            )
             for known in (*end.resumed, *([end.last] if end.last else [])):
                 self._positions.remember(descriptor, segment, *known)
         for error in end.damaged:
@@ -333,7 +359,7 @@ class ForeignLog:
             )
         return end
 
-    def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: list[Segment]) -> None:
+    def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: Sequence[Segment]) -> None:
         path = segment.log
         bytes_left_out = self.files.size(path) - end.position
         also = ""
@@ -398,7 +424,7 @@ class ForeignLog:
 
     def _read(self, view: View, asked: ReadRange) -> LogRead:
         offset, isolation = asked.offset, asked.isolation
-        log_start_offset, high_watermark, last_stable_offset, log_end_offset = view.offsets
+        log_start_offset, high_watermark, last_stable_offset, _ = view.offsets
         if not log_start_offset <= offset <= high_watermark:
             raise OffsetOutOfRangeError(
                 str(self.topic_partition), offset, log_start_offset, high_watermark
@@ -406,22 +432,27 @@ class ForeignLog:
         end = view.offsets.end_offset(isolation)
         if offset >= end:
             return _NOTHING
+        # What lies before missing records is read; nothing is read from after them in their place.
+        missing = [one for one in view.missing if offset < end_of(one) and one.offset < end]
+        end = min([end, *(one.offset for one in missing)])
         segments = view.segments
         for index in range(_floor(segments, offset), len(segments)):
             if segments[index].base_offset >= end:
                 break
             rest = segments[index + 1 :]
-            end_offset = rest[0].base_offset if rest else log_end_offset
+            end_offset = rest[0].base_offset if rest else view.end_offset
             found = self._read_segment(segments[index], asked, end_offset)
             if found is not None and isolation is IsolationLevel.READ_COMMITTED:
                 return self._aborted.decided(
                     found,
                     segments[index:],
                     last_stable_offset=last_stable_offset,
-                    log_end_offset=log_end_offset,
+                    log_end_offset=view.end_offset,
                 )
             if found is not None:
                 return found
+        for one in missing:
+            raise one
         return _NOTHING
 
     def _read_segment(self, segment: Segment, asked: ReadRange, end_offset: int) -> LogRead | None:

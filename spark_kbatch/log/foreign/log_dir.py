@@ -38,6 +38,7 @@ from spark_kbatch.log.checkpoints import (
     read_partition_metadata,
 )
 from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
+from spark_kbatch.log.foreign.missing import PACKED_BYTES, packed_as, traces
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, ReadRange, TopicPartition
 from spark_kbatch.options.topic import ensure_valid_topic
 from spark_kbatch.record.header import LogRead
@@ -91,6 +92,10 @@ class ForeignLogDir:
         """
         if path.is_file():
             if path.suffix != ".log":
+                if packed := packed_as(files.read(path, 0, PACKED_BYTES)):
+                    raise ConfigError(
+                        f"{path} is {packed}: unpack it first, as with `tar -xf` or `{packed} -d`"
+                    )
                 return None
             named = topic_partition_of(path.parent.name)
             return cls(files, path.parent, only=named or _named_after(path.stem), file=path.name)
@@ -103,7 +108,7 @@ class ForeignLogDir:
             if (path / name).is_dir()
         ):
             return cls(files, path)
-        if any(name.endswith(_LOGS) and (path / name).is_file() for name in names):
+        if traces(names) or any(n.endswith(_LOGS) and (path / n).is_file() for n in names):
             named = topic_partition_of(path.name)
             return cls(files, path, only=named or _named_after(path.name))
         if _LOG_DIR_FILES.intersection(names):
@@ -158,75 +163,73 @@ class ForeignLogDir:
             return ""
 
     def views(
-        self, topic_partitions: Iterable[TopicPartition], *, with_high_watermark: bool
+        self, topic_partitions: Iterable[TopicPartition], *, end: str | None
     ) -> dict[TopicPartition, ForeignLogView]:
         """Return a view of each of these partitions' logs, with its offsets as of now.
 
         Raises as `checkpoints`.
         """
-        checkpoints = self.checkpoints(topic_partitions, with_high_watermark=with_high_watermark)
+        checkpoints = self.checkpoints(topic_partitions, end=end)
         return {tp: ForeignLogView(self.log(tp), found) for tp, found in checkpoints.items()}
 
     def read(
-        self, topic_partition: TopicPartition, asked: ReadRange, *, with_high_watermark: bool
+        self, topic_partition: TopicPartition, asked: ReadRange, *, end: str | None
     ) -> tuple[LogRead, LogOffsets]:
         """Read whole batches from a partition's log, as `ForeignLog.read` does.
 
         Raises as `checkpoints`.
         """
         return self.log(topic_partition).read(
-            asked,
-            lambda: self.checkpoints([topic_partition], with_high_watermark=with_high_watermark)[
-                topic_partition
-            ],
+            asked, lambda: self.checkpoints([topic_partition], end=end)[topic_partition]
         )
 
     def checkpoints(
-        self, topic_partitions: Iterable[TopicPartition], *, with_high_watermark: bool
+        self, topic_partitions: Iterable[TopicPartition], *, end: str | None
     ) -> dict[TopicPartition, Checkpoints]:
         """Read what the checkpoint files of the broker's log dir say about these partitions now.
 
-        A damaged one counts as empty, except that of the high watermarks; there a partition without an
-        entry has 0, as in a broker.
+        A damaged one counts as empty, except that of the high watermarks where these are the end;
+        there a partition without an entry has 0, as in a broker. They are read before the logs, so
+        that the logs of a broker that runs have at least what they say.
 
         Args:
             topic_partitions: the partitions.
-            with_high_watermark: whether to read the high watermarks, too.
+            end: the value of `foreign.end`; None where it is not given.
 
         Raises:
-            ConfigError: the high watermarks are wanted, and the file is missing.
+            ConfigError: the high watermarks are the end, and the file is missing.
             KafkaStorageError: that file is damaged.
         """
         log_dir = self._path if self._only is None else self._path.parent
-        starts = {} if self._file else self._read(log_dir, LOG_START_OFFSETS)
-        recovery_points = {}
+        at_high_watermark = end == "checkpoint"
+        if at_high_watermark and not self.files.exists(log_dir / HIGH_WATERMARKS):
+            raise ConfigError(
+                f"option 'foreign.end' is 'checkpoint', but {log_dir} has no {HIGH_WATERMARKS}, "
+                "which a broker keeps in its log dir: use 'log', which reads to the last whole "
+                "valid batch"
+            )
+        read = read_offset_checkpoint if at_high_watermark else _read
+        high_watermarks = read(self.files, log_dir, HIGH_WATERMARKS)
+        starts, recovery_points = (
+            {} if self._file else _read(self.files, log_dir, name)
+            for name in (LOG_START_OFFSETS, RECOVERY_POINTS)
+        )
         # After a clean shutdown a broker checks nothing.
-        if not self._file and not self.files.exists(log_dir / CLEAN_SHUTDOWN):
-            recovery_points = self._read(log_dir, RECOVERY_POINTS)
-        high_watermarks: dict[TopicPartition, int] = {}
-        if with_high_watermark:
-            if not self.files.exists(log_dir / HIGH_WATERMARKS):
-                raise ConfigError(
-                    f"option 'foreign.end' is 'checkpoint', but {log_dir} has no {HIGH_WATERMARKS}, "
-                    "which a broker keeps in its log dir: use 'log', which reads to the last whole "
-                    "valid batch"
-                )
-            high_watermarks = read_offset_checkpoint(self.files, log_dir, HIGH_WATERMARKS)
+        is_clean = self.files.exists(log_dir / CLEAN_SHUTDOWN)
         return {
             tp: Checkpoints(
-                recovery_points.get(tp),
+                None if is_clean else recovery_points.get(tp),
                 starts.get(tp),
-                high_watermarks.get(tp, 0) if with_high_watermark else None,
+                high_watermarks.get(tp, 0) if at_high_watermark else None,
+                max(
+                    (recovery_points.get(tp, 0), RECOVERY_POINTS),
+                    # One segment alone need not be the last one.
+                    (0 if self._file else high_watermarks.get(tp, 0), HIGH_WATERMARKS),
+                ),
+                leaves_out=end == "log",
             )
             for tp in topic_partitions
         }
-
-    def _read(self, log_dir: Path, name: str) -> dict[TopicPartition, int]:
-        try:
-            return read_offset_checkpoint(self.files, log_dir, name)
-        except KafkaStorageError as error:
-            logger.warning("%s; it counts as empty", error)
-            return {}
 
     def _directory(self, topic_partition: TopicPartition) -> Path:
         return self._path / str(topic_partition) if self._only is None else self._path
@@ -237,7 +240,8 @@ class ForeignLogView:
 
     def __init__(self, log: ForeignLog, checkpoints: Checkpoints) -> None:
         self._log = log
-        self.offsets = log.offsets(checkpoints)
+        _, self.offsets, end_offset, self.missing = log.look(checkpoints)
+        self.readable = LogOffsets(*(min(one, end_offset) for one in self.offsets))
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
@@ -248,6 +252,14 @@ class ForeignLogView:
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Return offsets that split a range of the log into pieces of about equal size."""
         return self._log.split_points(start_offset, end_offset, piece_bytes=piece_bytes)
+
+
+def _read(files: Files, log_dir: Path, name: str) -> dict[TopicPartition, int]:
+    try:
+        return read_offset_checkpoint(files, log_dir, name)
+    except KafkaStorageError as error:
+        logger.warning("%s; it counts as empty", error)
+        return {}
 
 
 def topic_partition_of(name: str) -> TopicPartition | None:
@@ -267,4 +279,6 @@ def _named_after(name: str) -> TopicPartition:
 
 
 def _is_partition(names: list[str]) -> bool:
-    return any(name.endswith(_LOGS) or name in _PARTITION_FILES for name in names)
+    return bool(traces(names)) or any(
+        name.endswith(_LOGS) or name in _PARTITION_FILES for name in names
+    )
