@@ -17,7 +17,8 @@ Any number of collectors do no harm to each other, whenever one of them stops or
 - The last checkpoints of any list of checkpoints have at least one that stays, or a newer one is there. Roots are
   counted only if all their parts are there.
 - An entry's tombstone says that a checkpoint has what it said. The one at or below the horizon is there first, and
-  whoever deletes it has seen newer ones.
+  whoever deletes it has seen newer ones. Before the first tombstone each of its parts is there twice, and another
+  checkpoint after it: see `checkpoints`.
 
 An entry's age goes by the store's clock alone: the time that the store shows for it, against that of an object
 put a moment ago.
@@ -37,7 +38,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, MissingPartError, Root
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Root
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
     STAGING_TIMEOUT_MS,
@@ -53,7 +54,7 @@ from spark_kbatch.bucket.extents import IndexRange, Stretch
 from spark_kbatch.bucket.ledger import Ledger, Timing, ensure_may_write
 from spark_kbatch.bucket.objects import ObjectInfo
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
-from spark_kbatch.errors import ObjectStoreError
+from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +115,9 @@ class GarbageCollector:
         self._objects = ledger.objects
         self._checkpoints = LedgerCheckpoints(ledger.objects, timing.rng)
         self._collected = NO_ENTRY  # the horizon for which this process has collected
+        self.damaged: dict[
+            str, str
+        ] = {}  # what is lost of checkpoints, by name, in the last collection
 
     # The horizon.
 
@@ -174,6 +178,7 @@ class GarbageCollector:
             horizon: that this process has moved just now, or would move if it were no dry run.
         """
         state = self._ledger.follow()
+        self.damaged = {}
         if not dry_run:
             # Entries of later kinds may refer to what this version does not see.
             ensure_may_write(state)
@@ -201,10 +206,13 @@ class GarbageCollector:
         first = self._ledger.first_entry(base)
         old_roots, old_parts = self._old_checkpoints(numbers, roots, base, listed_parts)
         if not dry_run:
+            if base in roots:
+                self._double(roots[base])
             self._delete([one.name for one in garbage])
             self._delete(old_roots)
             self._delete(old_parts)
-            self._bury(first, base)
+            if self._checkpoints.newest_number(base) > base:
+                self._bury(first, base)
             self._collected = horizon
         return done._replace(
             objects=len(garbage),
@@ -234,10 +242,17 @@ class GarbageCollector:
                 for changes in self._checkpoints.changes(state, topic_id).values():
                     for change in changes:
                         found.add(change.stretch)
-        except MissingPartError as error:
-            logger.info("another collector is at work: %s is missing", error.name)
+        except LostPartError as error:
+            self._note(root.number if root else NO_ENTRY, error)
             return None
         return found
+
+    def _note(self, number: int, error: CorruptLedgerError) -> None:
+        """Note what is lost of a checkpoint, unless another collector has deleted that meanwhile."""
+        if number in self._checkpoints.numbers(number):
+            self.damaged[error.name] = error.reason
+        else:
+            logger.info("another collector is at work: %s: %s", error.name, error.reason)
 
     def _named_below(self, prefix: str, number: int) -> Iterator[ObjectInfo]:
         """Yield the objects that are named below a number; of the others few are listed."""
@@ -283,16 +298,29 @@ class GarbageCollector:
         return not is_quiet or self._is_all_horizon(newest + 1, horizon)
 
     def _whole_roots(self, numbers: list[int]) -> tuple[dict[int, Root], list[str]]:
-        """Return those roots of which all parts are there, by number, and the names of all parts."""
-        found = {number: self._checkpoints.root(number) for number in numbers}
+        """Return those roots of which all parts are there, or copies, by number, and the names of all."""
+        found = dict[int, Root]()
+        for number in numbers:
+            try:
+                root = self._checkpoints.root(number)
+            except CorruptLedgerError as error:
+                self._note(number, error)
+            else:
+                found |= {number: root} if root is not None else {}
         parts = [one.name for one in self._objects.list(names.PARTS)]
-        there = {*parts}
-        whole = {
-            number: root
-            for number, root in found.items()
-            if root is not None and there.issuperset(_parts(root))
-        }
-        return whole, parts
+        there = {*map(names.part_of, parts)}
+        for number, root in [*found.items()]:
+            missing = [part.name for part in root.parts if part.name not in there]
+            if missing:
+                self._note(number, LostPartError(missing[0], "it is missing"))
+                del found[number]
+        return found, parts
+
+    def _double(self, root: Root) -> None:
+        """Let no single object be all that tells what tombstones will not tell."""
+        self._checkpoints.copy(root)
+        if self._checkpoints.newest_number(root.number) == root.number:
+            self._ledger.make_checkpoint()
 
     def _old_checkpoints(
         self, numbers: list[int], roots: dict[int, Root], base: int, parts: list[str]
@@ -314,13 +342,15 @@ class GarbageCollector:
             if number > base and number // _KEPT_EVERY not in seen:
                 seen.add(number // _KEPT_EVERY)
                 kept.add(number)
-        named = {name for number in kept for name in _parts(roots[number])}
+        named = {part.name for number in kept for part in roots[number].parts}
         # Those of younger checkpoints may have no root yet.
         end_of_parts = f"{names.PARTS}{last[0]:020d}"
         old_roots = [
             names.root_name(number) for number in numbers if number < last[0] and number not in kept
         ]
-        old_parts = [name for name in parts if name < end_of_parts and name not in named]
+        old_parts = [
+            name for name in parts if name < end_of_parts and names.part_of(name) not in named
+        ]
         return old_roots, old_parts
 
     # Tombstones.
@@ -347,10 +377,6 @@ class GarbageCollector:
 def _timeout_ms(state: LedgerState) -> int:
     """Return how long after its begin a job may commit."""
     return state.limits.get(STAGING_TIMEOUT_MS, DEFAULT_LIMITS[STAGING_TIMEOUT_MS])
-
-
-def _parts(root: Root) -> list[str]:
-    return [root.heads.name, *(part.name for parts in root.extents.values() for part in parts)]
 
 
 def _stretches(content: Content) -> Iterator[Stretch]:

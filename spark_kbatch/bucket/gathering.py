@@ -21,8 +21,9 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from spark_kbatch.bucket.batch_stream import RangeReader, request_threads
+from spark_kbatch.bucket.batch_stream import request_threads
 from spark_kbatch.bucket.extents import FINAL_EPOCH, Change
+from spark_kbatch.bucket.objects import ObjectInfo, RangeReader
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.consumer.same_topic import recreated
 from spark_kbatch.errors import ObjectStoreError, UnknownTopicOrPartitionError
@@ -191,6 +192,10 @@ class HeldObjects:
                     first = position - start
                     return None if data is None else data[first : first + size_in_bytes]
         return self._objects.get_range(name, position, size_in_bytes)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield objects in the order of names, as `Objects.list` does."""
+        return self._objects.list(prefix, start_after)
 
 
 class _Chunk(NamedTuple):

@@ -4,7 +4,8 @@
 
     ledger/NUMBER                           one entry
     checkpoints/NUMBER                      the root of a checkpoint: the state after that entry
-    parts/NUMBER-RANDOM/NAME                what roots name
+    parts/NUMBER-RANDOM/NAME                what roots name: heads, extents-TOPIC-ID
+    parts/NUMBER-RANDOM/NAME.copy           the same once more
     data/HH/NUMBER-JOB/ATTEMPT              all batches of one task attempt
     data/HH/NUMBER-JOB/index-ATTEMPT        where the batches of a large commit are
     segments/TOPIC-ID/PARTITION/NUMBER-ID.log   merged batches of a partition
@@ -18,6 +19,7 @@ the first two digits of the job's id, which spread the load of a store that spli
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 
@@ -38,6 +40,7 @@ ID_DIGITS = 32
 NUMBER_MAX = 10**NUMBER_DIGITS - 1
 RANDOM_ID = re.compile(r"[0-9a-f]{32}")
 TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+PART = re.compile(r"parts/[0-9]{20}-[0-9a-f]{32}/(?:heads|extents-[A-Za-z0-9_-]{1,64})")
 
 _NUMBERED = re.compile(r"(?:ledger|checkpoints)/([0-9]{20})")
 _BEGAN = re.compile(
@@ -59,6 +62,21 @@ def root_name(number: int) -> str:
 def part_name(number: int, random_id: str, what: str) -> str:
     """Return the name of a part that is written for the checkpoint after an entry."""
     return f"{PARTS}{number:020d}-{random_id}/{what}"
+
+
+def copy_name(part: str) -> str:
+    """Return the name of the second copy of a part."""
+    return f"{part}.copy"
+
+
+def part_of(name: str) -> str:
+    """Return the name of the part that an object is, or is a copy of."""
+    return name.removesuffix(".copy")
+
+
+def lost_name(part: str) -> str:
+    """Return the name, which no object has, of the data that a lost part told of."""
+    return data_name(0, hashlib.sha256(part.encode()).hexdigest()[:ID_DIGITS], ID_DIGITS * "0")
 
 
 def data_name(began: int, job_id: str, attempt_id: str) -> str:

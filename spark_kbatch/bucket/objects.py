@@ -103,6 +103,16 @@ class Objects(Protocol):
         """Begin an object that is put in parts."""
 
 
+class RangeReader(Protocol):
+    """Objects, or whatever has parts of them."""
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        """Return a range of an object, as `Objects.get_range` does."""
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield objects in the order of names, as `Objects.list` does."""
+
+
 class Folder:
     """The objects in a folder of other `Objects`."""
 
@@ -147,6 +157,30 @@ class Folder:
     def upload(self, name: str) -> Upload:
         """Begin an object that is put in parts."""
         return self._objects.upload(self._prefix + name)
+
+
+def range_of(objects: RangeReader, name: str, position: int, size_in_bytes: int) -> bytes | None:
+    """Return a range of an object, less of it where the object ends before; None if there is no object.
+
+    A store that fails and an object that was cut short look alike: too little comes, or an error. So the list is
+    asked how long the object is, once.
+
+    Raises:
+        ObjectStoreError: the store fails, and the object has the range.
+    """
+    failed: ObjectStoreError | None = None
+    try:
+        data = objects.get_range(name, position, size_in_bytes)
+        if data is None or len(data) == size_in_bytes:
+            return data
+    except ObjectStoreError as error:
+        failed = error
+    listed = objects.list(name[: name.rfind("/") + 1], name[:-1])
+    found = next((one for one in listed if one.name >= name), None)
+    size = found.size_in_bytes if found is not None and found.name == name else 0
+    if size < position + size_in_bytes:
+        return objects.get_range(name, position, size - position) if size > position else b""
+    raise failed or ObjectStoreError("get", name, f"fewer than {size_in_bytes} bytes came")
 
 
 def create_or_get(

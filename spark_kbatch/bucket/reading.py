@@ -25,11 +25,12 @@ from spark_kbatch.bucket.batch_stream import (
     WINDOWS_AHEAD,
     BatchStream,
     MissingObjectError,
-    RangeReader,
     request_threads,
 )
-from spark_kbatch.bucket.checking import check
+from spark_kbatch.bucket.checking import Fault, check
 from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.gathering import within
+from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.shared_ledger import SharedLedger
@@ -134,7 +135,19 @@ class BucketView:
 
     def check(self, topic_partition: TopicPartition) -> RepairReport:
         """Check all that the view shows, and report what is wrong; raises as `checking.check`."""
-        return check(self._reads.objects, topic_partition, self.offsets, self._extents())
+        start, end = self.offsets.log_start_offset, self.offsets.log_end_offset
+        try:
+            _, changes = self._reads.ledger.partition(self._topic_id, self._partition)
+        except CorruptLedgerError as error:
+            why = str(Fault(start, end, f"{error.name}: {error.reason}"))
+            return RepairReport(topic_partition, start, end, (), (why,))
+        return check(
+            self._reads.objects,
+            self._reads.placements,
+            topic_partition,
+            self.offsets,
+            within(changes, start, end),
+        )
 
     def load(self) -> None:
         """Load what index objects tell, so that each is asked for once."""
@@ -241,6 +254,7 @@ class PartitionReader:
         self._end_offset, self._executor, self._held = end_offset, executor, held
         self._look_again(reads.ledger if held is None else reads.ledger.followed())
         self._stream: BatchStream | None = None
+        self._asked = -1  # the offset of the last fetch
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
@@ -252,26 +266,30 @@ class PartitionReader:
             self._look_again(self._reads.ledger)
             self._stream = None  # it ends where the log did
         self._ensure_in_range(asked.offset)
+        # What is asked for a second time was damaged, maybe on its way only: what is held is as it came.
+        is_again, self._asked = asked.offset == self._asked, asked.offset
         try:
-            read = self._take(asked)
+            read = self._take(asked, is_again=is_again)
         except (MissingObjectError, CorruptLedgerError) as error:  # the latter of an index
             read = self._take_elsewhere(asked, error)
+        except CorruptRecordError:
+            read = self._take(asked, is_again=True)
         is_end = not read.batches or read.batches[-1][1].next_offset >= self._end_offset
         if is_end and self._held is None:
             self._look(self._reads.ledger)  # raises if these are not of the topic that has the name
         return read, self._edges
 
-    def _take(self, asked: ReadRange) -> LogRead:
+    def _take(self, asked: ReadRange, *, is_again: bool = False) -> LogRead:
         stream, self._stream = self._stream, None  # dropped after an error
         if stream is None or stream.next_offset != asked.offset:
-            stream = self._stream_from(asked.offset)
+            stream = self._stream_from(asked.offset, is_again=is_again)
         read = stream.take(asked.max_bytes, min_one_batch=asked.min_one_batch)
         self._stream = stream
         return read or LogRead("", 0, memoryview(b""), [])
 
-    def _stream_from(self, offset: int) -> BatchStream:
+    def _stream_from(self, offset: int, *, is_again: bool) -> BatchStream:
         return BatchStream(
-            self._held or self._reads.objects,
+            (not is_again and self._held) or self._reads.objects,
             self._extents(offset),
             offset,
             executor=self._executor,

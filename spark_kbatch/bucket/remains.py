@@ -1,37 +1,45 @@
 """What can still be read of a ledger that is damaged: entries, checkpoints, and the states that these give.
 
     entry        is there, and has its sum; what is wrong with another is remembered
-    checkpoint   its root and all of its parts are there and have their sums, and the root's entry, where that can
-                 be read, has the id that the root tells
+    checkpoint   its root and all of its parts, or their copies, are there and have their sums, and the root's
+                 entry, where that can be read, has the id that the root tells
     state        from a whole checkpoint, or from nothing, by the entries after it, one after the other
+    holes        from a checkpoint of which the heads can be read, where no whole one leads as far: the offsets
+                 that its lost parts told of are placed in an object that is not there
 
 A whole checkpoint says all that the entries up to its own said. So an entry that is missing below it takes nothing
-away. Nothing is changed here, and nobody is to write to the cluster meanwhile.
+away. Nor does the first entry, which says what its folder's name says and what is the same in all clusters: it is
+made again, with the id that the next one tells.
+
+Nothing is changed here, and nobody is to write to the cluster meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_root
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Root, unpack_root
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
+    NO_ENTRY_ID,
     Entry,
     LedgerCommit,
+    LedgerStart,
     Replacement,
     Tombstone,
     decode,
     tombstone_of,
 )
-from spark_kbatch.bucket.extents import Change, Stretch
+from spark_kbatch.bucket.extents import Change, DataExtent, Stretch
 from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.place import cluster_id_at
 from spark_kbatch.bucket.placement import Placements
-from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartRef
 from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
 from spark_kbatch.errors import CorruptLedgerError, KBatchError, UnsupportedLedgerError
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -52,7 +60,12 @@ class MissingData(NamedTuple):
     """Offsets of a partition whose batches are not there."""
 
     topic_id: str
-    change: Change
+    partition: int
+    start_offset: int
+    next_offset: int
+    records_count: int  # as far as that is known
+    number: int  # of the entry, or the checkpoint, that says where the batches are
+    began: int  # the last entry when they were written
     why: str
 
 
@@ -78,17 +91,16 @@ def remains_at(url: str, options: StoreOptions = NO_STORE_OPTIONS) -> ClusterRem
     cluster_id = cluster_id_at(address, place)
     if cluster_id is None:
         raise nothing_at(address)
-    return ClusterRemains(
-        address, place, cluster_id, LedgerRemains(Folder(place, f"{cluster_id}/"))
-    )
+    remains = LedgerRemains(Folder(place, f"{cluster_id}/"), cluster_id)
+    return ClusterRemains(address, place, cluster_id, remains)
 
 
 class LedgerRemains:
     """All that can be read of a ledger. Not thread-safe."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, cluster_id: str) -> None:
         """List the ledger; `objects` are the cluster's. Raises as `Objects.list`."""
-        self.objects = objects
+        self.objects, self._cluster_id = objects, cluster_id
         self._rng = random.Random()
         self._checkpoints = LedgerCheckpoints(objects, self._rng)
         self._random_ids: dict[int, str] = {}
@@ -96,6 +108,7 @@ class LedgerRemains:
         # None where there is none that can be read; those that were read last.
         self._entries: dict[int, Entry | None] = {}
         self._roots: dict[int, Root | None] = {}  # likewise, of whole checkpoints
+        self._readable: dict[int, Root | None] = {}  # likewise, of those whose heads can be read
         self.faults: dict[str, str] = {}  # of objects that were read, by name
         self.numbers = self._listed(names.LEDGER)  # of entries
         self.checkpoints = self._listed(names.CHECKPOINTS)  # of roots, whole or not
@@ -147,16 +160,37 @@ class LedgerRemains:
 
     def root(self, number: int) -> Root | None:
         """Return the root of a checkpoint that is whole; None if it is not, and `faults` says why."""
-        if number not in self._roots:
-            name, root = names.root_name(number), None
+        return self._root(number, self._roots, self._checkpoints.ensure_whole)
+
+    def readable_root(self, number: int) -> Root | None:
+        """Return the root of a checkpoint whose heads can be read, as `root`."""
+        return self._root(number, self._readable, self._checkpoints.opened)
+
+    def _root(
+        self, number: int, known: dict[int, Root | None], check: Callable[[Root], object]
+    ) -> Root | None:
+        if number not in known:
+            name, known[number] = names.root_name(number), None
             try:
-                root = self._whole_root(name, number)
+                root = self._found_root(name, number)
+                check(root)
+                known[number] = root
             except CorruptLedgerError as error:
                 self.faults[name] = f"{error.name}: {error.reason}"
-            self._roots[number] = root
-        return self._roots[number]
+        return known[number]
 
-    def _whole_root(self, name: str, number: int) -> Root:
+    def damaged_parts(self) -> Iterator[tuple[PartRef, str, str]]:
+        """Yield what is damaged of all parts that roots name, and of copies; as `LedgerCheckpoints.damaged`."""
+        roots = (root for number in self.checkpoints if (root := self.readable_root(number)))
+        yield from self._checkpoints.damaged(
+            dict.fromkeys(part for one in roots for part in one.parts)
+        )
+
+    def put_again(self, part: PartRef, name: str, *, dry_run: bool) -> None:
+        """Put a part or its copy again; raises LostPartError if there is no other one."""
+        self._checkpoints.put_again(part, "" if dry_run else name)
+
+    def _found_root(self, name: str, number: int) -> Root:
         data = self.objects.get(name)
         if data is None:
             raise CorruptLedgerError(name, MISSING)
@@ -165,7 +199,6 @@ class LedgerRemains:
             raise CorruptLedgerError(
                 name, f"it is of the entry {root.entry_id}, and that one is {entry.entry_id}"
             )
-        self._checkpoints.ensure_whole(root)
         return root
 
     def heads(self, number: int) -> LedgerState | None:
@@ -180,11 +213,16 @@ class LedgerRemains:
             return None
 
     def state(self, last: int) -> Reached:
-        """Return the state after the last entry up to `last` that can be told."""
-        whole = (
-            root for one in reversed(self.checkpoints) if one <= last and (root := self.root(one))
-        )
-        root = next(whole, None)
+        """Return the state after the last entry up to `last` that can be told, with holes if it must be."""
+        whole = self._reached(self.root, last)
+        if not whole.why:
+            return whole
+        # Of two that lead as far the first one counts.
+        return max(whole, self._reached(self.readable_root, last), key=lambda one: one.state.number)
+
+    def _reached(self, root_of: Callable[[int], Root | None], last: int) -> Reached:
+        found = (root_of(one) for one in reversed(self.checkpoints) if one <= last)
+        root = next(filter(None, found), None)
         state = LedgerState() if root is None else self._checkpoints.opened(root)
         while state.number < last:
             why = self._why_not_next(state)
@@ -196,6 +234,8 @@ class LedgerRemains:
         """Let a state become the next one; return why that cannot be, empty if it is."""
         number = state.number + 1
         name, entry = names.entry_name(number), self.entry(number)
+        if entry is None and number == 0:
+            entry = self.first_again()
         if entry is None:
             return f"{name}: {self.faults[name]}"
         if isinstance(entry.content, Tombstone):
@@ -207,6 +247,13 @@ class LedgerRemains:
         except KBatchError as error:
             return f"{name}: it cannot follow: {error}"
         return ""
+
+    def first_again(self) -> Entry:
+        """Return the first entry as it was, where it is lost."""
+        after = self.entry(1)
+        entry_id = self._random_id(0) if after is None else after.before
+        start = LedgerStart(self._cluster_id, DEFAULT_LIMITS)
+        return Entry(0, entry_id, NO_ENTRY_ID, after.time_ms if after else 0, start)
 
     def tombstone(self, number: int, state: LedgerState) -> Entry:
         """Return the tombstone of an entry up to a state, with its id as far as anything tells of it."""
@@ -237,8 +284,15 @@ class LedgerRemains:
                 yield topic_id, changes
 
     def changes_of(self, state: LedgerState, topic_id: str) -> dict[int, list[Change]]:
-        """Return what is at each offset of one topic, by partition."""
-        return self._checkpoints.changes(state, topic_id)
+        """Return what is at each offset of one topic, by partition, with holes where parts are lost."""
+        lost = list[LostPartError]()
+        found = self._checkpoints.changes(state, topic_id, lost)
+        for error in lost[:1]:
+            for number, head in enumerate(state.topics[topic_id].partitions):
+                edges = head.start_offset, head.next_offset
+                known = found.get(number, [])
+                found[number] = [*_with_holes(known, number, edges, error.name, state.checkpoint)]
+        return found
 
     def stretches(self, state: LedgerState, topic_id: str) -> list[Stretch]:
         """Return whatever a topic was ever read from, as far as entries and checkpoints tell, newest first."""
@@ -264,34 +318,55 @@ class LedgerRemains:
         """Yield what a state refers to and is not there; what is there is not read."""
         for topic_id, changes in self.changes(state):
             for change in changes:
-                why = self._why_missing(change)
-                if why:
-                    yield MissingData(topic_id, change, why)
+                for start, end, count, name, why in self._missing(change):
+                    began = names.began_at(name)
+                    partition = change.stretch.partition
+                    yield MissingData(
+                        topic_id, partition, start, end, count, change.number, began, why
+                    )
 
-    def _why_missing(self, change: Change) -> str:
+    def _missing(self, change: Change) -> Iterator[tuple[int, int, int, str, str]]:
+        """Yield the offsets of a change that are missing, how many records, in which object, and why."""
         try:
-            for name, end in self._ends(change):
-                size = self.sizes.get(name)
-                if size is None:
-                    return f"{name} is missing"
-                if size < end:
-                    return f"{name} has {size} bytes, and at least {end} are expected"
+            for one in self._placements.whole(change):
+                name, *_, count = one.extent[:5]
+                size, end = self.sizes.get(name), one.extent.position + one.extent.size_in_bytes
+                why = f"{name} has {size} bytes, and at least {end} are expected"
+                if size is None or size < end:
+                    why = why if size is not None else f"{name} is missing"
+                    yield one.start_offset, one.next_offset, count, name, why
         except CorruptLedgerError as error:
-            return str(error)
-        return ""
-
-    def _ends(self, change: Change) -> Iterator[tuple[str, int]]:
-        """Yield the objects that a change is read from, and how long they are at least."""
-        start, end = change.start_offset, change.next_offset
-        for placed in self._placements.of([change], start, end):
-            extent = placed.extent
-            yield extent.name, extent.position + extent.size_in_bytes
+            name, count = error.name, change.stretch.records_count
+            why = f"{name}: {error.reason}"
+            yield change.start_offset, change.next_offset, count, name, why
 
     def objects_of(self, state: LedgerState) -> set[str]:
-        """Return the names of all objects that a state refers to, those that indexes list too."""
+        """Return the names of all objects that a state refers to and are there, those that indexes list too."""
         found = set[str]()
         for _, changes in self.changes(state):
             for change in changes:
                 found.update(change.stretch.objects)
-                found.update(name for name, _ in self._ends(change))
-        return found
+                with contextlib.suppress(CorruptLedgerError):  # an index that is lost
+                    found.update(one.extent.name for one in self._placements.whole(change))
+        return found & self.sizes.keys()
+
+
+def _with_holes(
+    changes: Sequence[Change], partition: int, edges: tuple[int, int], part: str, number: int
+) -> Iterator[Change]:
+    """Yield changes of a partition, and between them what reads as a missing object.
+
+    Its time is the oldest there is, so that it goes with the first retention.
+    """
+    expected, end = edges
+    for change in (*changes, None):
+        start = end if change is None else change.start_offset
+        if start > expected:
+            span = start - expected
+            extent = DataExtent(names.lost_name(part), 0, 1, span, 0, 0, 0)
+            yield Change(
+                number, expected, start, Stretch(partition, expected, span, 0, 0, (extent,))
+            )
+        if change is not None:
+            yield change
+            expected = change.next_offset

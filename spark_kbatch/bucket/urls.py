@@ -22,7 +22,7 @@ from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.ledger import KnownLedger, Ledger, Timing, real_timing
 from spark_kbatch.bucket.ledger_cache import LedgerCache, store_of
 from spark_kbatch.bucket.objects import MemoryObjects, Objects
-from spark_kbatch.bucket.place import read_cluster
+from spark_kbatch.bucket.place import ensure_no_cluster, read_cluster
 from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import ConfigError
@@ -141,12 +141,22 @@ def ledger_at(
     place = objects_at(url, store)
     found = read_cluster(place)
     if found is None:
-        raise nothing_at(url)
+        raise nothing_at(url, place)
     return Ledger(place, found.cluster_id, timing or real_timing())
 
 
-def nothing_at(url: str) -> ConfigError:
-    """Return the error that no cluster is at a URL."""
+def nothing_at(url: str, place: Objects | None = None) -> ConfigError:
+    """Return the error that no cluster is at a URL.
+
+    Args:
+        url: as `checked` returned it.
+        place: what is there, if anything can be.
+
+    Raises:
+        CorruptLedgerError: there is one, and the object that names it is lost.
+    """
+    if place is not None:
+        ensure_no_cluster(place)
     return ConfigError(
         f"no cluster is at {url}; create it with spark_kbatch.open({url!r}, create=True), or by a write"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,10 @@ def maintain(
             else:
                 for line in _lines(done, dry_run=dry_run):
                     print_line(visible(line))
+            for sentence in done.damaged:
+                click.echo(visible(f"kbatch: {sentence}; it is left as it is"), err=True)
+            if done.damaged and stop is None:
+                sys.exit(1)
         if stop is None or stop.wait(every):
             return
 
@@ -172,6 +177,7 @@ def _as_json(done: Maintained) -> dict[str, Any]:
         "starts": {str(tp): offset for tp, offset in done.starts.items()},
         "merged": done.merged._asdict(),
         "collected": done.collected._asdict(),
+        "damaged": done.damaged,
     }
 
 
@@ -200,5 +206,5 @@ def _lines(done: Maintained, *, dry_run: bool) -> Iterator[str]:
         yield f"Of the ledger {' and '.join(rest)} {would}deleted."
     if collected.tombstones:
         yield f"Of the ledger's old entries {collected.tombstones:,} {would}shortened."
-    if not (done.starts or merged.segments or any(collected[1:])):
+    if not (done.starts or merged.segments or any(collected[1:]) or done.damaged):
         yield "Nothing to do."

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.errors import CorruptRecordError, KBatchError, OffsetOutOfRangeError
 from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
@@ -107,8 +107,21 @@ def read_range(
                 yield piece
                 count += len(piece)
         except CorruptRecordError:
+            read = _read_again(fetcher, topic_partition, fetched._replace(offset=offset), read)
+            read = read.below(end)
             yield from _before_damage(read, decoded, topic_partition, skipping=count)
         offset = read.batches[-1][1].next_offset
+
+
+def _read_again(
+    fetcher: Fetcher, topic_partition: TopicPartition, asked: ReadRange, damaged: LogRead
+) -> LogRead:
+    """Return a second answer in place of a damaged one, as it may be sound in its store; if there is one."""
+    try:
+        again, _ = fetcher.fetch(topic_partition, asked)
+    except KBatchError:
+        return damaged
+    return again if again.batches else damaged
 
 
 def _before_damage(
@@ -118,7 +131,7 @@ def _before_damage(
     *,
     skipping: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records before the first damaged batch, but for the first `skipping`; then raise.
+    """Yield the records before the first damaged batch, but for the first `skipping`; then raise, if one is.
 
     Raises:
         CorruptRecordError: with the offsets of the damaged batches that follow each other.
@@ -139,7 +152,8 @@ def _before_damage(
         except CorruptRecordError as error:
             damage, first = error, read.batches.index((position, header))
             break
-    assert damage is not None
+    if damage is None:
+        return
     _, damaged = read.batches[first]
     next_offset = damaged.next_offset
     for position, header in read.batches[first + 1 :]:

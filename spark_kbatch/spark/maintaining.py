@@ -37,7 +37,11 @@ def maintain(
     if wanted:
         tasks = spark.range(0, len(wanted), 1, len(wanted))
         merging = functools.partial(_merge, maintenance.address, options, wanted)
-        rows = tasks.mapInArrow(merging, _SCHEMA).collect()
+        try:
+            rows = tasks.mapInArrow(merging, _SCHEMA).collect()
+        except Exception:
+            maintenance.collect()  # What is damaged is told, and all else is done.
+            raise
         merged = Merged(*(sum(row[at] for row in rows) for at in range(3)))
     return Maintained(starts, merged, maintenance.collect())
 
