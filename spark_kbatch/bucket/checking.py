@@ -82,14 +82,7 @@ def faults(
 
 
 def why_damaged(objects: Objects, placed: PlacedExtent) -> str:
-    """Return what is wrong with one extent, which is read from its start; empty if nothing is.
-
-    It is looked at twice, as an answer of the store may be damaged, and the object be sound.
-    """
-    return _why_damaged(objects, placed) and _why_damaged(objects, placed)
-
-
-def _why_damaged(objects: Objects, placed: PlacedExtent) -> str:
+    """Return what is wrong with one extent, which is read from its start; empty if nothing is."""
     whole, count = placed.whole, 0
     try:
         for read in BatchStream(objects, [whole], whole.start_offset).checked():

@@ -36,6 +36,7 @@ alone: if it is lost, a tombstone with the id that the root tells is put in its 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +46,9 @@ from spark_kbatch.bucket import names
 from spark_kbatch.bucket.entries import FORMAT, Entry, decode
 from spark_kbatch.bucket.extents import (
     Change,
+    DataExtent,
     NameTable,
+    Stretch,
     StretchReader,
     overlaid,
     packed,
@@ -60,6 +63,7 @@ from spark_kbatch.bucket.sealed import (
     unseal,
 )
 from spark_kbatch.bucket.state import (
+    BATCHES_REMEMBERED,
     NO_CHECKPOINT,
     GroupHead,
     LedgerState,
@@ -72,6 +76,8 @@ from spark_kbatch.bucket.state import (
     TopicHead,
 )
 from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
+from spark_kbatch.model import INT_MAX
+from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.stored_json import StoredObject
 
 logger = logging.getLogger(__name__)
@@ -161,7 +167,7 @@ class LedgerCheckpoints:
                     continue
                 try:
                     found = self._root_and_objects(number)
-                    heads = self._part(found[0].heads) if found else b""
+                    heads = self.part(found[0].heads) if found else b""
                 except LostPartError as error:
                     self.give_up(number, error)
                     is_old = True  # The list may be: it was deleted after its root was read.
@@ -221,16 +227,16 @@ class LedgerCheckpoints:
         return root, data, entry_data
 
     def changes(
-        self, state: LedgerState, topic_id: str, lost: list[LostPartError] | None = None
+        self, state: LedgerState, topic_id: str, *, with_holes: bool = False
     ) -> dict[int, list[Change]]:
         """Return what is at each offset of a topic from the start offsets on, by partition, in order.
 
         Args:
             state, topic_id: the topic, and as of when.
-            lost: gets the errors of parts that are lost, which are left out then.
+            with_holes: whether what lost parts told of is read from an object that is not there.
 
         Raises:
-            LostPartError: a part of the state's checkpoint is lost, and there is no list for its error.
+            LostPartError: a part of the state's checkpoint is lost, and there are to be no holes.
         """
         extents = state.extents[topic_id]
         if self._loaded_for != state.checkpoint:
@@ -242,14 +248,14 @@ class LedgerCheckpoints:
                     self._loaded[part] = self._load(part, state, topic_id)
                 found += self._loaded[part]
             except LostPartError as error:
-                if lost is None:
+                if not with_holes:
                     raise
-                lost.append(error)
+                found = [*_holes(state, topic_id, error.name), *found]
         return _from_start(state, topic_id, [*found, *extents.changes])
 
     def opened(self, root: Root) -> LedgerState:
         """Return the state that a checkpoint has; raises as `changes`."""
-        return self._state_of(root, self._part(root.heads))
+        return self._state_of(root, self.part(root.heads))
 
     def restored(self, objects: CheckpointObjects) -> LedgerState:
         """Return the state that these objects make; no store is asked.
@@ -259,9 +265,8 @@ class LedgerCheckpoints:
         """
         root = unpack_root(objects.root, names.root_name(objects.number), objects.number)
         _ensure_of(root, decode(objects.entry, names.entry_name(objects.number)))
-        why = _why_not(root.heads, objects.heads)
-        if why:
-            raise LostPartError(root.heads.name, why)
+        if _why_not(root.heads, objects.heads):
+            raise LostPartError(root.heads.name, "it is another one")
         state = self._state_of(root, objects.heads)
         self.objects = objects
         return state
@@ -287,28 +292,18 @@ class LedgerCheckpoints:
     def damaged(self, parts: Iterable[PartRef]) -> Iterator[tuple[PartRef, str, str]]:
         """Yield parts whose object or copy is damaged, or object is missing, its name, and why."""
         for part in parts:
-            for name in (part.name, names.copy_name(part.name)):
+            for name in (part.name, part.name + names.COPY):
                 data = self._objects.get(name)
                 why = _why_not(part, data)
                 if why and (data is not None or name == part.name):
                     yield part, name, why
 
-    def copy(self, root: Root) -> None:
-        """Put a copy of each part of a checkpoint that has none; raises as `changes` and `Objects`."""
-        listed = {one.name for one in self._objects.list(names.PARTS)}
-        for part in root.parts:
-            name = names.copy_name(part.name)
-            if name not in listed:
-                self._objects.put(name, self._part(part))
-
-    def put_again(self, part: PartRef, name: str) -> None:
-        """Put a part, or its copy, again from the other one; without a name only look whether there is one.
-
-        Raises as `changes` and `Objects`.
-        """
-        data = self._part(part)
-        if name:
-            self._objects.put(name, data)
+    def double(self, number: int) -> None:
+        """Put a copy of each part of a checkpoint that has none; raises as `root`, `part` and `Objects`."""
+        root, listed = self.root(number), {one.name for one in self._objects.list(names.PARTS)}
+        for part in root.parts if root else ():
+            if part.name + names.COPY not in listed:
+                self._objects.put(part.name + names.COPY, self.part(part))
 
     def rest(self, state: LedgerState) -> None:
         """Let a state rest on the newest checkpoint that is not after it; raises as `root`."""
@@ -377,7 +372,7 @@ class LedgerCheckpoints:
         return PartRef(name, len(data), sum_of(data))
 
     def _load(self, part: PartRef, state: LedgerState, topic_id: str) -> list[Change]:
-        found = unseal(self._part(part), part.name)
+        found = unseal(self.part(part), part.name)
         reader = StretchReader(found, "changes")
         partitions, changes = len(state.topics[topic_id].partitions), list[Change]()
         rows = checked_rows(found, "changes", _rows(found, "changes"), int, int, list)
@@ -389,16 +384,13 @@ class LedgerCheckpoints:
             changes.append(Change(state.checkpoint, start, end, stretch))
         return changes
 
-    def _part(self, part: PartRef) -> bytes:
-        """Return the bytes of a part, asked for twice, or of its copy."""
-        whys = list[str]()
-        for name in (part.name, part.name, names.copy_name(part.name)):
-            data = self._objects.get(name)
-            why = _why_not(part, data)
-            if data is not None and not why:
-                return data
-            whys.append(why)
-        raise LostPartError(part.name, whys[0])
+    def part(self, part: PartRef) -> bytes:
+        """Return the bytes of a part, asked for twice, or of its copy; raises LostPartError."""
+        for name in (part.name, part.name, part.name + names.COPY):
+            found = self._objects.get(name)
+            if found is not None and not _why_not(part, found):
+                return found
+        raise LostPartError(part.name, _why_not(part, self._objects.get(part.name)))
 
 
 def _why_not(part: PartRef, data: bytes | None) -> str:
@@ -442,6 +434,21 @@ def _from_start(
         ]
         for partition, found in overlaid(changes).items()
     }
+
+
+def _holes(state: LedgerState, topic_id: str, part: str) -> Iterator[Change]:
+    """Yield changes to all offsets of a topic that a lost part told of, unless others are laid over them.
+
+    They are read from an object that is not there, whose time is the oldest: it goes with the first retention.
+    """
+    job_id = hashlib.sha256(part.encode()).hexdigest()[: names.ID_DIGITS]
+    name = names.data_name(0, job_id, names.ID_DIGITS * "0")
+    for partition, head in enumerate(state.topics[topic_id].partitions):
+        start, span = head.start_offset, head.next_offset - head.start_offset
+        if span:
+            placed = (DataExtent(name, 0, 1, span, 0, 0, 0),)
+            stretch = Stretch(partition, start, span, 0, 0, placed)
+            yield Change(state.checkpoint, start, head.next_offset, stretch)
 
 
 # The formats of roots and parts.
@@ -534,27 +541,22 @@ def pack_heads(state: LedgerState) -> bytes:
 def unpack_heads(found: StoredObject) -> LedgerState:
     """Return the state that a part has, without what the root tells; raises CorruptLedgerError."""
     limits, mirrors, fences, groups = map(found.object, ("limits", "mirrors", "fences", "groups"))
+    heads = [*map(_topic, found.objects("topics", count_max=_ROWS_MAX))]
+    topics = {topic.topic_id: topic for topic in heads}
+    if len({topic.name for topic in topics.values()}) < len(heads):
+        raise found.damaged("topics", heads, "topics of different names and ids")
     return LedgerState(
         cluster_id=found.text("cluster", names.RANDOM_ID),
         format=found.integer("format", 1),
         horizon=found.integer("horizon"),
         limits={key: limits.integer(key) for key in limits.keys()},
-        topics={
-            topic.topic_id: topic
-            for topic in map(_topic, found.objects("topics", count_max=_ROWS_MAX))
-        },
+        topics=topics,
         producers={
-            (row[0], row[1], row[2]): ProducerHead(
-                row[3],
-                row[4],
-                tuple(
-                    RememberedBatch(*one)
-                    for one in checked_rows(found, "producers", row[5], int, int, int)
-                ),
-            )
+            (row[0], row[1], row[2]): ProducerHead(row[3], row[4], _batches(found, row[5]))
             for row in checked_rows(
                 found, "producers", _rows(found, "producers"), int, str, int, int, int, list
             )
+            if _ensure_there(found, "producers", topics, *row[1:3])
         },
         queries={
             row[0]: QueryHead(*row[1:])
@@ -568,15 +570,36 @@ def unpack_heads(found: StoredObject) -> LedgerState:
                 for row in checked_rows(
                     groups, group, _rows(groups, group), str, int, int, str, int
                 )
+                if _ensure_there(groups, group, topics, *row[:2])
             }
             for group in groups.keys()
         },
     )
 
 
+def _ensure_there(
+    found: StoredObject, key: str, topics: Mapping[str, TopicHead], topic_id: str, partition: int
+) -> bool:
+    """Return True if a topic has a partition; raise CorruptLedgerError if not."""
+    if topic_id not in topics or partition >= len(topics[topic_id].partitions):
+        raise found.damaged(key, f"{topic_id}, {partition}", "a partition of a topic that is there")
+    return True
+
+
+def _batches(found: StoredObject, rows: Any) -> tuple[RememberedBatch, ...]:
+    if not 0 < len(rows) <= BATCHES_REMEMBERED:
+        raise found.damaged("producers", rows, f"1 to {BATCHES_REMEMBERED} batches")
+    return tuple(
+        RememberedBatch(*one) for one in checked_rows(found, "producers", rows, int, int, int)
+    )
+
+
 def _topic(found: StoredObject) -> TopicHead:
     config = found.object("config")
     rows = checked_rows(found, "partitions", _rows(found, "partitions"), int, int, int)
+    is_sound = all(start <= end and epoch <= INT_MAX for start, end, epoch in rows)
+    if not (is_sound and 0 < len(rows) <= PARTITIONS_MAX):
+        raise found.damaged("partitions", rows, f"1 to {PARTITIONS_MAX} partitions")
     return TopicHead(
         found.text("id", names.TOPIC_ID),
         found.text("name"),

@@ -207,7 +207,9 @@ class GarbageCollector:
         old_roots, old_parts = self._old_checkpoints(numbers, roots, base, listed_parts)
         if not dry_run:
             if base in roots:
-                self._double(roots[base])
+                self._checkpoints.double(base)
+                if base == max(roots):
+                    self._ledger.make_checkpoint()
             self._delete([one.name for one in garbage])
             self._delete(old_roots)
             self._delete(old_parts)
@@ -299,28 +301,20 @@ class GarbageCollector:
 
     def _whole_roots(self, numbers: list[int]) -> tuple[dict[int, Root], list[str]]:
         """Return those roots of which all parts are there, or copies, by number, and the names of all."""
-        found = dict[int, Root]()
+        parts, found = [one.name for one in self._objects.list(names.PARTS)], dict[int, Root]()
+        # Those of these roots were put before them, and go after them.
+        there = {name.removesuffix(names.COPY) for name in parts}
         for number in numbers:
             try:
                 root = self._checkpoints.root(number)
+                for part in root.parts if root else ():
+                    if part.name not in there:
+                        raise LostPartError(part.name, "it is missing")
             except CorruptLedgerError as error:
                 self._note(number, error)
             else:
-                found |= {number: root} if root is not None else {}
-        parts = [one.name for one in self._objects.list(names.PARTS)]
-        there = {*map(names.part_of, parts)}
-        for number, root in [*found.items()]:
-            missing = [part.name for part in root.parts if part.name not in there]
-            if missing:
-                self._note(number, LostPartError(missing[0], "it is missing"))
-                del found[number]
+                found |= {number: root} if root else {}
         return found, parts
-
-    def _double(self, root: Root) -> None:
-        """Let no single object be all that tells what tombstones will not tell."""
-        self._checkpoints.copy(root)
-        if self._checkpoints.newest_number(root.number) == root.number:
-            self._ledger.make_checkpoint()
 
     def _old_checkpoints(
         self, numbers: list[int], roots: dict[int, Root], base: int, parts: list[str]
@@ -349,7 +343,9 @@ class GarbageCollector:
             names.root_name(number) for number in numbers if number < last[0] and number not in kept
         ]
         old_parts = [
-            name for name in parts if name < end_of_parts and names.part_of(name) not in named
+            name
+            for name in parts
+            if name < end_of_parts and name.removesuffix(names.COPY) not in named
         ]
         return old_roots, old_parts
 

@@ -146,10 +146,9 @@ class Maintenance:
         """Note what is lost or damaged, and go on after it."""
         try:
             yield
-        except CorruptLedgerError as error:
-            self._damaged[f"{error.name}: {error.reason}"] = error
-        except CorruptRecordError as error:
-            self._damaged[str(error)] = error
+        except (CorruptLedgerError, CorruptRecordError) as error:
+            is_record = isinstance(error, CorruptRecordError)
+            self._damaged[str(error) if is_record else f"{error.name}: {error.reason}"] = error
 
     def retain(self, *, dry_run: bool = False) -> dict[TopicPartition, int]:
         """Move start offsets as the topics' settings say, and return where they are moved to."""

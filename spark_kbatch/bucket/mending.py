@@ -121,10 +121,15 @@ class BucketRepair:
                 replace_cluster(self._place, self._cluster_id, "repaired")
 
     def _mend_parts(self) -> None:
-        for part, name, why in self._remains.damaged_parts():
+        remains = self._remains
+        roots = [root for one in remains.checkpoints if (root := remains.readable_root(one))]
+        parts = dict.fromkeys(part for root in roots for part in root.parts)
+        for part, name, why in remains.reader.damaged(parts):
             with contextlib.suppress(LostPartError):  # told with its checkpoint
-                self._remains.put_again(part, name, dry_run=self._dry_run)
+                data = remains.reader.part(part)
                 self._found.append(f"{name}: {why}; it is put again, as there are two of it")
+                if not self._dry_run:
+                    self._objects.put(name, data)
 
     def _mend_entries(self, *, quick: bool) -> None:
         remains, state = self._remains, self._state

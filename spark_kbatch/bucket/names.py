@@ -19,7 +19,6 @@ the first two digits of the job's id, which spread the load of a store that spli
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 
@@ -33,6 +32,7 @@ LEDGER, CHECKPOINTS, PARTS, DATA, SEGMENTS, AGREEMENTS = (
     "segments/",
     "agreements/",
 )
+COPY = ".copy"  # after the name of a part
 DAY_MS = 86_400_000
 
 NUMBER_DIGITS = 20
@@ -62,21 +62,6 @@ def root_name(number: int) -> str:
 def part_name(number: int, random_id: str, what: str) -> str:
     """Return the name of a part that is written for the checkpoint after an entry."""
     return f"{PARTS}{number:020d}-{random_id}/{what}"
-
-
-def copy_name(part: str) -> str:
-    """Return the name of the second copy of a part."""
-    return f"{part}.copy"
-
-
-def part_of(name: str) -> str:
-    """Return the name of the part that an object is, or is a copy of."""
-    return name.removesuffix(".copy")
-
-
-def lost_name(part: str) -> str:
-    """Return the name, which no object has, of the data that a lost part told of."""
-    return data_name(0, hashlib.sha256(part.encode()).hexdigest()[:ID_DIGITS], ID_DIGITS * "0")
 
 
 def data_name(began: int, job_id: str, attempt_id: str) -> str:

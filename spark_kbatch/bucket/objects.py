@@ -8,6 +8,7 @@ rename, no append, no change of an object that compares it first.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -168,19 +169,18 @@ def range_of(objects: RangeReader, name: str, position: int, size_in_bytes: int)
     Raises:
         ObjectStoreError: the store fails, and the object has the range.
     """
-    failed: ObjectStoreError | None = None
-    try:
+    with contextlib.suppress(ObjectStoreError):
         data = objects.get_range(name, position, size_in_bytes)
         if data is None or len(data) == size_in_bytes:
             return data
-    except ObjectStoreError as error:
-        failed = error
     listed = objects.list(name[: name.rfind("/") + 1], name[:-1])
     found = next((one for one in listed if one.name >= name), None)
-    size = found.size_in_bytes if found is not None and found.name == name else 0
-    if size < position + size_in_bytes:
-        return objects.get_range(name, position, size - position) if size > position else b""
-    raise failed or ObjectStoreError("get", name, f"fewer than {size_in_bytes} bytes came")
+    end = found.size_in_bytes if found is not None and found.name == name else 0
+    size = min(end - position, size_in_bytes)
+    data = objects.get_range(name, position, size) if size > 0 else b""
+    if data is not None and len(data) < size:
+        raise ObjectStoreError("get", name, f"fewer than {size} bytes came")
+    return data
 
 
 def create_or_get(

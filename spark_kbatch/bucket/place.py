@@ -86,19 +86,14 @@ def cluster_folders(place: Objects) -> list[str]:
 
     It takes a request for each folder at the place, and each thousand objects beside them.
     """
-    ids, after, is_end = list[str](), "", False
-    while not is_end:
-        is_end = True
-        for one in place.list("", after):
-            folder, is_inside, _ = one.name.partition("/")
-            if is_inside:
-                if names.RANDOM_ID.fullmatch(folder) and any(
-                    place.list(f"{folder}/{names.LEDGER}")
-                ):
-                    ids.append(folder)
-                after, is_end = f"{folder}{_AFTER_SLASH}", False
-                break
-    return ids
+    folders, listed = list[str](), place.list("")
+    while (one := next(listed, None)) is not None:
+        folder, is_inside, _ = one.name.partition("/")
+        if is_inside:
+            folders.append(folder)
+            listed = place.list("", f"{folder}{_AFTER_SLASH}")
+    ids = filter(names.RANDOM_ID.fullmatch, folders)
+    return [one for one in ids if any(place.list(f"{one}/{names.LEDGER}"))]
 
 
 def ensure_no_cluster(place: Objects) -> None:

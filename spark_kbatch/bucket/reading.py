@@ -266,30 +266,32 @@ class PartitionReader:
             self._look_again(self._reads.ledger)
             self._stream = None  # it ends where the log did
         self._ensure_in_range(asked.offset)
-        # What is asked for a second time was damaged, maybe on its way only: what is held is as it came.
-        is_again, self._asked = asked.offset == self._asked, asked.offset
+        if asked.offset == self._asked:
+            self._held = None  # It was damaged, maybe on its way only: what is held is as it came.
+        self._asked = asked.offset
         try:
-            read = self._take(asked, is_again=is_again)
+            read = self._take(asked)
         except (MissingObjectError, CorruptLedgerError) as error:  # the latter of an index
             read = self._take_elsewhere(asked, error)
         except CorruptRecordError:
-            read = self._take(asked, is_again=True)
+            self._held = None
+            read = self._take(asked)
         is_end = not read.batches or read.batches[-1][1].next_offset >= self._end_offset
         if is_end and self._held is None:
             self._look(self._reads.ledger)  # raises if these are not of the topic that has the name
         return read, self._edges
 
-    def _take(self, asked: ReadRange, *, is_again: bool = False) -> LogRead:
+    def _take(self, asked: ReadRange) -> LogRead:
         stream, self._stream = self._stream, None  # dropped after an error
         if stream is None or stream.next_offset != asked.offset:
-            stream = self._stream_from(asked.offset, is_again=is_again)
+            stream = self._stream_from(asked.offset)
         read = stream.take(asked.max_bytes, min_one_batch=asked.min_one_batch)
         self._stream = stream
         return read or LogRead("", 0, memoryview(b""), [])
 
-    def _stream_from(self, offset: int, *, is_again: bool) -> BatchStream:
+    def _stream_from(self, offset: int) -> BatchStream:
         return BatchStream(
-            (not is_again and self._held) or self._reads.objects,
+            self._held or self._reads.objects,
             self._extents(offset),
             offset,
             executor=self._executor,

@@ -155,9 +155,9 @@ class Recovery:
         for entry in later:
             lost.add(entry.content)
         for number in remains.checkpoints:
-            heads = remains.heads(number) if number > state.number else None
-            if heads is not None:
-                lost.add_heads(heads)
+            root = remains.readable_root(number) if number > state.number else None
+            if root is not None:
+                lost.add_heads(remains.reader.opened(root))
         holes = [
             LostRange(TopicPartition(lost.names[one.topic_id], one.partition), *one[2:5])
             for one in remains.missing(state)
@@ -205,9 +205,7 @@ class Recovery:
         self._bury(target, sizes)
         checkpoints = LedgerCheckpoints(target, rng)
         checkpoints.build(renewed)
-        root = checkpoints.root(renewed.number)
-        if root is not None:
-            checkpoints.copy(root)  # as the tombstones leave it alone with what it has
+        checkpoints.double(renewed.number)
         ledger = Ledger(self._place, cluster_id, real_timing(rng))
         if (ledger.state.number, ledger.state.topics) != (renewed.number, renewed.topics):
             raise CorruptLedgerError(names.LEDGER, "the store does not return what was written")

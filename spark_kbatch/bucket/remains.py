@@ -19,11 +19,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Root, unpack_root
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_root
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
     NO_ENTRY_ID,
@@ -35,11 +35,11 @@ from spark_kbatch.bucket.entries import (
     decode,
     tombstone_of,
 )
-from spark_kbatch.bucket.extents import Change, DataExtent, Stretch
+from spark_kbatch.bucket.extents import Change, Stretch
 from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.place import cluster_id_at
 from spark_kbatch.bucket.placement import Placements
-from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState, PartRef
+from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
 from spark_kbatch.bucket.urls import checked, nothing_at, objects_at
 from spark_kbatch.errors import CorruptLedgerError, KBatchError, UnsupportedLedgerError
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -102,7 +102,7 @@ class LedgerRemains:
         """List the ledger; `objects` are the cluster's. Raises as `Objects.list`."""
         self.objects, self._cluster_id = objects, cluster_id
         self._rng = random.Random()
-        self._checkpoints = LedgerCheckpoints(objects, self._rng)
+        self.reader = LedgerCheckpoints(objects, self._rng)
         self._random_ids: dict[int, str] = {}
         self._placements = Placements(objects)
         # None where there is none that can be read; those that were read last.
@@ -160,11 +160,11 @@ class LedgerRemains:
 
     def root(self, number: int) -> Root | None:
         """Return the root of a checkpoint that is whole; None if it is not, and `faults` says why."""
-        return self._root(number, self._roots, self._checkpoints.ensure_whole)
+        return self._root(number, self._roots, self.reader.ensure_whole)
 
     def readable_root(self, number: int) -> Root | None:
         """Return the root of a checkpoint whose heads can be read, as `root`."""
-        return self._root(number, self._readable, self._checkpoints.opened)
+        return self._root(number, self._readable, self.reader.opened)
 
     def _root(
         self, number: int, known: dict[int, Root | None], check: Callable[[Root], object]
@@ -179,17 +179,6 @@ class LedgerRemains:
                 self.faults[name] = f"{error.name}: {error.reason}"
         return known[number]
 
-    def damaged_parts(self) -> Iterator[tuple[PartRef, str, str]]:
-        """Yield what is damaged of all parts that roots name, and of copies; as `LedgerCheckpoints.damaged`."""
-        roots = (root for number in self.checkpoints if (root := self.readable_root(number)))
-        yield from self._checkpoints.damaged(
-            dict.fromkeys(part for one in roots for part in one.parts)
-        )
-
-    def put_again(self, part: PartRef, name: str, *, dry_run: bool) -> None:
-        """Put a part or its copy again; raises LostPartError if there is no other one."""
-        self._checkpoints.put_again(part, "" if dry_run else name)
-
     def _found_root(self, name: str, number: int) -> Root:
         data = self.objects.get(name)
         if data is None:
@@ -200,17 +189,6 @@ class LedgerRemains:
                 name, f"it is of the entry {root.entry_id}, and that one is {entry.entry_id}"
             )
         return root
-
-    def heads(self, number: int) -> LedgerState | None:
-        """Return where a checkpoint says that partitions end, whole or not; None if that cannot be read."""
-        name = names.root_name(number)
-        try:
-            data = self.objects.get(name)
-            return (
-                None if data is None else self._checkpoints.opened(unpack_root(data, name, number))
-            )
-        except CorruptLedgerError:
-            return None
 
     def state(self, last: int) -> Reached:
         """Return the state after the last entry up to `last` that can be told, with holes if it must be."""
@@ -223,7 +201,7 @@ class LedgerRemains:
     def _reached(self, root_of: Callable[[int], Root | None], last: int) -> Reached:
         found = (root_of(one) for one in reversed(self.checkpoints) if one <= last)
         root = next(filter(None, found), None)
-        state = LedgerState() if root is None else self._checkpoints.opened(root)
+        state = LedgerState() if root is None else self.reader.opened(root)
         while state.number < last:
             why = self._why_not_next(state)
             if why:
@@ -285,14 +263,7 @@ class LedgerRemains:
 
     def changes_of(self, state: LedgerState, topic_id: str) -> dict[int, list[Change]]:
         """Return what is at each offset of one topic, by partition, with holes where parts are lost."""
-        lost = list[LostPartError]()
-        found = self._checkpoints.changes(state, topic_id, lost)
-        for error in lost[:1]:
-            for number, head in enumerate(state.topics[topic_id].partitions):
-                edges = head.start_offset, head.next_offset
-                known = found.get(number, [])
-                found[number] = [*_with_holes(known, number, edges, error.name, state.checkpoint)]
-        return found
+        return self.reader.changes(state, topic_id, with_holes=True)
 
     def stretches(self, state: LedgerState, topic_id: str) -> list[Stretch]:
         """Return whatever a topic was ever read from, as far as entries and checkpoints tell, newest first."""
@@ -308,9 +279,7 @@ class LedgerRemains:
         for number in reversed(self.checkpoints):
             root = self.root(number) if number >= created else None
             if root is not None:
-                for changes in self._checkpoints.changes(
-                    self._checkpoints.opened(root), topic_id
-                ).values():
+                for changes in self.reader.changes(self.reader.opened(root), topic_id).values():
                     found.update(dict.fromkeys(one.stretch for one in changes))
         return [*found]
 
@@ -318,27 +287,28 @@ class LedgerRemains:
         """Yield what a state refers to and is not there; what is there is not read."""
         for topic_id, changes in self.changes(state):
             for change in changes:
-                for start, end, count, name, why in self._missing(change):
-                    began = names.began_at(name)
-                    partition = change.stretch.partition
-                    yield MissingData(
-                        topic_id, partition, start, end, count, change.number, began, why
-                    )
+                yield from self._missing(topic_id, change)
 
-    def _missing(self, change: Change) -> Iterator[tuple[int, int, int, str, str]]:
-        """Yield the offsets of a change that are missing, how many records, in which object, and why."""
+    def _missing(self, topic_id: str, change: Change) -> Iterator[MissingData]:
+        def missing(start: int, end: int, count: int, name: str, why: str) -> MissingData:
+            began, partition = names.began_at(name), change.stretch.partition
+            return MissingData(topic_id, partition, start, end, count, change.number, began, why)
+
         try:
             for one in self._placements.whole(change):
-                name, *_, count = one.extent[:5]
-                size, end = self.sizes.get(name), one.extent.position + one.extent.size_in_bytes
-                why = f"{name} has {size} bytes, and at least {end} are expected"
-                if size is None or size < end:
-                    why = why if size is not None else f"{name} is missing"
-                    yield one.start_offset, one.next_offset, count, name, why
+                name, position, size, _, count, *_ = one.extent
+                why = self._why_missing(name, position + size)
+                if why:
+                    yield missing(one.start_offset, one.next_offset, count, name, why)
         except CorruptLedgerError as error:
-            name, count = error.name, change.stretch.records_count
-            why = f"{name}: {error.reason}"
-            yield change.start_offset, change.next_offset, count, name, why
+            edges, count = change[1:3], change.stretch.records_count
+            yield missing(*edges, count, error.name, f"{error.name}: {error.reason}")
+
+    def _why_missing(self, name: str, end: int) -> str:
+        size = self.sizes.get(name)
+        if size is None:
+            return f"{name} is missing"
+        return f"{name} has {size} bytes, and at least {end} are expected" if size < end else ""
 
     def objects_of(self, state: LedgerState) -> set[str]:
         """Return the names of all objects that a state refers to and are there, those that indexes list too."""
@@ -349,24 +319,3 @@ class LedgerRemains:
                 with contextlib.suppress(CorruptLedgerError):  # an index that is lost
                     found.update(one.extent.name for one in self._placements.whole(change))
         return found & self.sizes.keys()
-
-
-def _with_holes(
-    changes: Sequence[Change], partition: int, edges: tuple[int, int], part: str, number: int
-) -> Iterator[Change]:
-    """Yield changes of a partition, and between them what reads as a missing object.
-
-    Its time is the oldest there is, so that it goes with the first retention.
-    """
-    expected, end = edges
-    for change in (*changes, None):
-        start = end if change is None else change.start_offset
-        if start > expected:
-            span = start - expected
-            extent = DataExtent(names.lost_name(part), 0, 1, span, 0, 0, 0)
-            yield Change(
-                number, expected, start, Stretch(partition, expected, span, 0, 0, (extent,))
-            )
-        if change is not None:
-            yield change
-            expected = change.next_offset

@@ -12,6 +12,7 @@ environment, by the names that the library of the store has for it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -25,7 +26,7 @@ from spark_kbatch.bucket.objects import MemoryObjects, Objects
 from spark_kbatch.bucket.place import ensure_no_cluster, read_cluster
 from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError, ObjectStoreError
 from spark_kbatch.files import Files
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.paths import FILE_BUCKET, MEMORY_BUCKET, bucket_scheme
@@ -156,7 +157,8 @@ def nothing_at(url: str, place: Objects | None = None) -> ConfigError:
         CorruptLedgerError: there is one, and the object that names it is lost.
     """
     if place is not None:
-        ensure_no_cluster(place)
+        with contextlib.suppress(ObjectStoreError, ObjectAccessDeniedError):
+            ensure_no_cluster(place)
     return ConfigError(
         f"no cluster is at {url}; create it with spark_kbatch.open({url!r}, create=True), or by a write"
     )

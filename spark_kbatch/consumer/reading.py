@@ -6,6 +6,7 @@ CompletedFetch.java.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -107,21 +108,11 @@ def read_range(
                 yield piece
                 count += len(piece)
         except CorruptRecordError:
-            read = _read_again(fetcher, topic_partition, fetched._replace(offset=offset), read)
-            read = read.below(end)
+            with contextlib.suppress(KBatchError):  # A second answer of its store may be sound.
+                again, _ = fetcher.fetch(topic_partition, fetched._replace(offset=offset))
+                read = again.below(end) if again.batches else read
             yield from _before_damage(read, decoded, topic_partition, skipping=count)
         offset = read.batches[-1][1].next_offset
-
-
-def _read_again(
-    fetcher: Fetcher, topic_partition: TopicPartition, asked: ReadRange, damaged: LogRead
-) -> LogRead:
-    """Return a second answer in place of a damaged one, as it may be sound in its store; if there is one."""
-    try:
-        again, _ = fetcher.fetch(topic_partition, asked)
-    except KBatchError:
-        return damaged
-    return again if again.batches else damaged
 
 
 def _before_damage(

@@ -241,7 +241,9 @@ def damaged(data: bytes, position: int, value: int) -> bytes:
     [
         pytest.param(8, 0x7F, "batch length", id="a length beyond the extent"),
         pytest.param(16, 1, "magic", id="an older format"),
-        pytest.param(7, 9, "base offset of a batch: expected 2, found 10", id="an offset beyond the extent"),
+        pytest.param(
+            7, 9, "base offset of a batch: expected 2, found 10", id="an offset beyond the extent"
+        ),
     ],
 )
 def test_a_header_that_cannot_be_is_an_error_with_name_and_position(
