@@ -137,7 +137,9 @@ class Maintenance:
                 merged = merged.plus(run)
         else:
             merged = self._merge(runs, on_progress)
-        collected = self.collect(dry_run=dry_run)
+        collected = Collected(self._ledger.state.horizon)
+        with self._noting():
+            collected = self.collect(dry_run=dry_run)
         lost = (f"{name}: {why}" for name, why in self._collector.damaged.items())
         return Maintained(starts, merged, collected, tuple(dict.fromkeys((*self._damaged, *lost))))
 

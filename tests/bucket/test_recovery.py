@@ -32,11 +32,11 @@ def cluster(objects: MemoryObjects) -> Cluster:
     return a_bucket(objects, "events", partitions=2)
 
 
-def send(cluster: Cluster, *sent: str, partition: int = 0) -> None:
+def send(cluster: Cluster, *sent: str, partition: int = 0, topic: str = "events") -> None:
     """Send records, each by an entry and an object of its own; the first one is entry 2."""
     with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
         for value in sent:
-            producer.send("events", value, partition=partition).result()
+            producer.send(topic, value, partition=partition).result()
 
 
 def numbered(count: int, first: int = 0) -> list[str]:

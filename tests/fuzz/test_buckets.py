@@ -16,6 +16,7 @@ from spark_kbatch.bucket import names, staging
 from spark_kbatch.bucket.entries import CommittedGroupOffset, LedgerCommit
 from spark_kbatch.bucket.objects import MemoryObjects
 from spark_kbatch.bucket.place import read_cluster
+from spark_kbatch.bucket.recovery import Recovery
 from spark_kbatch.bucket.sealed import seal, sum_of
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.cli.main import cli
@@ -37,6 +38,7 @@ COMMANDS = (
     ["repair"],
     ["recover", "--yes"],
 )
+OFTEN = 20  # forgeries in a round, of which one is used, and the others are looked at
 SELDOM = 8  # rounds in which all commands are tried
 
 
@@ -159,6 +161,19 @@ def _ensure_of_the_package(what: Callable[[], object]) -> None:
         pass
 
 
+def _look(objects: MemoryObjects) -> None:
+    """Open the cluster, list what there is, and see what could be recovered."""
+    url = a_url(objects)
+
+    def look() -> None:
+        cluster = Cluster.over(BucketStore(url))
+        for topic in cluster.topic_names():
+            cluster.describe([topic])
+
+    _ensure_of_the_package(look)
+    _ensure_of_the_package(lambda: Recovery(url)._renewed("ab" * 16))
+
+
 def _use(objects: MemoryObjects) -> None:
     """Read all, and write something."""
     url = a_url(objects)
@@ -200,12 +215,14 @@ def test_a_forged_object_ends_in_an_error_of_the_package(forger: Forger) -> None
 
     def one(rng: random.Random) -> None:
         nonlocal count
-        objects = forger.forged(rng)
+        for _ in range(OFTEN):
+            objects = forger.forged(rng)
+            _look(objects)
         _use(objects)
         count += 1
         if count % SELDOM == 0:
             for words in COMMANDS:
                 _command(objects, words)
 
-    for_each_round("buckets", one, rounds=ROUNDS // 3)
+    for_each_round("buckets", one, rounds=ROUNDS // 6)
     _use(forger.objects)
