@@ -37,6 +37,7 @@ alone: if it is lost, a tombstone with the id that the root tells is put in its 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -100,9 +101,7 @@ class Root(NamedTuple):
     @property
     def parts(self) -> Iterator[PartRef]:
         """All parts."""
-        yield self.heads
-        for parts in self.extents.values():
-            yield from parts
+        return itertools.chain((self.heads,), *self.extents.values())
 
 
 class CheckpointObjects(NamedTuple):

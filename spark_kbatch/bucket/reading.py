@@ -254,7 +254,6 @@ class PartitionReader:
         self._end_offset, self._executor, self._held = end_offset, executor, held
         self._look_again(reads.ledger if held is None else reads.ledger.followed())
         self._stream: BatchStream | None = None
-        self._asked = -1  # the offset of the last fetch
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
@@ -266,9 +265,6 @@ class PartitionReader:
             self._look_again(self._reads.ledger)
             self._stream = None  # it ends where the log did
         self._ensure_in_range(asked.offset)
-        if asked.offset == self._asked:
-            self._held = None  # It was damaged, maybe on its way only: what is held is as it came.
-        self._asked = asked.offset
         try:
             read = self._take(asked)
         except (MissingObjectError, CorruptLedgerError) as error:  # the latter of an index
@@ -284,6 +280,8 @@ class PartitionReader:
     def _take(self, asked: ReadRange) -> LogRead:
         stream, self._stream = self._stream, None  # dropped after an error
         if stream is None or stream.next_offset != asked.offset:
+            if stream is not None:
+                self._held = None  # What is asked for again was damaged; what is held is as it came.
             stream = self._stream_from(asked.offset)
         read = stream.take(asked.max_bytes, min_one_batch=asked.min_one_batch)
         self._stream = stream
