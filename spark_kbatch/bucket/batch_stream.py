@@ -4,9 +4,10 @@
     windows     at most WINDOW_BYTES of one object: part of an extent, or several that are neighbours
     reads       whole batches, with their final offsets and leader epochs written into them
 
-Some windows are read ahead, by threads, so that memory is bounded by their number. Who decodes the batches checks
-their CRCs. Offsets are checked here: no CRC covers where a batch begins. An extent with as many records as offsets
-has no gaps, so each of its batches begins where the one before ended; in another one, at least not before that.
+Some windows are read ahead, by threads, so that memory is bounded by their number. Who decodes the
+batches checks their CRCs. Offsets are checked here: no CRC covers where a batch begins. An extent
+with as many records as offsets has no gaps, so each of its batches begins where the one before
+ended; in another one, at least not before that.
 
 An object that was cut short is damaged where it ends, and not a failure of the store.
 """
@@ -113,7 +114,7 @@ def _window(parts: Sequence[_ExtentPart]) -> _ReadWindow:
 
 
 def read_window(objects: RangeReader, window: _ReadWindow) -> bytes:
-    """Return a part of an object, less where the object was cut short; a request that fails is repeated.
+    """Return a part of an object, less where it was cut short; repeat a request that fails.
 
     Raises:
         MissingObjectError: there is no such object.
@@ -303,8 +304,8 @@ def _final(header: BatchHeader, placed: PlacedExtent, position: int, expected: i
         expected: the offset after the batch before it.
 
     Raises:
-        CorruptRecordError: it is not of the current format, lies outside of its extent, or begins elsewhere than
-            it can.
+        CorruptRecordError: it is not of the current format, lies outside of its extent, or begins
+            where it cannot.
     """
     if header.magic != MAGIC:
         raise CorruptRecordError(

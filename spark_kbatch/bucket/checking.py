@@ -5,8 +5,8 @@
     extent     its object is there, with as many records as the ledger says
     batch      its CRC, its offsets
 
-Each fault is told, and what comes after it is checked all the same. The entries of the ledger are checked whenever
-they are read; `mending` checks checkpoints.
+Each fault is told, and what comes after it is checked all the same. The entries of the ledger are
+checked whenever they are read; `mending` checks checkpoints.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check(
 def faults(
     objects: Objects, placements: Placements, changes: Iterable[Change], start: int, end: int
 ) -> Iterator[Fault]:
-    """Yield what cannot be read of a range of a partition, in order; arguments and errors as of `check`."""
+    """Yield what cannot be read of a range of a partition, in order; as `check`."""
     expected = start
     for change in changes:
         if change.start_offset > expected:

@@ -13,25 +13,29 @@ that has changed since; a part that has grown as large as half of the one before
 topic has few parts and each change is rewritten seldom. The newest root is looked up for that when the
 checkpoint is made: parts that only an older one names may be on their way to be deleted.
 
-Roots and parts are deleted some day. So a root that was listed may be gone: then a newer one is there. A root that is
-damaged, or a part that is missing or damaged, makes its checkpoint worthless, not the ledger: a process that was
-stopped for days between its parts and its root may have created the root when its parts were gone. Readers take the next
-checkpoint before that one and more entries; but they list once more before, since root and parts may have been
-deleted after the root was read, and newer ones be there.
+Roots and parts are deleted some day. So a root that was listed may be gone: then a newer one is
+there. A root that is damaged, or a part that is missing or damaged, makes its checkpoint worthless,
+not the ledger: a process that was stopped for days between its parts and its root may have created
+the root when its parts were gone. Readers take the next checkpoint before that one and more
+entries; but they list once more before, since root and parts may have been deleted after the root
+was read, and newer ones be there.
 
-Entries become tombstones some day. From then on checkpoints alone have what they said, and all checkpoints name the
-same parts. So that no single object is all that tells of them, there are two of each, before the tombstones:
+Entries become tombstones some day. From then on checkpoints alone have what they said, and all
+checkpoints name the same parts. So that no single object is all that tells of them, there are two
+of each, before the tombstones:
 
-    part     a copy of each part of the checkpoint at whose entry the tombstones end; who finds no sound part under
-             its name takes the copy
+    part     a copy of each part of the checkpoint at whose entry the tombstones end, which readers
+             take where the part is not sound
     root     another checkpoint after that one
     heads    that of another checkpoint; the entries between the two are whole
 
-A part that is lost all the same, in all checkpoints, takes the extents that it had: its topic cannot be read as a
-whole, and all others can, and checkpoints are made as before, which name it again.
+A part that is lost all the same, in all checkpoints, takes the extents that it had: its topic
+cannot be read as a whole, and all others can, and checkpoints are made as before, which name it
+again.
 
-The root's entry must be there, and have the id that the root tells. If not, the ledger is corrupt. That entry is not
-alone: if it is lost, a tombstone with the id that the root tells is put in its place by a repair.
+The root's entry must be there, and have the id that the root tells. If not, the ledger is corrupt.
+That entry is not alone: if it is lost, a tombstone with the id that the root tells is put in its
+place by a repair.
 """
 
 from __future__ import annotations
@@ -114,7 +118,7 @@ class CheckpointObjects(NamedTuple):
 
 
 class LostPartError(CorruptLedgerError):
-    """A part that a root names, or the root itself, is missing or damaged, and so is a part's copy."""
+    """A root is damaged, or a part and its copy are missing or damaged."""
 
 
 class LedgerCheckpoints:
@@ -193,7 +197,7 @@ class LedgerCheckpoints:
 
         Raises:
             LostPartError: it is damaged.
-            CorruptLedgerError: it does not belong to the entry that has its number, or that is lost.
+            CorruptLedgerError: it does not belong to the entry with its number, or that is lost.
         """
         found = self._root_and_objects(number)
         return None if found is None else found[0]
@@ -283,7 +287,7 @@ class LedgerCheckpoints:
         return state
 
     def ensure_whole(self, root: Root) -> None:
-        """Check that all parts of a checkpoint are there, or their copies; raises CorruptLedgerError."""
+        """Check that each part of a checkpoint, or its copy, is whole; raises CorruptLedgerError."""
         state = self.opened(root)
         for topic_id in state.topics:
             self.changes(state, topic_id)
@@ -298,7 +302,7 @@ class LedgerCheckpoints:
                     yield part, name, why
 
     def double(self, number: int) -> None:
-        """Put a copy of each part of a checkpoint that has none; raises as `root`, `part` and `Objects`."""
+        """Put a copy of each part of a checkpoint that has none; raises as `root` and `part`."""
         root, listed = self.root(number), {one.name for one in self._objects.list(names.PARTS)}
         for part in root.parts if root else ():
             if part.name + names.COPY not in listed:
@@ -321,7 +325,7 @@ class LedgerCheckpoints:
             entry: the one that the state is after, for `objects`.
 
         Raises:
-            LostPartError: a part that would be merged is missing, as the checkpoint that it is of was deleted.
+            LostPartError: a part that would be merged is gone, and so is its checkpoint.
         """
         newest = self.newest_number(state.checkpoint)
         if not state.checkpoint <= newest < state.number:
@@ -436,9 +440,10 @@ def _from_start(
 
 
 def _holes(state: LedgerState, topic_id: str, part: str) -> Iterator[Change]:
-    """Yield changes to all offsets of a topic that a lost part told of, unless others are laid over them.
+    """Yield changes to all offsets of a topic, for those that a lost part alone told of.
 
-    They are read from an object that is not there, whose time is the oldest: it goes with the first retention.
+    They are read from an object that is not there, whose time is the oldest: it goes with the first
+    retention.
     """
     job_id = hashlib.sha256(part.encode()).hexdigest()[: names.ID_DIGITS]
     name = names.data_name(0, job_id, names.ID_DIGITS * "0")

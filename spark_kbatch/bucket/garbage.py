@@ -17,8 +17,8 @@ Any number of collectors do no harm to each other, whenever one of them stops or
 - The last checkpoints of any list of checkpoints have at least one that stays, or a newer one is there. Roots are
   counted only if all their parts are there.
 - An entry's tombstone says that a checkpoint has what it said. The one at or below the horizon is there first, and
-  whoever deletes it has seen newer ones. Before the first tombstone each of its parts is there twice, and another
-  checkpoint after it: see `checkpoints`.
+  whoever deletes it has seen newer ones. Before the first tombstone each of its parts is there
+  twice, and another checkpoint after it: see `checkpoints`.
 
 An entry's age goes by the store's clock alone: the time that the store shows for it, against that of an object
 put a moment ago.
@@ -54,7 +54,7 @@ from spark_kbatch.bucket.extents import IndexRange, Stretch
 from spark_kbatch.bucket.ledger import Ledger, Timing, ensure_may_write
 from spark_kbatch.bucket.objects import ObjectInfo
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
-from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
+from spark_kbatch.errors import CorruptLedgerError, KBatchError, ObjectStoreError
 
 logger = logging.getLogger(__name__)
 
@@ -115,9 +115,7 @@ class GarbageCollector:
         self._objects = ledger.objects
         self._checkpoints = LedgerCheckpoints(ledger.objects, timing.rng)
         self._collected = NO_ENTRY  # the horizon for which this process has collected
-        self.damaged: dict[
-            str, str
-        ] = {}  # what is lost of checkpoints, by name, in the last collection
+        self.damaged: dict[str, KBatchError] = {}  # what is lost of checkpoints, by sentence
 
     # The horizon.
 
@@ -178,7 +176,6 @@ class GarbageCollector:
             horizon: that this process has moved just now, or would move if it were no dry run.
         """
         state = self._ledger.follow()
-        self.damaged = {}
         if not dry_run:
             # Entries of later kinds may refer to what this version does not see.
             ensure_may_write(state)
@@ -250,9 +247,9 @@ class GarbageCollector:
         return found
 
     def _note(self, number: int, error: CorruptLedgerError) -> None:
-        """Note what is lost of a checkpoint, unless another collector has deleted that meanwhile."""
+        """Note what is lost of a checkpoint, unless another collector has deleted it meanwhile."""
         if number in self._checkpoints.numbers(number):
-            self.damaged[error.name] = error.reason
+            self.damaged[f"{error.name}: {error.reason}"] = error
         else:
             logger.info("another collector is at work: %s: %s", error.name, error.reason)
 
@@ -300,7 +297,7 @@ class GarbageCollector:
         return not is_quiet or self._is_all_horizon(newest + 1, horizon)
 
     def _whole_roots(self, numbers: list[int]) -> tuple[dict[int, Root], list[str]]:
-        """Return those roots of which all parts are there, or copies, by number, and the names of all."""
+        """Return roots of which all parts are there, or copies, by number, and the names of all."""
         parts, found = [one.name for one in self._objects.list(names.PARTS)], dict[int, Root]()
         # Those of these roots were put before them, and go after them.
         there = {name.removesuffix(names.COPY) for name in parts}

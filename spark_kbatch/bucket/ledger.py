@@ -369,9 +369,10 @@ class Ledger:
             )
 
     def _leave_checkpoint(self, error: LostPartError) -> None:
-        """Go on from another checkpoint than the one whose part is lost, at least as far as the state was.
+        """Go on from another checkpoint than the one whose part is lost, as far as the state was.
 
-        Where there is none the part is lost for its topic alone: the state stays, and so do all checkpoints.
+        Where there is none the part is lost for its topic alone: the state stays, and so do all
+        checkpoints.
         """
         checkpoints, checkpoint = self._checkpoints, self.state.checkpoint
         kept = self.state, self._entries, self._newest_checkpoint, checkpoints.objects

@@ -5,8 +5,9 @@
     horizon     is moved, if an entry is old enough
     collect     all that nothing refers to any more is deleted
 
-An object that is lost, cut or damaged is told, and all else is done. As long as a part of a checkpoint is lost that the
-collection goes by, nothing is deleted: what it told of may be needed yet.
+An object that is lost, cut or damaged is told, and all else is done. As long as a part of a
+checkpoint is lost that the collection goes by, nothing is deleted: what it told of may be needed
+yet.
 
 Writers may do a little of it after their commits, as much of the merge as fits into `maintain.ms`.
 
@@ -109,7 +110,8 @@ class Maintenance:
         self._placements = Placements(self._ledger.objects)
         self._merger = Merger(self._ledger, timing)
         self._collector = GarbageCollector(self._ledger, timing)
-        self._damaged: dict[str, KBatchError] = {}  # by sentence, since the last round began
+        # By sentence, since the last round began.
+        self._damaged: dict[str, KBatchError] = self._collector.damaged
 
     def run(
         self,
@@ -140,8 +142,7 @@ class Maintenance:
         collected = Collected(self._ledger.state.horizon)
         with self._noting():
             collected = self.collect(dry_run=dry_run)
-        lost = (f"{name}: {why}" for name, why in self._collector.damaged.items())
-        return Maintained(starts, merged, collected, tuple(dict.fromkeys((*self._damaged, *lost))))
+        return Maintained(starts, merged, collected, tuple(self._damaged))
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
@@ -227,7 +228,7 @@ class Maintenance:
         return merged
 
     def _merged_of(self, runs: Sequence[MergeRun]) -> list[MergeRun]:
-        """Merge runs of one topic, and return those that are merged; the others are left for the next time."""
+        """Merge runs of one topic, and return those that are merged; others are for the next time."""
         done = list[tuple[MergeRun, ReplacedRange]]()
         with self._merger.held(runs) as objects:
             for run in runs:

@@ -5,10 +5,11 @@
     the object `cluster` is missing or damaged      it is put again, if only one cluster can be meant
     a part of a checkpoint is missing or damaged,   it is put again, as its copy is from the part
       and its copy is whole
-    a checkpoint is damaged, or a part is lost      its root is deleted, and a checkpoint of the last entry made,
-                                                    if another one and entries tell the state; else it is left, and
-                                                    all other topics can be read and written
-    the first entry is missing or damaged           it is made again: its folder's name and the next entry tell it
+    a checkpoint is damaged, or a part is lost      its root is deleted, and one of the last entry
+                                                    made, if another one and entries tell the state;
+                                                    else it is left, and all other topics can be
+                                                    read and written
+    the first entry is missing or damaged           it is made again, by the name of its folder
     an entry is missing or damaged, and a whole     a tombstone is put in its place: the checkpoint has what it
       checkpoint is at or after it                  said
     another entry is missing or damaged, or does    reported and left: what came after it cannot be told; see
@@ -19,8 +20,9 @@
     another extent is missing or damaged            reported and left: what follows it can still be read
     an index is missing or damaged                  likewise
 
-Whatever cannot be mended, all else is looked at, and mended. So nothing is given up here: whatever is done loses no record, and what cannot be done so is said. A merge leaves the
-objects that it has read until the horizon has passed, so for about a week a damaged segment can be written again.
+Whatever cannot be mended, all else is looked at, and mended. So nothing is given up here: whatever
+is done loses no record, and what cannot be done so is said. A merge leaves the objects that it has
+read until the horizon has passed, so for about a week a damaged segment can be written again.
 """
 
 from __future__ import annotations
@@ -156,8 +158,8 @@ class BucketRepair:
         if self._state.checkpoint in broken:
             fault = remains.faults[names.root_name(self._state.checkpoint)]
             self._damaged.append(
-                f"{fault}; {_LEFT}, and so are all checkpoints: what it had cannot be read, and all else can; "
-                "`kbatch recover` begins a cluster without it"
+                f"{fault}; {_LEFT}, and so are all checkpoints: what it had cannot be read, and all "
+                "else can; `kbatch recover` begins a cluster without it"
             )
             return
         for number in broken:
@@ -202,9 +204,9 @@ class BucketRepair:
         return topic_partition
 
     def partitions(self, chosen: Iterable[TopicPartition] | None = None) -> Iterator[RepairReport]:
-        """Repair partitions, by default all, after the ledger, and yield a report of each; raises as `Objects`.
+        """Repair partitions, by default all, after the ledger, and yield a report of each.
 
-        Where the ledger cannot be opened, they are only looked at.
+        Where the ledger cannot be opened, they are only looked at. Raises as `Objects`.
         """
         merger = None
         if self._is_open and not self._dry_run:
@@ -233,7 +235,7 @@ class _MendedTopic:
         *,
         is_open: bool,
     ) -> None:
-        """Set up; without a merger nothing is done, and what would be is reported, if the ledger is open."""
+        """Set up; without a merger nothing is done, and what would be is reported if it is open."""
         self._objects, self._remains, self._state = remains.objects, remains, state
         self._topic_id, self._merger, self._is_open = topic_id, merger, is_open
         self._placements = Placements(remains.objects)

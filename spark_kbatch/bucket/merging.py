@@ -191,7 +191,7 @@ class Merger:
         *,
         run_extents: int = RUN_EXTENTS,
     ) -> list[MergeRun]:
-        """Return what is worth a merge in a topic as of the ledger's state; raises as `Ledger.changes`.
+        """Return what is worth a merge in a topic as of the state; raises as `Ledger.changes`.
 
         Args:
             topic_id: of the topic.

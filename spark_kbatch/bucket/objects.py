@@ -161,10 +161,10 @@ class Folder:
 
 
 def range_of(objects: RangeReader, name: str, position: int, size_in_bytes: int) -> bytes | None:
-    """Return a range of an object, less of it where the object ends before; None if there is no object.
+    """Return a range of an object, less where the object ends before; None if there is none.
 
-    A store that fails and an object that was cut short look alike: too little comes, or an error. So the list is
-    asked how long the object is, once.
+    A store that fails and an object that was cut short look alike: too little comes, or an error.
+    So the list is asked how long the object is, once.
 
     Raises:
         ObjectStoreError: the store fails, and the object has the range.

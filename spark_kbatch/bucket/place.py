@@ -4,9 +4,9 @@ It is created once, with the cluster, and replaced only where a cluster is recov
 
     {"format":1,"id":"3f..","probe":"..","v":1}     sealed
 
-It is small and alone, so it may be lost, and all else be there. A folder that is named by an id and has a ledger is
-a cluster then: nothing is created over it, and a repair puts the object again. Who creates a cluster puts this
-object before the first entry, so that no folder has a ledger before.
+It is small and alone, so it may be lost, and all else be there. A folder that is named by an id and
+has a ledger is a cluster then: nothing is created over it, and a repair puts the object again. Who
+creates a cluster puts this object before the first entry, so that no folder has a ledger before.
 
 `probe` is what was found out about the store. All else of the cluster lies in a folder with its id, so that a
 process that knew an earlier cluster at the place meets nothing of this one.
@@ -82,7 +82,7 @@ def cluster_id_at(url: str, place: Objects) -> str | None:
 
 
 def cluster_folders(place: Objects) -> list[str]:
-    """Return the ids of all clusters that have a ledger at a place, whether or not an object names them.
+    """Return the ids of all clusters that have a ledger at a place, whatever names them.
 
     It takes a request for each folder at the place, and each thousand objects beside them.
     """
@@ -103,11 +103,12 @@ def ensure_no_cluster(place: Objects) -> None:
         CorruptLedgerError: one is there, and the object is lost.
     """
     ids = cluster_folders(place)
-    # It may have been created since: then the object was there before the ledger that the list shows.
+    # It may have been created since: then the object was there before the ledger that is listed.
     if ids and read_cluster(place) is None:
         raise CorruptLedgerError(
             names.CLUSTER,
-            f"it is missing, and the ledger of {' and of '.join(ids)} is there, over which nothing is created",
+            f"it is missing, and the ledger of {' and of '.join(ids)} is there, over which nothing is "
+            "created",
         )
 
 

@@ -281,7 +281,7 @@ class PartitionReader:
         stream, self._stream = self._stream, None  # dropped after an error
         if stream is None or stream.next_offset != asked.offset:
             if stream is not None:
-                self._held = None  # What is asked for again was damaged; what is held is as it came.
+                self._held = None  # asked for again: it was damaged, maybe as it came
             stream = self._stream_from(asked.offset)
         read = stream.take(asked.max_bytes, min_one_batch=asked.min_one_batch)
         self._stream = stream

@@ -3,16 +3,18 @@
 A replica gets objects one by one and in no order, and ends at any moment. So what is good in it is a state: the
 newest one that can be told, and of which every object is there.
 
-    1 chain    the newest state by checkpoints and entries; if an object is missing to which it refers, and that is
-               younger than the horizon, the state before the entry that brought it, and so on
+    1 chain    the newest state by checkpoints and entries; if an object is missing to which it
+               refers, and that is younger than the horizon, the state before the entry that brought
+               it, and so on
     2 lost     what later entries and checkpoints say that is not in that state
     3 copy     all objects of the state into the folder of a new cluster id, within the store
     4 ledger   tombstones up to the state's entry, and a checkpoint with the state; then a fence, which says when
     5 cluster  the object at the place names the new id
 
-What is missing and older than the horizon is not on its way any more: it is lost, and takes nothing else with it. The
-new cluster has holes there, as it has where the part of a checkpoint is lost that says where the data is, and where
-no state before can be told: what refers to it stays, and reading it is an error.
+What is missing and older than the horizon is not on its way any more: it is lost, and takes nothing
+else with it. The new cluster has holes there, as it has where the part of a checkpoint is lost that
+says where the data is, and where no state before can be told: what refers to it stays, and reading
+it is an error.
 
 Until the last step nothing has changed, and nothing is ever deleted: what was there stays below the old id.
 
@@ -135,7 +137,8 @@ class Recovery:
         newest = state, why = remains.state(remains.last)
         if state.number == NO_ENTRY:
             raise ConfigError(
-                f"nothing of the cluster {self._cluster_id} at {self.address} can be recovered: {why}"
+                f"nothing of the cluster {self._cluster_id} at {self.address} can be recovered: "
+                f"{why}"
             )
         while state.number != NO_ENTRY:
             late = (one for one in remains.missing(state) if one.began >= newest.state.horizon)

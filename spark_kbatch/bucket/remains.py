@@ -1,15 +1,15 @@
 """What can still be read of a ledger that is damaged: entries, checkpoints, and the states that these give.
 
     entry        is there, and has its sum; what is wrong with another is remembered
-    checkpoint   its root and all of its parts, or their copies, are there and have their sums, and the root's
-                 entry, where that can be read, has the id that the root tells
+    checkpoint   its root and all of its parts, or their copies, are there and have their sums, and
+                 the root's entry, where that can be read, has the id that the root tells
     state        from a whole checkpoint, or from nothing, by the entries after it, one after the other
-    holes        from a checkpoint of which the heads can be read, where no whole one leads as far: the offsets
-                 that its lost parts told of are placed in an object that is not there
+    holes        from a checkpoint of which the heads can be read, where no whole one leads as far:
+                 the offsets that its lost parts told of are placed in an object that is not there
 
-A whole checkpoint says all that the entries up to its own said. So an entry that is missing below it takes nothing
-away. Nor does the first entry, which says what its folder's name says and what is the same in all clusters: it is
-made again, with the id that the next one tells.
+A whole checkpoint says all that the entries up to its own said. So an entry that is missing below
+it takes nothing away. Nor does the first entry, which says what its folder's name says and what is
+the same in all clusters: it is made again, with the id that the next one tells.
 
 Nothing is changed here, and nobody is to write to the cluster meanwhile.
 """
@@ -191,7 +191,7 @@ class LedgerRemains:
         return root
 
     def state(self, last: int) -> Reached:
-        """Return the state after the last entry up to `last` that can be told, with holes if it must be."""
+        """Return the state after the last entry up to `last` that can be told, maybe with holes."""
         whole = self._reached(self.root, last)
         if not whole.why:
             return whole
@@ -262,7 +262,7 @@ class LedgerRemains:
                 yield topic_id, changes
 
     def changes_of(self, state: LedgerState, topic_id: str) -> dict[int, list[Change]]:
-        """Return what is at each offset of one topic, by partition, with holes where parts are lost."""
+        """Return what is at each offset of one topic, by partition, with holes for lost parts."""
         return self.reader.changes(state, topic_id, with_holes=True)
 
     def stretches(self, state: LedgerState, topic_id: str) -> list[Stretch]:
@@ -311,7 +311,7 @@ class LedgerRemains:
         return f"{name} has {size} bytes, and at least {end} are expected" if size < end else ""
 
     def objects_of(self, state: LedgerState) -> set[str]:
-        """Return the names of all objects that a state refers to and are there, those that indexes list too."""
+        """Return the names of all objects that a state refers to, by indexes too, and are there."""
         found = set[str]()
         for _, changes in self.changes(state):
             for change in changes:

@@ -3,9 +3,9 @@
     {"key":"value",...}     sorted keys, no spaces, ASCII: the same values give the same bytes
     c1d04330                CRC-32C of the first line with its end, eight hex digits
 
-Each line ends with a line feed. A reader checks the sum before it looks at a value. What has not its sum may be sound
-in the store, and damaged on its way, as by a proxy. So it is asked for once more before anyone is told that the
-ledger is corrupt, which stops all writers.
+Each line ends with a line feed. A reader checks the sum before it looks at a value. What has not
+its sum may be sound in the store, and damaged on its way, as by a proxy. So it is asked for once
+more before anyone is told that the ledger is corrupt, which stops all writers.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class BucketStore(OwnSource):
         return self._reads.views([topic_partition])[topic_partition].check(topic_partition)
 
     def check_ledger(self) -> RepairReport | None:
-        """Check what the ledger's checkpoints name, and return a report of what is wrong; None if nothing is."""
+        """Check what checkpoints name, and return a report of what is wrong; None if nothing is."""
         from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  seldom needed
 
         _, *found = BucketRepair(self.address, self._options, dry_run=True).ledger(quick=True)
@@ -243,7 +243,7 @@ class BucketStore(OwnSource):
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
-            CorruptLedgerError: an entry or a part is lost that nothing else tells of; after all reports.
+            CorruptLedgerError: an entry or a part is lost for good; after all reports.
             UnsupportedLedgerError: writers need a later version.
         """
         from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  seldom needed

@@ -66,7 +66,8 @@ def recover(path: str, yes: bool, dry_run: bool, client: Mapping[str, str], as_j
 def _lines(chain: Chain) -> Iterator[str]:
     is_whole = "can be read, with holes," if chain.holes else "is whole"
     yield (
-        f"Cluster {chain.cluster_id} {is_whole} up to entry {chain.entry:,}, of {iso_time(chain.time_ms)}: "
+        f"Cluster {chain.cluster_id} {is_whole} up to entry {chain.entry:,}, of "
+        f"{iso_time(chain.time_ms)}: "
         f"{counted(chain.objects, 'object')}, {chain.size_in_bytes:,} bytes."
     )
     for lost in chain.holes:

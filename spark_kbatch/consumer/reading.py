@@ -122,7 +122,9 @@ def _before_damage(
     *,
     skipping: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records before the first damaged batch, but for the first `skipping`; then raise, if one is.
+    """Yield the records before the first damaged batch, but for the first `skipping`.
+
+    Then raise, if a batch is damaged.
 
     Raises:
         CorruptRecordError: with the offsets of the damaged batches that follow each other.
