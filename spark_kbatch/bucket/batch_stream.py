@@ -120,19 +120,19 @@ def read_window(objects: RangeReader, window: _ReadWindow) -> bytes:
         MissingObjectError: there is no such object.
         ObjectStoreError: the last attempt failed.
     """
-    size = window.end_position - window.position
-    for attempt in range(_ATTEMPTS_MAX):
-        try:
-            data = range_of(objects, window.name, window.position, size)
-        except ObjectStoreError:
-            if attempt == _ATTEMPTS_MAX - 1:
-                raise
-            time.sleep(pause_by_chance(_PAUSE_MS << attempt) / 1000)
-            continue
+
+    def ask() -> bytes:
+        size = window.end_position - window.position
+        data = range_of(objects, window.name, window.position, size)
         if data is None:
             raise MissingObjectError(window.name)
         return data
-    raise AssertionError("the last attempt returns or raises")
+
+    for attempt in range(_ATTEMPTS_MAX - 1):
+        with contextlib.suppress(ObjectStoreError):
+            return ask()
+        time.sleep(pause_by_chance(_PAUSE_MS << attempt) / 1000)
+    return ask()
 
 
 class _StoredBatch(NamedTuple):

@@ -103,8 +103,8 @@ class Chain(NamedTuple):
     why: str  # the next one is not in it; empty at the end of all that is there
     later: int  # entries after it that can be read
     newest: int  # the greatest number of an entry or checkpoint that is there
-    holes: tuple[LostRange, ...]  # that the state itself has
-    lost: tuple[LostRange, ...]  # after the state
+    has_holes: bool  # whether some of what is lost is in the state itself
+    lost: tuple[LostRange, ...]
     undone: Mapping[int, str]  # by entry: what else had happened
     queries: tuple[LostQuery, ...]
     objects: int  # that are kept
@@ -173,8 +173,8 @@ class Recovery:
             why,
             len(later),
             remains.last,
-            tuple(holes),
-            tuple(lost.ranges()),
+            bool(holes),
+            (*holes, *lost.ranges()),
             {
                 one.number: words.of(one.content)
                 for one in later

@@ -64,14 +64,11 @@ def recover(path: str, yes: bool, dry_run: bool, client: Mapping[str, str], as_j
 
 
 def _lines(chain: Chain) -> Iterator[str]:
-    is_whole = "can be read, with holes," if chain.holes else "is whole"
+    is_whole = "can be read, with holes," if chain.has_holes else "is whole"
     yield (
         f"Cluster {chain.cluster_id} {is_whole} up to entry {chain.entry:,}, of "
-        f"{iso_time(chain.time_ms)}: "
-        f"{counted(chain.objects, 'object')}, {chain.size_in_bytes:,} bytes."
+        f"{iso_time(chain.time_ms)}: {counted(chain.objects, 'object')}, {chain.size_in_bytes:,} bytes."
     )
-    for lost in chain.holes:
-        yield _lost_line(lost)
     if chain.why:
         yield f"There it ends: {chain.why}."
     missing = chain.newest - chain.entry - chain.later
@@ -92,7 +89,7 @@ def _lines(chain: Chain) -> Iterator[str]:
             f"Query {query.query_id} has written micro-batches up to {query.lost}, and is known {left}: it does not "
             "write the lost ones again unless it begins with a new checkpoint."
         )
-    if not (chain.holes or chain.lost or chain.undone or chain.queries):
+    if not (chain.lost or chain.undone or chain.queries):
         yield "Nothing is known to be lost; what had not come to the replica at all is known to no one here."
 
 
@@ -121,7 +118,7 @@ def _as_json(chain: Chain) -> dict[str, Any]:
                 "end_offset": one.next_offset,
                 "records": one.records_count,
             }
-            for one in (*chain.holes, *chain.lost)
+            for one in chain.lost
         ],
         "undone": [{"entry": number, "what": what} for number, what in chain.undone.items()],
         "queries": [one._asdict() for one in chain.queries],

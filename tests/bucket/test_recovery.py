@@ -167,6 +167,7 @@ def test_nothing_can_be_recovered_where_only_tombstones_are(
     cluster: Cluster, objects: MemoryObjects
 ) -> None:
     send(cluster, *numbered(20))
+    lose(objects, cluster, names.entry_name(20))
     done("recover", url_of(cluster), "--yes")
     other = opened_again(cluster)
     lost = [one.name for one in objects.list(f"{other.cluster_id}/checkpoints/")]
