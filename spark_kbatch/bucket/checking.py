@@ -5,7 +5,7 @@
     extent     its object is there, with as many records as the ledger says
     batch      its CRC, its offsets
 
-Each fault is told, and what comes after it is checked all the same. The entries of the ledger are
+Each fault is reported, and what comes after it is checked all the same. The entries of the ledger are
 checked whenever they are read; `mending` checks checkpoints.
 """
 

@@ -68,7 +68,6 @@ from spark_kbatch.bucket.sealed import (
     unseal,
 )
 from spark_kbatch.bucket.state import (
-    BATCHES_REMEMBERED,
     NO_CHECKPOINT,
     GroupHead,
     LedgerState,
@@ -81,7 +80,7 @@ from spark_kbatch.bucket.state import (
     TopicHead,
 )
 from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
-from spark_kbatch.model import INT_MAX
+from spark_kbatch.model import BATCHES_REMEMBERED, INT_MAX
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.stored_json import StoredObject
 

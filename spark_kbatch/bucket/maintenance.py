@@ -5,7 +5,7 @@
     horizon     is moved, if an entry is old enough
     collect     all that nothing refers to any more is deleted
 
-An object that is lost, cut or damaged is told, and all else is done. As long as a part of a
+An object that is lost, cut or damaged is reported, and all else is done. As long as a part of a
 checkpoint is lost that the collection goes by, nothing is deleted: what it told of may be needed
 yet.
 
@@ -149,9 +149,10 @@ class Maintenance:
         """Note what is lost or damaged, and go on after it."""
         try:
             yield
-        except (CorruptLedgerError, CorruptRecordError) as error:
-            is_record = isinstance(error, CorruptRecordError)
-            self._damaged[str(error) if is_record else f"{error.name}: {error.reason}"] = error
+        except CorruptRecordError as error:
+            self._damaged[str(error)] = error
+        except CorruptLedgerError as error:
+            self._damaged[f"{error.name}: {error.reason}"] = error
 
     def retain(self, *, dry_run: bool = False) -> dict[TopicPartition, int]:
         """Move start offsets as the topics' settings say, and return where they are moved to."""

@@ -5,7 +5,7 @@
 
 Each line ends with a line feed. A reader checks the sum before it looks at a value. What has not
 its sum may be sound in the store, and damaged on its way, as by a proxy. So it is asked for once
-more before anyone is told that the ledger is corrupt, which stops all writers.
+more before an error says that the ledger is corrupt, which stops all writers.
 """
 
 from __future__ import annotations

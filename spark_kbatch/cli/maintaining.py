@@ -50,7 +50,8 @@ def maintain(
     """Merge small objects of a bucket, and delete garbage.
 
     PATH is its URL. Retention is kept too. A round can be stopped anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any
-    more is deleted about a week later, when no reader and no job can need it.
+    more is deleted about a week later, when no reader and no job can need it. Objects that are lost or
+    damaged are reported, and all else is done; then the exit code is 1.
     """
     from spark_kbatch.bucket.maintenance import Maintenance  # noqa: PLC0415  only for a bucket
 

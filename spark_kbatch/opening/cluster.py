@@ -789,6 +789,8 @@ class Cluster:
         Returns:
             A report for each partition, as it is done: what `repair` would repair, batches that are
             damaged beyond repair, and replicas that were not looked at, because their disks are away.
+            Of all of a bucket first one of its ledger, with the topic "" and the partition -1, if
+            something is wrong there.
         """
         self._ensure_open()
         check: Callable[[TopicPartition], RepairReport] | None = getattr(self._store, "check", None)

@@ -1,4 +1,4 @@
-"""What is lost, cut short or damaged on its way: what readers and writers are told, and what is asked for again."""
+"""Objects of a bucket that are lost, cut short or damaged on their way: errors, and second answers."""
 
 from __future__ import annotations
 
