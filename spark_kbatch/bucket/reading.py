@@ -28,8 +28,7 @@ from spark_kbatch.bucket.batch_stream import (
     request_threads,
 )
 from spark_kbatch.bucket.checking import Fault, check
-from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.gathering import within
+from spark_kbatch.bucket.extents import Change, within
 from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.placement import PlacedExtent, Placements

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.agreements import AgreedOffsets, agree
-from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.gathering import common_cuts, gathered, within
+from spark_kbatch.bucket.extents import Change, within
+from spark_kbatch.bucket.gathering import common_cuts, gathered
 from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.place import (
     ClusterObject,
