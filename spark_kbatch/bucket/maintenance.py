@@ -111,7 +111,7 @@ class Maintenance:
         self._merger = Merger(self._ledger, timing)
         self._collector = GarbageCollector(self._ledger, timing)
         # By sentence, since the last round began.
-        self._damaged: dict[str, KBatchError] = self._collector.damaged
+        self.damaged: dict[str, KBatchError] = self._collector.damaged
 
     def run(
         self,
@@ -131,7 +131,7 @@ class Maintenance:
             ObjectStoreError, ObjectAccessDeniedError: the store fails, or the right to write or delete is missing.
             CorruptLedgerError, UnsupportedLedgerError: the ledger cannot be read.
         """
-        self._damaged.clear()
+        self.damaged.clear()
         starts = self.retain(dry_run=dry_run)
         runs, merged = self.runs(run_extents=run_extents), Merged()
         if dry_run:
@@ -142,7 +142,7 @@ class Maintenance:
         collected = Collected(self._ledger.state.horizon)
         with self._noting():
             collected = self.collect(dry_run=dry_run)
-        return Maintained(starts, merged, collected, tuple(self._damaged))
+        return Maintained(starts, merged, collected, tuple(self.damaged))
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
@@ -150,9 +150,9 @@ class Maintenance:
         try:
             yield
         except CorruptRecordError as error:
-            self._damaged[str(error)] = error
+            self.damaged[str(error)] = error
         except CorruptLedgerError as error:
-            self._damaged[f"{error.name}: {error.reason}"] = error
+            self.damaged[f"{error.name}: {error.reason}"] = error
 
     def retain(self, *, dry_run: bool = False) -> dict[TopicPartition, int]:
         """Move start offsets as the topics' settings say, and return where they are moved to."""
@@ -213,7 +213,7 @@ class Maintenance:
     ) -> Merged:
         """Merge runs; raises as `run`, and what was damaged, when all else is done."""
         merged = self._merge(runs, on_progress)
-        for error in self._damaged.values():
+        for error in self.damaged.values():
             raise error
         return merged
 
