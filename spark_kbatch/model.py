@@ -29,6 +29,8 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+NO_PARTITION = TopicPartition("", -1)  # of reports on what all partitions share
+
 # A partition as callers may name it: a TopicPartition or a plain pair, one kind per mapping.
 PartitionKey = TypeVar("PartitionKey", bound=tuple[str, int])
 

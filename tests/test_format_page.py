@@ -7,15 +7,20 @@ import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import spark_kbatch
+from spark_kbatch.bucket import names
+from spark_kbatch.bucket.entries import KINDS
+from spark_kbatch.bucket.extents import DataExtent, IndexRange, Stretch
 from spark_kbatch.log.producers import saved
 from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.state import SLOT_SIZE, LogState
 from spark_kbatch.store.commits import Author, Commit
 from tests.conftest import REPOSITORY
+from tests.support.kept_bucket import Maker
 
 PAGE = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
 
@@ -96,3 +101,72 @@ def test_commits_have_these_keys() -> None:
     commit = Commit(0, 0, False, "id", -1, Author(), 0, 0, {}, {})
 
     assert keys("__commits") - {"version"} == commit.as_json().keys() - {"commit"}
+
+
+# Buckets.
+
+
+@pytest.fixture(scope="module")
+def bucket() -> dict[str, dict[str, Any]]:
+    """The JSON of the first line of each sealed object of a bucket with all kinds of entries, by name in its folder."""
+    maker = Maker()
+    maker.make()
+    maker.ledger._maybe_put_hint(is_due=True)
+    found = {}
+    for one in maker.place.list(""):
+        line, *_ = (maker.place.get(one.name) or b"").partition(b"\n")
+        if line.startswith(b"{"):
+            found[one.name.partition("/")[2] or one.name] = json.loads(line)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        pytest.param("The object cluster", "cluster", id="cluster"),
+        pytest.param("An entry", names.entry_name(0), id="entry"),
+        pytest.param("The root of a checkpoint", names.root_name(12), id="root"),
+        pytest.param("The heads of a checkpoint", "/heads", id="heads"),
+        pytest.param("The extents of a topic in a checkpoint", "/extents-", id="extents"),
+        pytest.param("hint", "hint", id="hint"),
+    ],
+)
+def test_objects_of_a_bucket_have_these_keys(
+    section: str, name: str, bucket: dict[str, dict[str, Any]]
+) -> None:
+    objects = [values for one, values in bucket.items() if name in one]
+
+    assert objects
+    assert all(keys(section) == values.keys() for values in objects)
+
+
+def test_each_kind_of_entry_is_there_with_its_keys(bucket: dict[str, dict[str, Any]]) -> None:
+    page = {
+        row[0].strip("`"): {*re.findall(r"`(\w+)`", row[1])} for row in rows("Kinds of entries")
+    }
+    entries = [values for name, values in bucket.items() if name.startswith(names.LEDGER)]
+
+    assert page.keys() == KINDS.keys()
+    told = {one["kind"]: one["content"].keys() for one in entries if one["kind"] != "later"}
+    assert told.keys() == page.keys()
+    for kind, content in told.items():
+        assert content <= page[kind] if kind == "commit" else content == page[kind], kind
+    assert page["commit"] == {
+        key for one in entries if one["kind"] == "commit" for key in one["content"]
+    }
+
+
+def test_names_stretches_and_extents_are_as_the_page_says(bucket: dict[str, Any]) -> None:
+    told = dict(row[:2] for row in rows("Stretches and extents"))
+    counts = [text.partition("`, ")[0].partition("]")[0].count(",") + 1 for text in told.values()]
+    assert counts == [len(Stretch._fields), len(DataExtent._fields), len(IndexRange._fields)]
+    folders = {cell.strip("`").partition("/")[0] for cell, *_ in rows("A bucket")}
+    assert folders == {
+        one.strip("/")
+        for one in (
+            names.CLUSTER, names.LEDGER, names.CHECKPOINTS, names.PARTS, names.DATA, names.SEGMENTS,
+            names.AGREEMENTS, names.HINT,
+        )
+    }  # fmt: skip
+    indexes = [values for name, values in bucket.items() if "/index-" in name]
+    assert [{*one} for one in indexes] == [{"extents", "objects"}]

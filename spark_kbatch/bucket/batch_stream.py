@@ -4,8 +4,12 @@
     windows     at most WINDOW_BYTES of one object: part of an extent, or several that are neighbours
     reads       whole batches, with their final offsets and leader epochs written into them
 
-Some windows are read ahead, by threads, so that memory is bounded by their number. Who decodes the batches checks
-their CRCs; offsets are checked here, as those in the batches are only relative.
+Some windows are read ahead, by threads, so that memory is bounded by their number. Who decodes the
+batches checks their CRCs. Offsets are checked here: no CRC covers where a batch begins. An extent
+with as many records as offsets has no gaps, so each of its batches begins where the one before
+ended; in another one, at least not before that.
+
+An object that was cut short is damaged where it ends, and not a failure of the store.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from spark_kbatch.bucket.extents import FINAL_EPOCH
-from spark_kbatch.bucket.objects import pause_by_chance
+from spark_kbatch.bucket.objects import RangeReader, pause_by_chance, range_of
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.errors import CorruptRecordError, KBatchError, ObjectStoreError
 from spark_kbatch.model import LONG_MAX
@@ -38,13 +42,6 @@ WINDOWS_AHEAD = 2
 _GAP_BYTES_MAX = 64 << 10  # between two extents that are read by one request all the same
 _ATTEMPTS_MAX = 4
 _PAUSE_MS = 100
-
-
-class RangeReader(Protocol):
-    """Objects, or whatever has parts of them."""
-
-    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
-        """Return a range of an object, as `Objects.get_range` does."""
 
 
 @contextlib.contextmanager
@@ -117,28 +114,25 @@ def _window(parts: Sequence[_ExtentPart]) -> _ReadWindow:
 
 
 def read_window(objects: RangeReader, window: _ReadWindow) -> bytes:
-    """Return a part of an object; a request that fails, or brings too little, is repeated.
+    """Return a part of an object, less where it was cut short; repeat a request that fails.
 
     Raises:
         MissingObjectError: there is no such object.
         ObjectStoreError: the last attempt failed.
     """
-    size = window.end_position - window.position
-    for attempt in range(_ATTEMPTS_MAX):
-        try:
-            data = objects.get_range(window.name, window.position, size)
-        except ObjectStoreError:
-            if attempt == _ATTEMPTS_MAX - 1:
-                raise
-        else:
-            if data is None:
-                raise MissingObjectError(window.name)
-            if len(data) == size:
-                return data
+
+    def ask() -> bytes:
+        size = window.end_position - window.position
+        data = range_of(objects, window.name, window.position, size)
+        if data is None:
+            raise MissingObjectError(window.name)
+        return data
+
+    for attempt in range(_ATTEMPTS_MAX - 1):
+        with contextlib.suppress(ObjectStoreError):
+            return ask()
         time.sleep(pause_by_chance(_PAUSE_MS << attempt) / 1000)
-    raise ObjectStoreError(
-        "get", window.name, f"fewer than {size} bytes came, {_ATTEMPTS_MAX} times"
-    )
+    return ask()
 
 
 class _StoredBatch(NamedTuple):
@@ -255,22 +249,32 @@ class BatchStream:
 
     def _batches(self) -> Iterator[_StoredBatch]:
         rest = b""  # of a batch that the part before ends in
+        expected = 0  # where the next batch begins
         for window, data in self._windows():
             for part in window.parts:
                 first = part.position - window.position
                 size = part.end_position - part.position
                 piece = memoryview(rest + data[first : first + size])
                 position = part.position - len(rest)
-                whole = len(piece) if part.is_last else whole_size(piece)
+                is_cut = len(data) < first + size
+                whole = len(piece) if part.is_last and not is_cut else whole_size(piece)
                 rest = bytes(piece[whole:])
+                if part.position == part.placed.extent.position:
+                    expected = part.placed.base_offset
                 try:
                     for at, header in walk(piece, 0, whole):
-                        final = _final(header, part.placed, at)
+                        final = _final(header, part.placed, at, expected)
+                        expected = final.next_offset
                         if self._is_wanted(final, part.placed):
                             batch = piece[at : at + header.size_in_bytes]
                             yield _StoredBatch(window.name, position + at, batch, final)
                 except CorruptRecordError as error:
                     raise error.at(window.name, position) from None
+                if is_cut:
+                    end = window.position + len(data)
+                    raise CorruptRecordError(
+                        "the object was cut short", window.name, end, part.end_position, end
+                    )
 
     def _is_wanted(self, header: BatchHeader, placed: PlacedExtent) -> bool:
         start = max(self._start_offset, placed.start_offset)
@@ -291,11 +295,17 @@ class BatchStream:
             yield first, coming.result()
 
 
-def _final(header: BatchHeader, placed: PlacedExtent, position: int) -> BatchHeader:
+def _final(header: BatchHeader, placed: PlacedExtent, position: int, expected: int) -> BatchHeader:
     """Return a batch's header with its final offset and epoch.
 
+    Args:
+        header, position: of the batch.
+        placed: the extent that it is in.
+        expected: the offset after the batch before it.
+
     Raises:
-        CorruptRecordError: it is not of the current format, or lies outside of its extent.
+        CorruptRecordError: it is not of the current format, lies outside of its extent, or begins
+            where it cannot.
     """
     if header.magic != MAGIC:
         raise CorruptRecordError(
@@ -303,8 +313,16 @@ def _final(header: BatchHeader, placed: PlacedExtent, position: int) -> BatchHea
         )
     is_final = placed.leader_epoch == FINAL_EPOCH
     base = header.base_offset if is_final else placed.base_offset + header.base_offset
-    end_offset = placed.base_offset + placed.extent.span
-    if base < placed.base_offset or base + header.last_offset_delta >= end_offset:
+    extent, end_offset = placed.extent, placed.base_offset + placed.extent.span
+    is_dense = extent.span == extent.records_count
+    if base != expected if is_dense else base < expected:
+        raise CorruptRecordError(
+            "base offset of a batch",
+            position=position,
+            expected=f"{expected}" if is_dense else f"{expected} or more",
+            found=base,
+        )
+    if base + header.last_offset_delta >= end_offset:
         raise CorruptRecordError(
             "offsets outside of the batch's extent",
             position=position,

@@ -1,72 +1,100 @@
 """A read-only check of one partition of a cluster in a bucket: every extent, and every batch in it.
 
     ledger     what is at each offset, without holes, from the start offset to the end
+    index      it is there, and whole
     extent     its object is there, with as many records as the ledger says
     batch      its CRC, its offsets
 
-The ledger itself is checked whenever it is read.
+Each fault is reported, and what comes after it is checked all the same. The entries of the ledger are
+checked whenever they are read; `mending` checks checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from spark_kbatch.bucket.batch_stream import BatchStream, MissingObjectError
+from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.objects import Objects
-from spark_kbatch.bucket.placement import PlacedExtent
+from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.errors import CorruptLedgerError, CorruptRecordError
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import LogOffsets, TopicPartition
 
+_NOTHING = "nothing is there"
+
+
+class Fault(NamedTuple):
+    """Offsets that cannot be read."""
+
+    start_offset: int
+    next_offset: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"offsets {self.start_offset} to {self.next_offset - 1}: {self.why}"
+
 
 def check(
     objects: Objects,
+    placements: Placements,
     topic_partition: TopicPartition,
     offsets: LogOffsets,
-    extents: Iterator[PlacedExtent],
+    changes: Iterable[Change],
 ) -> RepairReport:
     """Check a partition, and report what is wrong.
 
     Args:
-        objects: of the cluster.
+        objects, placements: of the cluster.
         topic_partition: which.
         offsets: where it starts and ends.
-        extents: all of it, in order.
+        changes: what is at each offset between.
 
     Raises:
         ObjectStoreError, ObjectAccessDeniedError: the store fails.
     """
-    damaged: list[str] = []
     start, end = offsets.log_start_offset, offsets.log_end_offset
-    expected = start
-    try:
-        for placed in extents:
-            if placed.start_offset != expected:
-                damaged.append(f"nothing is at the offsets {expected} to {placed.start_offset - 1}")
-            expected = placed.next_offset
-            damaged += faults(objects, placed)
-    except CorruptLedgerError as error:
-        damaged.append(f"what is from offset {expected} on is not known: {error}")
-    else:
-        if expected != end:
-            damaged.append(f"nothing is at the offsets {expected} to {end - 1}")
+    damaged = map(str, faults(objects, placements, changes, start, end))
     return RepairReport(topic_partition, start, end, (), tuple(damaged))
 
 
-def faults(objects: Objects, placed: PlacedExtent) -> Iterator[str]:
-    """Yield what is wrong with one extent, which is read from its start."""
+def faults(
+    objects: Objects, placements: Placements, changes: Iterable[Change], start: int, end: int
+) -> Iterator[Fault]:
+    """Yield what cannot be read of a range of a partition, in order; as `check`."""
+    expected = start
+    for change in changes:
+        if change.start_offset > expected:
+            yield Fault(expected, change.start_offset, _NOTHING)
+        expected = change.next_offset
+        try:
+            placed = [*placements.whole(change)]
+        except CorruptLedgerError as error:
+            yield Fault(change.start_offset, expected, f"{error.name}: {error.reason}")
+            continue
+        for one in placed:
+            why = why_damaged(objects, one)
+            if why:
+                yield Fault(one.start_offset, one.next_offset, why)
+    if expected < end:
+        yield Fault(expected, end, _NOTHING)
+
+
+def why_damaged(objects: Objects, placed: PlacedExtent) -> str:
+    """Return what is wrong with one extent, which is read from its start; empty if nothing is."""
     whole, count = placed.whole, 0
     try:
         for read in BatchStream(objects, [whole], whole.start_offset).checked():
             count += sum(header.records_count for _, header in read.batches)
     except CorruptRecordError as error:
-        yield f"offsets {whole.start_offset} to {whole.next_offset - 1}: {error}"
-        return
+        return str(error)
     except MissingObjectError as error:
-        yield f"offsets {whole.start_offset} to {whole.next_offset - 1}: {error} is missing"
-        return
-    if count != placed.extent.records_count:
-        yield (
-            f"offsets {whole.start_offset} to {whole.next_offset - 1}: {placed.extent.name} has {count} records "
-            f"from byte {placed.extent.position} on, and the ledger says {placed.extent.records_count}"
-        )
+        return f"{error} is missing"
+    extent = placed.extent
+    if count == extent.records_count:
+        return ""
+    return (
+        f"{extent.name} has {count} records from byte {extent.position} on, and the ledger says "
+        f"{extent.records_count}"
+    )

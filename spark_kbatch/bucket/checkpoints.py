@@ -13,33 +13,60 @@ that has changed since; a part that has grown as large as half of the one before
 topic has few parts and each change is rewritten seldom. The newest root is looked up for that when the
 checkpoint is made: parts that only an older one names may be on their way to be deleted.
 
-Roots and parts are deleted some day. So a root that was listed may be gone: then a newer one is there. A part
-that is missing makes its checkpoint worthless, not the ledger: a process that was stopped for days between
-its parts and its root may have created the root when its parts were gone. Readers take the next checkpoint before
-that one and more entries; but they list once more before, since root and parts may have been deleted after the
-root was read, and newer ones be there.
+Roots and parts are deleted some day. So a root that was listed may be gone: then a newer one is
+there. A root that is damaged, or a part that is missing or damaged, makes its checkpoint worthless,
+not the ledger: a process that was stopped for days between its parts and its root may have created
+the root when its parts were gone. Readers take the next checkpoint before that one and more
+entries; but they list once more before, since root and parts may have been deleted after the root
+was read, and newer ones be there.
+
+Entries become tombstones some day. From then on checkpoints alone have what they said, and all
+checkpoints name the same parts. So that no single object is all that tells of them, there are two
+of each, before the tombstones:
+
+    part     a copy of each part of the checkpoint at whose entry the tombstones end, which readers
+             take where the part is not sound
+    root     another checkpoint after that one
+    heads    that of another checkpoint; the entries between the two are whole
+
+A part that is lost all the same, in all checkpoints, takes the extents that it had: its topic
+cannot be read as a whole, and all others can, and checkpoints are made as before, which name it
+again.
 
 The root's entry must be there, and have the id that the root tells. If not, the ledger is corrupt.
+That entry is not alone: if it is lost, a tombstone with the id that the root tells is put in its
+place by a repair.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.entries import FORMAT, decode
+from spark_kbatch.bucket.entries import FORMAT, Entry, decode
 from spark_kbatch.bucket.extents import (
     Change,
+    DataExtent,
     NameTable,
+    Stretch,
     StretchReader,
     overlaid,
     packed,
 )
 from spark_kbatch.bucket.objects import CreateAnswer, Objects
-from spark_kbatch.bucket.sealed import checked_rows, ensure_version, seal, sum_of, unseal
+from spark_kbatch.bucket.sealed import (
+    checked_rows,
+    ensure_version,
+    read_twice,
+    seal,
+    sum_of,
+    unseal,
+)
 from spark_kbatch.bucket.state import (
     NO_CHECKPOINT,
     GroupHead,
@@ -53,6 +80,8 @@ from spark_kbatch.bucket.state import (
     TopicHead,
 )
 from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
+from spark_kbatch.model import BATCHES_REMEMBERED, INT_MAX
+from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.stored_json import StoredObject
 
 logger = logging.getLogger(__name__)
@@ -72,6 +101,11 @@ class Root(NamedTuple):
     heads: PartRef
     extents: Mapping[str, tuple[PartRef, ...]]  # by topic id; a topic without changes has none
 
+    @property
+    def parts(self) -> Iterator[PartRef]:
+        """All parts."""
+        return itertools.chain((self.heads,), *self.extents.values())
+
 
 class CheckpointObjects(NamedTuple):
     """The objects of a checkpoint, as the store has them."""
@@ -82,8 +116,8 @@ class CheckpointObjects(NamedTuple):
     heads: bytes
 
 
-class MissingPartError(CorruptLedgerError):
-    """A part that a root names is not there."""
+class LostPartError(CorruptLedgerError):
+    """A root is damaged, or a part and its copy are missing or damaged."""
 
 
 class LedgerCheckpoints:
@@ -98,7 +132,7 @@ class LedgerCheckpoints:
         """
         self._objects, self._rng = objects, rng
         self.objects: CheckpointObjects | None = None  # of the one that was opened or built last
-        self._worthless: set[int] = set()  # checkpoints with a part that is missing
+        self.worthless: set[int] = set()  # checkpoints of which something is lost
         self._loaded: dict[PartRef, list[Change]] = {}  # parts of one checkpoint
         self._loaded_for = NO_CHECKPOINT
 
@@ -116,7 +150,7 @@ class LedgerCheckpoints:
             hinted: as of `numbers`.
             last: an entry's number.
         """
-        found = (one for one in self.numbers(hinted) if one <= last and one not in self._worthless)
+        found = (one for one in self.numbers(hinted) if one <= last and one not in self.worthless)
         return max(found, default=NO_CHECKPOINT)
 
     def newest(self, hinted: int = NO_CHECKPOINT) -> LedgerState | None:
@@ -126,54 +160,49 @@ class LedgerCheckpoints:
             hinted: the number of a checkpoint from which on to look first; it need not exist.
 
         Raises:
-            CorruptLedgerError: a checkpoint is damaged, or is none of this ledger; or none can be read.
+            CorruptLedgerError: a checkpoint is none of this ledger, or its entry is lost.
         """
         for _ in range(_LISTINGS_MAX):
             numbers, is_old = self.numbers(hinted), False
             for number in reversed(numbers):
-                if number in self._worthless:
+                if number in self.worthless:
                     continue
-                found = self._root_and_entry(number)
-                if found is None:
-                    break  # deleted since it was listed, so there are newer ones
                 try:
-                    root = _checked_root(number, *found)
-                    heads = self._part(root.heads)
-                except MissingPartError as error:
+                    found = self._root_and_objects(number)
+                    heads = self.part(found[0].heads) if found else b""
+                except LostPartError as error:
                     self.give_up(number, error)
                     is_old = True  # The list may be: it was deleted after its root was read.
                     continue
+                if found is None:
+                    break  # deleted since it was listed, so there are newer ones
                 if is_old:
                     break
-                self.objects = CheckpointObjects(number, *found, heads)
-                return self._state_of(root, heads)
+                self.objects = CheckpointObjects(number, *found[1:], heads)
+                return self._state_of(found[0], heads)
             else:
-                if not numbers:
+                if hinted <= 0 and not is_old:
                     return None
-                if hinted > 0:
-                    hinted = NO_CHECKPOINT
-                elif not is_old:
-                    raise CorruptLedgerError(
-                        names.root_name(numbers[-1]),
-                        "neither it nor a checkpoint before it has all parts",
-                    )
+                hinted = NO_CHECKPOINT
         raise ObjectStoreError("list", names.CHECKPOINTS, "it shows what is not there")
 
-    def give_up(self, number: int, error: MissingPartError) -> None:
-        """Read a checkpoint no more, because a part is missing."""
-        logger.warning("reading without checkpoint %d: %s is missing", number, error.name)
-        self._worthless.add(number)
+    def give_up(self, number: int, error: LostPartError) -> None:
+        """Read a checkpoint no more, because something of it is lost."""
+        logger.warning("reading without checkpoint %d: %s: %s", number, error.name, error.reason)
+        self.worthless.add(number)
 
     def root(self, number: int) -> Root | None:
         """Return the root of the checkpoint after an entry; None if there is none.
 
         Raises:
-            CorruptLedgerError: it is damaged, or does not belong to the entry that has its number.
+            LostPartError: it is damaged.
+            CorruptLedgerError: it does not belong to the entry with its number, or that is lost.
         """
-        found = self._root_and_entry(number)
-        return None if found is None else _checked_root(number, *found)
+        found = self._root_and_objects(number)
+        return None if found is None else found[0]
 
-    def _root_and_entry(self, number: int) -> tuple[bytes, bytes] | None:
+    def _root_and_objects(self, number: int) -> tuple[Root, bytes, bytes] | None:
+        """Return a root, and the bytes of it and of its entry; raises as `root`."""
         name, entry_name = names.root_name(number), names.entry_name(number)
         data, entry_data = self._objects.get_many([name, entry_name])
         if data is None:
@@ -183,27 +212,52 @@ class LedgerCheckpoints:
             entry_data = self._objects.get(entry_name)
         if entry_data is None:
             raise CorruptLedgerError(entry_name, f"it is missing, and {name} is of it")
-        return data, entry_data
+        try:
+            data, root = read_twice(
+                data,
+                lambda data: unpack_root(data, name, number),
+                lambda: self._objects.get(name),
+            )
+        except CorruptLedgerError as error:
+            raise LostPartError(name, error.reason) from None
+        entry_data, entry = read_twice(
+            entry_data,
+            lambda data: decode(data, entry_name),
+            lambda: self._objects.get(entry_name),
+        )
+        _ensure_of(root, entry)
+        return root, data, entry_data
 
-    def changes(self, state: LedgerState, topic_id: str) -> dict[int, list[Change]]:
+    def changes(
+        self, state: LedgerState, topic_id: str, *, with_holes: bool = False
+    ) -> dict[int, list[Change]]:
         """Return what is at each offset of a topic from the start offsets on, by partition, in order.
 
+        Args:
+            state, topic_id: the topic, and as of when.
+            with_holes: whether what lost parts told of is read from an object that is not there.
+
         Raises:
-            MissingPartError: a part of the state's checkpoint is missing.
+            LostPartError: a part of the state's checkpoint is lost, and there are to be no holes.
         """
         extents = state.extents[topic_id]
         if self._loaded_for != state.checkpoint:
             self._loaded, self._loaded_for = {}, state.checkpoint
         found = list[Change]()
         for part in extents.parts:
-            if part not in self._loaded:
-                self._loaded[part] = self._load(part, state.checkpoint)
-            found += self._loaded[part]
+            try:
+                if part not in self._loaded:
+                    self._loaded[part] = self._load(part, state, topic_id)
+                found += self._loaded[part]
+            except LostPartError as error:
+                if not with_holes:
+                    raise
+                found = [*_holes(state, topic_id, error.name), *found]
         return _from_start(state, topic_id, [*found, *extents.changes])
 
     def opened(self, root: Root) -> LedgerState:
         """Return the state that a checkpoint has; raises as `changes`."""
-        return self._state_of(root, self._part(root.heads))
+        return self._state_of(root, self.part(root.heads))
 
     def restored(self, objects: CheckpointObjects) -> LedgerState:
         """Return the state that these objects make; no store is asked.
@@ -211,13 +265,19 @@ class LedgerCheckpoints:
         Raises:
             CorruptLedgerError: they are damaged, or do not belong together.
         """
-        root = _checked_root(objects.number, objects.root, objects.entry)
-        state = self._state_of(root, _checked_part(root.heads, objects.heads))
+        root = unpack_root(objects.root, names.root_name(objects.number), objects.number)
+        _ensure_of(root, decode(objects.entry, names.entry_name(objects.number)))
+        if _why_not(root.heads, objects.heads):
+            raise LostPartError(root.heads.name, "it is another one")
+        state = self._state_of(root, objects.heads)
         self.objects = objects
         return state
 
     def _state_of(self, root: Root, heads: bytes) -> LedgerState:
-        state = unpack_heads(unseal(heads, root.heads.name))
+        found = unseal(heads, root.heads.name)
+        state = unpack_heads(found)
+        if state.horizon > root.number:
+            raise found.damaged("horizon", state.horizon, f"an entry up to {root.number}")
         state.number, state.entry_id, state.time_ms = root.number, root.entry_id, root.time_ms
         state.checkpoint = root.number
         state.extents = {
@@ -226,11 +286,26 @@ class LedgerCheckpoints:
         return state
 
     def ensure_whole(self, root: Root) -> None:
-        """Check that all parts of a checkpoint are there; raises CorruptLedgerError."""
-        self.opened(root)
-        for parts in root.extents.values():
-            for part in parts:
-                self._load(part, root.number)
+        """Check that each part of a checkpoint, or its copy, is whole; raises CorruptLedgerError."""
+        state = self.opened(root)
+        for topic_id in state.topics:
+            self.changes(state, topic_id)
+
+    def damaged(self, parts: Iterable[PartRef]) -> Iterator[tuple[PartRef, str, str]]:
+        """Yield parts whose object or copy is damaged, or object is missing, its name, and why."""
+        for part in parts:
+            for name in (part.name, part.name + names.COPY):
+                data = self._objects.get(name)
+                why = _why_not(part, data)
+                if why and (data is not None or name == part.name):
+                    yield part, name, why
+
+    def double(self, number: int) -> None:
+        """Put a copy of each part of a checkpoint that has none; raises as `root` and `part`."""
+        root, listed = self.root(number), {one.name for one in self._objects.list(names.PARTS)}
+        for part in root.parts if root else ():
+            if part.name + names.COPY not in listed:
+                self._objects.put(part.name + names.COPY, self.part(part))
 
     def rest(self, state: LedgerState) -> None:
         """Let a state rest on the newest checkpoint that is not after it; raises as `root`."""
@@ -249,7 +324,7 @@ class LedgerCheckpoints:
             entry: the one that the state is after, for `objects`.
 
         Raises:
-            MissingPartError: a part that would be named again, or merged, is missing.
+            LostPartError: a part that would be merged is gone, and so is its checkpoint.
         """
         newest = self.newest_number(state.checkpoint)
         if not state.checkpoint <= newest < state.number:
@@ -282,7 +357,14 @@ class LedgerCheckpoints:
             return extents.parts
         data = _pack_changes(_from_start(state, topic_id, changes))
         while parts and parts[-1].size_in_bytes <= _MERGED_FROM * len(data):
-            changes = [*self._load(parts.pop(), state.checkpoint), *changes]
+            try:
+                older = self._load(parts[-1], state, topic_id)
+            except LostPartError:
+                if state.checkpoint not in self.numbers(state.checkpoint):
+                    raise
+                break  # It is named again, and what it had is all that is lost.
+            parts.pop()
+            changes = [*older, *changes]
             data = _pack_changes(_from_start(state, topic_id, changes))
         name = names.part_name(state.number, random_id, f"extents-{topic_id}")
         return (*parts, self._put(name, data))
@@ -291,38 +373,44 @@ class LedgerCheckpoints:
         self._objects.put(name, data)
         return PartRef(name, len(data), sum_of(data))
 
-    def _load(self, part: PartRef, number: int) -> list[Change]:
-        found = unseal(self._part(part), part.name)
+    def _load(self, part: PartRef, state: LedgerState, topic_id: str) -> list[Change]:
+        found = unseal(self.part(part), part.name)
         reader = StretchReader(found, "changes")
+        partitions, changes = len(state.topics[topic_id].partitions), list[Change]()
         rows = checked_rows(found, "changes", _rows(found, "changes"), int, int, list)
-        return [Change(number, start, end, reader.stretch(stretch)) for start, end, stretch in rows]
+        for start, end, value in rows:
+            stretch = reader.stretch(value)
+            is_within = stretch.base_offset <= start < end <= stretch.next_offset
+            if not is_within or stretch.partition >= partitions:
+                raise found.damaged("changes", value, "offsets of a partition that is there")
+            changes.append(Change(state.checkpoint, start, end, stretch))
+        return changes
 
-    def _part(self, part: PartRef) -> bytes:
-        data = self._objects.get(part.name)
-        if data is None:
-            raise MissingPartError(part.name, "it is missing")
-        return _checked_part(part, data)
+    def part(self, part: PartRef) -> bytes:
+        """Return the bytes of a part, asked for twice, or of its copy; raises LostPartError."""
+        for name in (part.name, part.name, part.name + names.COPY):
+            found = self._objects.get(name)
+            if found is not None and not _why_not(part, found):
+                return found
+        raise LostPartError(part.name, _why_not(part, self._objects.get(part.name)))
 
 
-def _checked_part(part: PartRef, data: bytes) -> bytes:
-    if (len(data), sum_of(data)) != part[1:]:
-        raise CorruptLedgerError(
-            part.name,
-            f"it has {len(data)} bytes with the sum {sum_of(data)}, and {part[1:]} is expected",
-        )
-    return data
+def _why_not(part: PartRef, data: bytes | None) -> str:
+    """Return why bytes are not those of a part; empty if they are."""
+    if data is None:
+        return "it is missing"
+    if (len(data), sum_of(data)) == part[1:]:
+        return ""
+    return f"it has {len(data)} bytes with the sum {sum_of(data)}, and {part[1:]} is expected"
 
 
-def _checked_root(number: int, data: bytes, entry_data: bytes) -> Root:
-    """Return a root that belongs to the entry; raises CorruptLedgerError."""
-    name, entry_name = names.root_name(number), names.entry_name(number)
-    root, entry = unpack_root(data, name, number), decode(entry_data, entry_name)
+def _ensure_of(root: Root, entry: Entry) -> None:
+    """Check that a root belongs to the entry that has its number; raises CorruptLedgerError."""
     if entry.entry_id != root.entry_id:
         raise CorruptLedgerError(
-            name,
-            f"it is of the entry with the id {root.entry_id}, and {entry_name} has {entry.entry_id}",
+            names.root_name(root.number),
+            f"it is of the entry with the id {root.entry_id}, and that has {entry.entry_id}",
         )
-    return root
 
 
 def _rest_on(state: LedgerState, root: Root) -> None:
@@ -348,6 +436,22 @@ def _from_start(
         ]
         for partition, found in overlaid(changes).items()
     }
+
+
+def _holes(state: LedgerState, topic_id: str, part: str) -> Iterator[Change]:
+    """Yield changes to all offsets of a topic, for those that a lost part alone told of.
+
+    They are read from an object that is not there, whose time is the oldest: it goes with the first
+    retention.
+    """
+    job_id = hashlib.sha256(part.encode()).hexdigest()[: names.ID_DIGITS]
+    name = names.data_name(0, job_id, names.ID_DIGITS * "0")
+    for partition, head in enumerate(state.topics[topic_id].partitions):
+        start, span = head.start_offset, head.next_offset - head.start_offset
+        if span:
+            placed = (DataExtent(name, 0, 1, span, 0, 0, 0),)
+            stretch = Stretch(partition, start, span, 0, 0, placed)
+            yield Change(state.checkpoint, start, head.next_offset, stretch)
 
 
 # The formats of roots and parts.
@@ -388,6 +492,8 @@ def unpack_root(data: bytes, name: str, number: int) -> Root:
 
 def _part_ref(found: StoredObject, value: Any) -> PartRef:
     (row,) = checked_rows(found, "parts", [value], str, int, str)
+    if not names.PART.fullmatch(row[0]):
+        raise found.damaged("parts", row[0], f"text as {names.PART.pattern}")
     return PartRef(*row)
 
 
@@ -438,27 +544,22 @@ def pack_heads(state: LedgerState) -> bytes:
 def unpack_heads(found: StoredObject) -> LedgerState:
     """Return the state that a part has, without what the root tells; raises CorruptLedgerError."""
     limits, mirrors, fences, groups = map(found.object, ("limits", "mirrors", "fences", "groups"))
+    heads = [*map(_topic, found.objects("topics", count_max=_ROWS_MAX))]
+    topics = {topic.topic_id: topic for topic in heads}
+    if len({topic.name for topic in topics.values()}) < len(heads):
+        raise found.damaged("topics", heads, "topics of different names and ids")
     return LedgerState(
         cluster_id=found.text("cluster", names.RANDOM_ID),
         format=found.integer("format", 1),
         horizon=found.integer("horizon"),
         limits={key: limits.integer(key) for key in limits.keys()},
-        topics={
-            topic.topic_id: topic
-            for topic in map(_topic, found.objects("topics", count_max=_ROWS_MAX))
-        },
+        topics=topics,
         producers={
-            (row[0], row[1], row[2]): ProducerHead(
-                row[3],
-                row[4],
-                tuple(
-                    RememberedBatch(*one)
-                    for one in checked_rows(found, "producers", row[5], int, int, int)
-                ),
-            )
+            (row[0], row[1], row[2]): ProducerHead(row[3], row[4], _batches(found, row[5]))
             for row in checked_rows(
                 found, "producers", _rows(found, "producers"), int, str, int, int, int, list
             )
+            if _ensure_there(found, "producers", topics, *row[1:3])
         },
         queries={
             row[0]: QueryHead(*row[1:])
@@ -472,15 +573,36 @@ def unpack_heads(found: StoredObject) -> LedgerState:
                 for row in checked_rows(
                     groups, group, _rows(groups, group), str, int, int, str, int
                 )
+                if _ensure_there(groups, group, topics, *row[:2])
             }
             for group in groups.keys()
         },
     )
 
 
+def _ensure_there(
+    found: StoredObject, key: str, topics: Mapping[str, TopicHead], topic_id: str, partition: int
+) -> bool:
+    """Return True if a topic has a partition; raise CorruptLedgerError if not."""
+    if topic_id not in topics or partition >= len(topics[topic_id].partitions):
+        raise found.damaged(key, f"{topic_id}, {partition}", "a partition of a topic that is there")
+    return True
+
+
+def _batches(found: StoredObject, rows: Any) -> tuple[RememberedBatch, ...]:
+    if not 0 < len(rows) <= BATCHES_REMEMBERED:
+        raise found.damaged("producers", rows, f"1 to {BATCHES_REMEMBERED} batches")
+    return tuple(
+        RememberedBatch(*one) for one in checked_rows(found, "producers", rows, int, int, int)
+    )
+
+
 def _topic(found: StoredObject) -> TopicHead:
     config = found.object("config")
     rows = checked_rows(found, "partitions", _rows(found, "partitions"), int, int, int)
+    is_sound = all(start <= end and epoch <= INT_MAX for start, end, epoch in rows)
+    if not (is_sound and 0 < len(rows) <= PARTITIONS_MAX):
+        raise found.damaged("partitions", rows, f"1 to {PARTITIONS_MAX} partitions")
     return TopicHead(
         found.text("id", names.TOPIC_ID),
         found.text("name", names.TOPIC_NAME),
@@ -491,5 +613,8 @@ def _topic(found: StoredObject) -> TopicHead:
     )
 
 
-def _rows(found: StoredObject, key: str) -> Any:
-    return found.values.get(key)
+def _rows(found: StoredObject, key: str) -> list[Any]:
+    rows = found.values.get(key)
+    if not isinstance(rows, list):
+        raise found.damaged(key, rows, "a list")
+    return rows

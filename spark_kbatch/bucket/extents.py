@@ -116,6 +116,19 @@ def overlaid(changes: Iterable[Change]) -> dict[int, list[Change]]:
     return found
 
 
+def within(changes: Sequence[Change], start_offset: int, end_offset: int) -> list[Change]:
+    """Return what is in a range of offsets; changes at its edges are cut."""
+    first = bisect.bisect_right(changes, start_offset, key=lambda one: one.next_offset)
+    last = bisect.bisect_left(changes, end_offset, key=lambda one: one.start_offset)
+    return [
+        one._replace(
+            start_offset=max(one.start_offset, start_offset),
+            next_offset=min(one.next_offset, end_offset),
+        )
+        for one in changes[first:last]
+    ]
+
+
 def _replace(ranges: list[Change], change: Change) -> None:
     """Put a range in place of whatever it covers, of which parts may stay before and after it."""
     first = bisect.bisect_right(ranges, change.start_offset, key=lambda one: one.next_offset)

@@ -17,7 +17,8 @@ Any number of collectors do no harm to each other, whenever one of them stops or
 - The last checkpoints of any list of checkpoints have at least one that stays, or a newer one is there. Roots are
   counted only if all their parts are there.
 - An entry's tombstone says that a checkpoint has what it said. The one at or below the horizon is there first, and
-  whoever deletes it has seen newer ones.
+  whoever deletes it has seen newer ones. Before the first tombstone each of its parts is there
+  twice, and another checkpoint after it: see `checkpoints`.
 
 An entry's age goes by the store's clock alone: the time that the store shows for it, against that of an object
 put a moment ago.
@@ -37,7 +38,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, MissingPartError, Root
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Root
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
     STAGING_TIMEOUT_MS,
@@ -53,6 +54,7 @@ from spark_kbatch.bucket.extents import IndexRange, Stretch
 from spark_kbatch.bucket.ledger import Ledger, ensure_may_write
 from spark_kbatch.bucket.objects import ObjectInfo
 from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
+from spark_kbatch.errors import CorruptLedgerError, KBatchError
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +114,7 @@ class GarbageCollector:
         self._objects = ledger.objects
         self._checkpoints = LedgerCheckpoints(ledger.objects, ledger.timing.rng)
         self._collected = NO_ENTRY  # the horizon for which this process has collected
+        self.damaged: dict[str, KBatchError] = {}  # what is lost of checkpoints, by sentence
 
     # The horizon.
 
@@ -188,10 +191,15 @@ class GarbageCollector:
         first = self._ledger.first_entry(base)
         old_roots, old_parts = self._old_checkpoints(numbers, roots, base, listed_parts)
         if not dry_run:
+            if base in roots:
+                self._checkpoints.double(base)
+                if base == max(roots):
+                    self._ledger.make_checkpoint()
             self._delete([one.name for one in garbage])
             self._delete(old_roots)
             self._delete(old_parts)
-            self._bury(first, base)
+            if self._checkpoints.newest_number(base) > base:
+                self._bury(first, base)
             self._collected = horizon
         return done._replace(
             objects=len(garbage),
@@ -221,10 +229,17 @@ class GarbageCollector:
                 for changes in self._checkpoints.changes(state, topic_id).values():
                     for change in changes:
                         found.add(change.stretch)
-        except MissingPartError as error:
-            logger.info("another collector is at work: %s is missing", error.name)
+        except LostPartError as error:
+            self._note(root.number if root else NO_ENTRY, error)
             return None
         return found
+
+    def _note(self, number: int, error: CorruptLedgerError) -> None:
+        """Note what is lost of a checkpoint, unless another collector has deleted it meanwhile."""
+        if number in self._checkpoints.numbers(number):
+            self.damaged[f"{error.name}: {error.reason}"] = error
+        else:
+            logger.info("another collector is at work: %s: %s", error.name, error.reason)
 
     def _named_below(self, prefix: str, number: int) -> Iterator[ObjectInfo]:
         """Yield the objects that are named below a number; of the others few are listed."""
@@ -270,16 +285,21 @@ class GarbageCollector:
         return not is_quiet or self._is_all_horizon(newest + 1, horizon)
 
     def _whole_roots(self, numbers: list[int]) -> tuple[dict[int, Root], list[str]]:
-        """Return those roots of which all parts are there, by number, and the names of all parts."""
-        found = {number: self._checkpoints.root(number) for number in numbers}
-        parts = [one.name for one in self._objects.list(names.PARTS)]
-        there = {*parts}
-        whole = {
-            number: root
-            for number, root in found.items()
-            if root is not None and there.issuperset(_parts(root))
-        }
-        return whole, parts
+        """Return roots of which all parts are there, or copies, by number, and the names of all."""
+        parts, found = [one.name for one in self._objects.list(names.PARTS)], dict[int, Root]()
+        # Those of these roots were put before them, and go after them.
+        there = {name.removesuffix(names.COPY) for name in parts}
+        for number in numbers:
+            try:
+                root = self._checkpoints.root(number)
+                for part in root.parts if root else ():
+                    if part.name not in there:
+                        raise LostPartError(part.name, "it is missing")
+            except CorruptLedgerError as error:
+                self._note(number, error)
+            else:
+                found |= {number: root} if root else {}
+        return found, parts
 
     def _old_checkpoints(
         self, numbers: list[int], roots: dict[int, Root], base: int, parts: list[str]
@@ -301,13 +321,17 @@ class GarbageCollector:
             if number > base and number // _KEPT_EVERY not in seen:
                 seen.add(number // _KEPT_EVERY)
                 kept.add(number)
-        named = {name for number in kept for name in _parts(roots[number])}
+        named = {part.name for number in kept for part in roots[number].parts}
         # Those of younger checkpoints may have no root yet.
         end_of_parts = f"{names.PARTS}{last[0]:020d}"
         old_roots = [
             names.root_name(number) for number in numbers if number < last[0] and number not in kept
         ]
-        old_parts = [name for name in parts if name < end_of_parts and name not in named]
+        old_parts = [
+            name
+            for name in parts
+            if name < end_of_parts and name.removesuffix(names.COPY) not in named
+        ]
         return old_roots, old_parts
 
     # Tombstones.
@@ -334,10 +358,6 @@ class GarbageCollector:
 def _timeout_ms(state: LedgerState) -> int:
     """Return how long after its begin a job may commit."""
     return state.limits.get(STAGING_TIMEOUT_MS, DEFAULT_LIMITS[STAGING_TIMEOUT_MS])
-
-
-def _parts(root: Root) -> list[str]:
-    return [root.heads.name, *(part.name for parts in root.extents.values() for part in parts)]
 
 
 def _stretches(content: Content) -> Iterator[Stretch]:

@@ -21,8 +21,9 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from spark_kbatch.bucket.batch_stream import RangeReader, request_threads
-from spark_kbatch.bucket.extents import FINAL_EPOCH, Change
+from spark_kbatch.bucket.batch_stream import request_threads
+from spark_kbatch.bucket.extents import FINAL_EPOCH, Change, within
+from spark_kbatch.bucket.objects import ObjectInfo, RangeReader
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.consumer.same_topic import recreated
 from spark_kbatch.errors import ObjectStoreError, UnknownTopicOrPartitionError
@@ -70,19 +71,6 @@ def ranks(changes: Mapping[K, Sequence[Change]]) -> dict[K, list[int]]:
             rank = max(rank, *(known.get(name, 0) for name in change.stretch.objects))
             found[key].append(rank)
     return found
-
-
-def within(changes: Sequence[Change], start_offset: int, end_offset: int) -> list[Change]:
-    """Return what is in a range of offsets; changes at its edges are cut."""
-    first = bisect.bisect_right(changes, start_offset, key=lambda one: one.next_offset)
-    last = bisect.bisect_left(changes, end_offset, key=lambda one: one.start_offset)
-    return [
-        one._replace(
-            start_offset=max(one.start_offset, start_offset),
-            next_offset=min(one.next_offset, end_offset),
-        )
-        for one in changes[first:last]
-    ]
 
 
 def common_cuts(
@@ -191,6 +179,10 @@ class HeldObjects:
                     first = position - start
                     return None if data is None else data[first : first + size_in_bytes]
         return self._objects.get_range(name, position, size_in_bytes)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield objects in the order of names, as `Objects.list` does."""
+        return self._objects.list(prefix, start_after)
 
 
 class _Chunk(NamedTuple):

@@ -50,6 +50,7 @@ the newest checkpoint is opened instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +60,7 @@ from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import (
     CheckpointObjects,
     LedgerCheckpoints,
-    MissingPartError,
+    LostPartError,
 )
 from spark_kbatch.bucket.entries import (
     CLOSED,
@@ -75,7 +76,7 @@ from spark_kbatch.bucket.entries import (
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.objects import CreateAnswer, Folder, Objects, pause_by_chance
 from spark_kbatch.bucket.place import ensure_cluster
-from spark_kbatch.bucket.sealed import seal, unseal
+from spark_kbatch.bucket.sealed import read_twice, seal, unseal
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.clock import monotonic_ms, now_ms, sleep_ms
 from spark_kbatch.errors import (
@@ -287,7 +288,12 @@ class Ledger:
             for name, data in zip(wanted, self._objects.get_many(wanted), strict=True):
                 if data is None:
                     raise CorruptLedgerError(name, "it is missing")
-                yield decode(data, name)
+                yield self._decoded(name, data)[1]
+
+    def _decoded(self, name: str, data: bytes) -> tuple[bytes, Entry]:
+        return read_twice(
+            data, functools.partial(decode, name=name), lambda: self._objects.get(name)
+        )
 
     def windows(self, last: int, count: int) -> Iterator[list[Entry]]:
         """Yield the entries up to `last` in lists of `count`, each in their order, the newest list first.
@@ -323,7 +329,7 @@ class Ledger:
             self.state.ensure_topic(topic_id)
             try:
                 return self._checkpoints.changes(self.state, topic_id)
-            except MissingPartError as error:
+            except LostPartError as error:
                 self._leave_checkpoint(error)
 
     def before(self, number: int, topic_id: str) -> tuple[LedgerState, dict[int, list[Change]]]:
@@ -374,15 +380,25 @@ class Ledger:
                 "it is a tombstone, and no checkpoint that can be read is after it",
             )
 
-    def _leave_checkpoint(self, error: MissingPartError) -> None:
-        """Go on from another checkpoint than the one whose part is missing, at least as far as the state was."""
-        number, checkpoint = self.state.number, self.state.checkpoint
-        if self._checkpoints.root(checkpoint) is not None:
-            self._checkpoints.give_up(checkpoint, error)
-        self._open(NO_CHECKPOINT)
-        self.follow()
-        if self.state.number < number:
-            raise error
+    def _leave_checkpoint(self, error: LostPartError) -> None:
+        """Go on from another checkpoint than the one whose part is lost, as far as the state was.
+
+        Where there is none the part is lost for its topic alone: the state stays, and so do all
+        checkpoints.
+        """
+        checkpoints, checkpoint = self._checkpoints, self.state.checkpoint
+        kept = self.state, self._entries, self._newest_checkpoint, checkpoints.objects
+        if checkpoint in checkpoints.numbers(checkpoint):
+            checkpoints.give_up(checkpoint, error)
+        try:
+            self._open(NO_CHECKPOINT)
+            if self.follow().number >= kept[0].number:
+                return
+        except CorruptLedgerError as other:
+            logger.info("there is no other checkpoint: %s", other)
+        self.state, self._entries, self._newest_checkpoint, checkpoints.objects = kept
+        checkpoints.worthless.clear()
+        raise error
 
     def _read(self, window: int) -> bool:
         """Read the next entries, and return False if there was an end."""
@@ -397,7 +413,8 @@ class Ledger:
                     raise CorruptLedgerError(name, "it is missing, and later entries are there")
             if data is None:
                 return False
-            self._fold(decode(data, name), data)
+            data, entry = self._decoded(name, data)
+            self._fold(entry, data)
             self.proved_ms = self.timing.now_ms()
         return True
 
@@ -645,7 +662,7 @@ class Ledger:
         while True:
             try:
                 data = self._objects.get(name)
-                return None if data is None else decode(data, name).entry_id
+                return None if data is None else self._decoded(name, data)[1].entry_id
             except (ObjectStoreError, ObjectAccessDeniedError) as error:
                 if self.timing.monotonic_ms() >= deadline_ms:
                     raise OutcomeUnknownError(
@@ -675,7 +692,7 @@ class Ledger:
     def _build(self) -> bool:
         try:
             is_built = self._checkpoints.build(self.state, self._last_entry)
-        except MissingPartError as error:
+        except LostPartError as error:
             self._leave_checkpoint(error)
             return False
         if is_built:

@@ -5,6 +5,10 @@
     horizon     is moved, if an entry is old enough
     collect     all that nothing refers to any more is deleted
 
+An object that is lost, cut or damaged is reported, and all else is done. As long as a part of a
+checkpoint is lost that the collection goes by, nothing is deleted: what it told of may be needed
+yet.
+
 Writers may do a little of it after their commits, as much of the merge as fits into `maintain.ms`.
 
 It can be stopped anywhere and run anywhere, also several times at once. A partition whose merge fails, because
@@ -13,6 +17,7 @@ its topic is deleted or because someone else has merged it, is left for the next
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +40,7 @@ from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
+    CorruptLedgerError,
     CorruptRecordError,
     KBatchError,
     RefusedEntryError,
@@ -78,6 +84,7 @@ class Maintained(NamedTuple):
     starts: Mapping[TopicPartition, int]  # offsets to which retention has moved partitions' starts
     merged: Merged
     collected: Collected
+    damaged: tuple[str, ...] = ()  # sentences: what is lost or damaged, and was left as it is
 
 
 class Maintenance:
@@ -103,6 +110,8 @@ class Maintenance:
         self._placements = Placements(self._ledger.objects)
         self._merger = Merger(self._ledger, timing)
         self._collector = GarbageCollector(self._ledger)
+        # By sentence, since the last round began.
+        self.damaged: dict[str, KBatchError] = self._collector.damaged
 
     def run(
         self,
@@ -120,22 +129,30 @@ class Maintenance:
 
         Raises:
             ObjectStoreError, ObjectAccessDeniedError: the store fails, or the right to write or delete is missing.
-            CorruptRecordError: a batch that was to be merged is damaged; all else is done.
             CorruptLedgerError, UnsupportedLedgerError: the ledger cannot be read.
         """
+        self.damaged.clear()
         starts = self.retain(dry_run=dry_run)
-        runs = self.runs(run_extents=run_extents)
+        runs, merged = self.runs(run_extents=run_extents), Merged()
         if dry_run:
-            merged = Merged()
             for run in runs:
                 merged = merged.plus(run)
-            return Maintained(starts, merged, self.collect(dry_run=True))
+        else:
+            merged = self._merge(runs, on_progress)
+        collected = Collected(self._ledger.state.horizon)
+        with self._noting():
+            collected = self.collect(dry_run=dry_run)
+        return Maintained(starts, merged, collected, tuple(self.damaged))
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note what is lost or damaged, and go on after it."""
         try:
-            merged = self.merge(runs, on_progress=on_progress)
-        except CorruptRecordError:
-            self.collect()
-            raise
-        return Maintained(starts, merged, self.collect())
+            yield
+        except CorruptRecordError as error:
+            self.damaged[str(error)] = error
+        except CorruptLedgerError as error:
+            self.damaged[f"{error.name}: {error.reason}"] = error
 
     def retain(self, *, dry_run: bool = False) -> dict[TopicPartition, int]:
         """Move start offsets as the topics' settings say, and return where they are moved to.
@@ -155,10 +172,12 @@ class Maintenance:
             time_ms = time_ms or min(self._ledger.store_now_ms(), self._timing.now_ms())
             looked_at[topic.topic_id] = topic.created, dict(topic.config)
             for partition, changes in self._changes(topic.topic_id).items():
-                self._placements.load_indexes(changes)
                 head = self._ledger.state.partition(topic.topic_id, partition)
-                extents = self._placements.of(changes, head.start_offset, head.next_offset)
-                start = retained_from(extents, config, head.start_offset, time_ms)
+                start = head.start_offset
+                with self._noting():
+                    self._placements.load_indexes(changes)
+                    extents = self._placements.of(changes, start, head.next_offset)
+                    start = retained_from(extents, config, start, time_ms)
                 if start > head.start_offset:
                     starts.setdefault(topic.topic_id, {})[partition] = start
                     moved[TopicPartition(topic.name, partition)] = start
@@ -171,23 +190,20 @@ class Maintenance:
         return moved
 
     def _changes(self, topic_id: str) -> dict[int, list[Change]]:
-        try:
+        with self._noting(), contextlib.suppress(UnknownTopicOrPartitionError):  # deleted meanwhile
             return self._ledger.changes(topic_id)
-        except UnknownTopicOrPartitionError:  # deleted meanwhile
-            return {}
+        return {}
 
     def runs(
         self, topic_ids: Iterable[str] | None = None, *, run_extents: int = RUN_EXTENTS
     ) -> list[MergeRun]:
         """Return what is worth a merge in some topics, by default in all."""
         topics = self._ledger.follow().topics
-        wanted = [*topics] if topic_ids is None else [*topic_ids]
-        return [
-            run
-            for topic_id in sorted(wanted)
-            if topic_id in topics
-            for run in self._merger.runs(topic_id, run_extents=run_extents)
-        ]
+        wanted, found = [*topics] if topic_ids is None else [*topic_ids], list[MergeRun]()
+        for topic_id in sorted(topics.keys() & wanted):
+            with self._noting():
+                found += self._merger.runs(topic_id, self._noting, run_extents=run_extents)
+        return found
 
     def shares(self) -> list[list[MergeRun]]:
         """Return what is worth a merge, by what is merged together: work for one process each."""
@@ -199,45 +215,52 @@ class Maintenance:
         *,
         on_progress: Callable[[Merged, int], object] = lambda _done, _total_bytes: None,
     ) -> Merged:
-        """Merge runs; raises as `run`."""
-        merged, wanted = Merged(), [*runs]
-        total_bytes = sum(run.size_in_bytes for run in wanted)
-        damaged = list[CorruptRecordError]()
-        for some in together(wanted):
-            for run in self._merged_of(some, damaged):
-                merged = merged.plus(run)
-                on_progress(merged, total_bytes)
-        for error in damaged[:1]:
+        """Merge runs; raises as `run`, and what was damaged, when all else is done."""
+        merged = self._merge(runs, on_progress)
+        for error in self.damaged.values():
             raise error
         return merged
 
-    def _merged_of(
-        self, runs: Sequence[MergeRun], damaged: list[CorruptRecordError]
-    ) -> list[MergeRun]:
-        """Merge runs of one topic, and return those that are merged; the others are left for the next time.
+    def _merge(
+        self, runs: Iterable[MergeRun], on_progress: Callable[[Merged, int], object]
+    ) -> Merged:
+        merged, wanted = Merged(), [*runs]
+        total_bytes = sum(run.size_in_bytes for run in wanted)
+        for some in together(wanted):
+            for run in self._merged_of(some):
+                merged = merged.plus(run)
+                on_progress(merged, total_bytes)
+        return merged
 
-        Errors of runs with a damaged batch are added to `damaged`.
-        """
+    def _merged_of(self, runs: Sequence[MergeRun]) -> list[MergeRun]:
+        """Merge runs of one topic, and return those that are merged; others are for the next time."""
         done = list[tuple[MergeRun, ReplacedRange]]()
         with self._merger.held(runs) as objects:
             for run in runs:
-                try:
-                    done.append((run, self._merger.merge(run, objects)))
-                except CorruptRecordError as error:
-                    damaged.append(error)
-                except MissingObjectError as error:
-                    logger.info(
-                        "partition %d of topic %s is not merged this time: %s",
-                        run.partition,
-                        run.topic_id,
-                        error,
-                    )
+                with self._noting():
+                    try:
+                        done.append((run, self._merger.merge(run, objects)))
+                    except MissingObjectError as error:
+                        self._ensure_not_read(run, str(error))
+                        logger.info("%s is gone: another merge was first", error)
         try:
             self._merger.commit(runs[0].topic_id, [replaced for _, replaced in done])
         except (RefusedEntryError, UnknownTopicOrPartitionError) as error:
             logger.info("topic %s is not merged this time: %s", runs[0].topic_id, error)
             return []
         return [run for run, _ in done]
+
+    def _ensure_not_read(self, run: MergeRun, name: str) -> None:
+        """Check that what a run was to read from a missing object is read from elsewhere by now.
+
+        Raises:
+            CorruptRecordError: it is not, so the object is lost.
+        """
+        self._ledger.follow()
+        changes = self._changes(run.topic_id).get(run.partition, [])
+        extents = self._placements.of(changes, run.start_offset, run.next_offset)
+        if any(one.extent.name == name for one in extents):
+            raise CorruptRecordError("the object is missing", path=name)
 
     def erase(self, topic: str, **progress: Any) -> Merged:
         """Rewrite what other topics have in the same objects as a topic, so that these can go, and delete the topic.

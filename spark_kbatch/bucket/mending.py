@@ -3,8 +3,13 @@
     what is found                                   what is done
     ----------------------------------------------  ----------------------------------------------------
     the object `cluster` is missing or damaged      it is put again, if only one cluster can be meant
-    a checkpoint is damaged, or a part is missing   its root is deleted, and a checkpoint of the last entry made,
-                                                    if another one and entries tell the state; else it is left
+    a part of a checkpoint is missing or damaged,   it is put again, as its copy is from the part
+      and its copy is whole
+    a checkpoint is damaged, or a part is lost      its root is deleted, and one of the last entry
+                                                    made, if another one and entries tell the state;
+                                                    else it is left, and all other topics can be
+                                                    read and written
+    the first entry is missing or damaged           it is made again, by the name of its folder
     an entry is missing or damaged, and a whole     a tombstone is put in its place: the checkpoint has what it
       checkpoint is at or after it                  said
     another entry is missing or damaged, or does    reported and left: what came after it cannot be told; see
@@ -15,8 +20,9 @@
     another extent is missing or damaged            reported and left: what follows it can still be read
     an index is missing or damaged                  likewise
 
-So nothing is given up here: whatever is done loses no record, and what cannot be done so is said. A merge leaves the
-objects that it has read until the horizon has passed, so for about a week a damaged segment can be written again.
+Whatever cannot be mended, all else is looked at, and mended. So nothing is given up here: whatever
+is done loses no record, and what cannot be done so is said. A merge leaves the objects that it has
+read until the horizon has passed, so for about a week a damaged segment can be written again.
 """
 
 from __future__ import annotations
@@ -27,17 +33,17 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checking import faults
+from spark_kbatch.bucket.checking import Fault, faults, why_damaged
+from spark_kbatch.bucket.checkpoints import LostPartError
 from spark_kbatch.bucket.entries import NO_ENTRY, encode
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.ledger import Ledger, ensure_may_write, real_timing
 from spark_kbatch.bucket.merging import Merger, MergeRun
-from spark_kbatch.bucket.objects import Objects
 from spark_kbatch.bucket.place import read_cluster, replace_cluster
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.reading import partitions_of, topic_id_of
 from spark_kbatch.bucket.remains import LedgerRemains, remains_at
-from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.errors import CorruptLedgerError
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import LONG_MAX, TopicPartition
@@ -76,19 +82,25 @@ class BucketRepair:
         self.address, self._place, self._cluster_id, self._remains = remains_at(url, options)
         self._objects = self._remains.objects
         self._state, self._why = self._remains.state(self._remains.last)
+        self._is_open = False  # whether the ledger can be opened, and written to
         self._found: list[str] = []
         self._damaged: list[str] = []
 
     # The ledger.
 
-    def ledger(self) -> LedgerReport:
+    def ledger(self, *, quick: bool = False) -> LedgerReport:
         """Repair the ledger and its checkpoints, and report it; raises as `Objects`.
+
+        Args:
+            quick: whether to leave out whether each entry that a checkpoint has is sound.
 
         Raises:
             UnsupportedLedgerError: writers need a later version.
         """
         if not self._dry_run:
             ensure_may_write(self._state)
+        self._mend_place()
+        self._mend_parts()
         if self._remains.is_closed:
             self._damaged.append(
                 "it is closed by a `kbatch recover` that was stopped, and no one can write: "
@@ -100,8 +112,8 @@ class BucketRepair:
                 "`kbatch recover` begins a cluster with what was before it"
             )
         else:
-            self._mend_place()
-            self._mend_entries()
+            self._is_open = True
+            self._mend_entries(quick=quick)
             self._mend_checkpoints()
         return LedgerReport(self._state.number, tuple(self._found), tuple(self._damaged))
 
@@ -115,11 +127,28 @@ class BucketRepair:
             if not self._dry_run:
                 replace_cluster(self._place, self._cluster_id, "repaired")
 
-    def _mend_entries(self) -> None:
+    def _mend_parts(self) -> None:
+        remains = self._remains
+        roots = [root for one in remains.checkpoints if (root := remains.readable_root(one))]
+        parts = dict.fromkeys(part for root in roots for part in root.parts)
+        for part, name, why in remains.reader.damaged(parts):
+            with contextlib.suppress(LostPartError):  # told with its checkpoint
+                data = remains.reader.part(part)
+                self._found.append(f"{name}: {why}; it is put again, as there are two of it")
+                if not self._dry_run:
+                    self._objects.put(name, data)
+
+    def _mend_entries(self, *, quick: bool) -> None:
         remains, state = self._remains, self._state
         base = max((one for one in remains.checkpoints if remains.root(one)), default=NO_ENTRY)
+        if base == NO_ENTRY and remains.entry(0) is None and state.checkpoint == NO_CHECKPOINT:
+            name = names.entry_name(0)
+            self._found.append(f"{name}: {remains.faults[name]}; it is made again")
+            if not self._dry_run:
+                self._objects.put(name, encode(remains.first_again()))
+        listed = {*remains.numbers} if quick else {*()}
         for number in range(base + 1):
-            if remains.entry(number) is None:
+            if number not in listed and remains.entry(number) is None:
                 name = names.entry_name(number)
                 self._found.append(
                     f"{name}: {remains.faults[name]}; a tombstone is put in its place, as checkpoint {base} has what "
@@ -131,6 +160,13 @@ class BucketRepair:
     def _mend_checkpoints(self) -> None:
         remains = self._remains
         broken = [number for number in remains.checkpoints if remains.root(number) is None]
+        if self._state.checkpoint in broken:
+            fault = remains.faults[names.root_name(self._state.checkpoint)]
+            self._damaged.append(
+                f"{fault}; {_LEFT}, and so are all checkpoints: what it had cannot be read, and all "
+                "else can; `kbatch recover` begins a cluster without it"
+            )
+            return
         for number in broken:
             name = names.root_name(number)
             self._found.append(
@@ -173,33 +209,23 @@ class BucketRepair:
         return topic_partition
 
     def partitions(self, chosen: Iterable[TopicPartition] | None = None) -> Iterator[RepairReport]:
-        """Repair partitions, by default all, and yield a report of each; the ledger has to be whole, or repaired.
+        """Repair partitions, by default all, after the ledger, and yield a report of each.
 
-        Raises:
-            CorruptLedgerError: it is not.
-            ObjectStoreError, ObjectAccessDeniedError: the store fails.
+        Where the ledger cannot be opened, they are only looked at. Raises as `Objects`.
         """
-        if self._damaged or self._state.number == NO_ENTRY:
-            return
         merger = None
-        if not self._dry_run:
+        if self._is_open and not self._dry_run:
             ledger = self._opened()
             merger = Merger(ledger, ledger.timing)
         wanted = None if chosen is None else {*chosen}
         for topic in sorted(self._state.topics.values(), key=lambda one: one.name):
-            mended = _MendedTopic(self._objects, self._remains, self._state, topic.topic_id, merger)
+            mended = _MendedTopic(
+                self._remains, self._state, topic.topic_id, merger, is_open=self._is_open
+            )
             for number in range(len(topic.partitions)):
                 topic_partition = TopicPartition(topic.name, number)
                 if wanted is None or topic_partition in wanted:
                     yield mended.report(topic_partition)
-
-
-class _Fault(NamedTuple):
-    """Offsets that cannot be read."""
-
-    start_offset: int
-    next_offset: int
-    why: str
 
 
 class _MendedTopic:
@@ -207,16 +233,17 @@ class _MendedTopic:
 
     def __init__(
         self,
-        objects: Objects,
         remains: LedgerRemains,
         state: LedgerState,
         topic_id: str,
         merger: Merger | None,
+        *,
+        is_open: bool,
     ) -> None:
-        """Set up; without a merger nothing is done, and what would be is reported."""
-        self._objects, self._remains, self._state = objects, remains, state
-        self._topic_id, self._merger = topic_id, merger
-        self._placements = Placements(objects)
+        """Set up; without a merger nothing is done, and what would be is reported if it is open."""
+        self._objects, self._remains, self._state = remains.objects, remains, state
+        self._topic_id, self._merger, self._is_open = topic_id, merger, is_open
+        self._placements = Placements(remains.objects)
         self._sound: dict[PlacedExtent, bool] = {}  # whether it is, of those that were looked at
         self._changes = remains.changes_of(state, topic_id)
 
@@ -239,16 +266,18 @@ class _MendedTopic:
         head = self._state.partition(self._topic_id, partition)
         found, damaged = list[str](), list[str]()
         mended = head.start_offset  # up to there
-        for fault in self._faults(partition, head.start_offset, head.next_offset):
+        changes = self._changes.get(partition, [])
+        edges = head.start_offset, head.next_offset
+        for fault in faults(self._objects, self._placements, changes, *edges):
             if fault.next_offset <= mended:
                 continue  # it was in what was written again
-            run = self._run(partition, fault)
+            run = self._run(partition, fault) if self._is_open else []
             if not run:
-                damaged.append(f"{fault.why}; {_LEFT}, and reading it is an error")
+                damaged.append(f"{fault}; {_LEFT}, and reading it is an error")
                 continue
             count = len({one.extent.name for one in run})
             found.append(
-                f"{fault.why}; offsets {run[0].start_offset} to {run[-1].next_offset - 1} are written again from where "
+                f"{fault}; offsets {run[0].start_offset} to {run[-1].next_offset - 1} are written again from where "
                 f"they were before: {count} {'object' if count == 1 else 'objects'}"
             )
             mended = run[-1].next_offset
@@ -261,26 +290,7 @@ class _MendedTopic:
             topic_partition, head.start_offset, head.next_offset, tuple(found), tuple(damaged)
         )
 
-    def _faults(self, partition: int, start: int, end: int) -> Iterator[_Fault]:
-        """Yield what cannot be read of a partition, in order."""
-        expected = start
-        for change in self._changes.get(partition, []):
-            if change.start_offset > expected:
-                yield _hole(expected, change.start_offset)
-            expected = change.next_offset
-            try:
-                placed = [*self._placements.of([change], change.start_offset, change.next_offset)]
-            except CorruptLedgerError as error:
-                why = f"offsets {change.start_offset} to {change.next_offset - 1}: {error.name}: {error.reason}"
-                yield _Fault(change.start_offset, change.next_offset, why)
-                continue
-            for one in placed:
-                for why in faults(self._objects, one):
-                    yield _Fault(one.start_offset, one.next_offset, why)
-        if expected < end:
-            yield _hole(expected, end)
-
-    def _run(self, partition: int, fault: _Fault) -> list[PlacedExtent]:
+    def _run(self, partition: int, fault: Fault) -> list[PlacedExtent]:
         """Return whole extents, none of them damaged, that have all offsets of a fault; none if there are not all."""
         others = self._others.get(partition, [])
         for first in others:
@@ -306,9 +316,5 @@ class _MendedTopic:
 
     def _is_sound(self, placed: PlacedExtent) -> bool:
         if placed not in self._sound:
-            self._sound[placed] = not any(faults(self._objects, placed))
+            self._sound[placed] = not why_damaged(self._objects, placed)
         return self._sound[placed]
-
-
-def _hole(start: int, end: int) -> _Fault:
-    return _Fault(start, end, f"nothing is at the offsets {start} to {end - 1}")

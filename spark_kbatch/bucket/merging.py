@@ -23,15 +23,17 @@ the start of an extent on.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.batch_stream import BatchStream, RangeReader, request_threads
+from spark_kbatch.bucket.batch_stream import BatchStream, request_threads
 from spark_kbatch.bucket.entries import ReplacedRange, Replacement
 from spark_kbatch.bucket.extents import FINAL_EPOCH, NO_TIME, DataExtent, Stretch
 from spark_kbatch.bucket.gathering import REQUESTS_AT_ONCE, HeldObjects
 from spark_kbatch.bucket.ledger import Ledger, Timing
+from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, with_batch
 from spark_kbatch.bucket.state import LedgerState
@@ -182,12 +184,30 @@ class Merger:
         self._objects = ledger.objects
         self._placements = Placements(ledger.objects)
 
-    def runs(self, topic_id: str, *, run_extents: int = RUN_EXTENTS) -> list[MergeRun]:
-        """Return what is worth a merge in a topic as of the ledger's state; raises as `Ledger.changes`."""
-        found = list[MergeRun]()
-        for partition, extents in self._placed(topic_id):
-            planned = self._ledger.state.number
-            found += runs(topic_id, partition, extents, planned, run_extents=run_extents)
+    def runs(
+        self,
+        topic_id: str,
+        noting: Callable[[], AbstractContextManager[None]],
+        *,
+        run_extents: int = RUN_EXTENTS,
+    ) -> list[MergeRun]:
+        """Return what is worth a merge in a topic as of the state; raises as `Ledger.changes`.
+
+        Args:
+            topic_id: of the topic.
+            noting: returns what goes on after a CorruptLedgerError, where an index is lost.
+            run_extents: how many make a run.
+        """
+        found, every = list[MergeRun](), sorted(self._ledger.changes(topic_id).items())
+        planned = self._ledger.state.number
+        for partition, changes in every:
+            extents = list[PlacedExtent]()
+            with noting():
+                self._placements.load_indexes(changes)
+            for change in changes:
+                with noting():
+                    extents += self._placements.whole(change)
+            found += runs(topic_id, partition, iter(extents), planned, run_extents=run_extents)
         return found
 
     def objects_of(self, topic_id: str) -> set[str]:

@@ -4,7 +4,8 @@
 
     ledger/NUMBER                           one entry
     checkpoints/NUMBER                      the root of a checkpoint: the state after that entry
-    parts/NUMBER-RANDOM/NAME                what roots name
+    parts/NUMBER-RANDOM/NAME                what roots name: heads, extents-TOPIC-ID
+    parts/NUMBER-RANDOM/NAME.copy           the same once more
     data/HH/NUMBER-JOB/ATTEMPT              all batches of one task attempt
     data/HH/NUMBER-JOB/index-ATTEMPT        where the batches of a large commit are
     segments/TOPIC-ID/PARTITION/NUMBER-ID.log   merged batches of a partition
@@ -31,6 +32,7 @@ LEDGER, CHECKPOINTS, PARTS, DATA, SEGMENTS, AGREEMENTS = (
     "segments/",
     "agreements/",
 )
+COPY = ".copy"  # after the name of a part
 DAY_MS = 86_400_000
 
 NUMBER_DIGITS = 20
@@ -39,6 +41,7 @@ NUMBER_MAX = 10**NUMBER_DIGITS - 1
 RANDOM_ID = re.compile(r"[0-9a-f]{32}")
 TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")  # as Kafka's
+PART = re.compile(r"parts/[0-9]{20}-[0-9a-f]{32}/(?:heads|extents-[A-Za-z0-9_-]{1,64})")
 
 _NUMBERED = re.compile(r"(?:ledger|checkpoints)/([0-9]{20})")
 _BEGAN = re.compile(

@@ -8,6 +8,7 @@ rename, no append, no change of an object that compares it first.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -103,6 +104,16 @@ class Objects(Protocol):
         """Begin an object that is put in parts."""
 
 
+class RangeReader(Protocol):
+    """Objects, or whatever has parts of them."""
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        """Return a range of an object, as `Objects.get_range` does."""
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield objects in the order of names, as `Objects.list` does."""
+
+
 class Folder:
     """The objects in a folder of other `Objects`."""
 
@@ -147,6 +158,29 @@ class Folder:
     def upload(self, name: str) -> Upload:
         """Begin an object that is put in parts."""
         return self._objects.upload(self._prefix + name)
+
+
+def range_of(objects: RangeReader, name: str, position: int, size_in_bytes: int) -> bytes | None:
+    """Return a range of an object, less where the object ends before; None if there is none.
+
+    A store that fails and an object that was cut short look alike: too little comes, or an error.
+    So the list is asked how long the object is, once.
+
+    Raises:
+        ObjectStoreError: the store fails, and the object has the range.
+    """
+    with contextlib.suppress(ObjectStoreError):
+        data = objects.get_range(name, position, size_in_bytes)
+        if data is None or len(data) == size_in_bytes:
+            return data
+    listed = objects.list(name[: name.rfind("/") + 1], name[:-1])
+    found = next((one for one in listed if one.name >= name), None)
+    end = found.size_in_bytes if found is not None and found.name == name else 0
+    size = min(end - position, size_in_bytes)
+    data = objects.get_range(name, position, size) if size > 0 else b""
+    if data is not None and len(data) < size:
+        raise ObjectStoreError("get", name, f"fewer than {size} bytes came")
+    return data
 
 
 def create_or_get(

@@ -4,6 +4,10 @@ It is created once, with the cluster, and replaced only where a cluster is recov
 
     {"format":1,"id":"3f..","probe":"..","v":1}     sealed
 
+It is small and alone, so it may be lost, and all else be there. A folder that is named by an id and
+has a ledger is a cluster then: nothing is created over it, and a repair puts the object again. Who
+creates a cluster puts this object before the first entry, so that no folder has a ledger before.
+
 `probe` is what was found out about the store. All else of the cluster lies in a folder with its id, so that a
 process that knew an earlier cluster at the place meets nothing of this one.
 """
@@ -16,12 +20,15 @@ from typing import NamedTuple
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.entries import FORMAT
 from spark_kbatch.bucket.objects import Objects, create_or_get
-from spark_kbatch.bucket.sealed import ensure_version, seal, unseal
+from spark_kbatch.bucket.sealed import ensure_version, read_twice, seal, unseal
 from spark_kbatch.errors import ClusterReplacedError, ConfigError, CorruptLedgerError
 
 _VERSION = 1
 _ATTEMPTS_MAX = 10
 _PAUSE_MS = 200
+_AFTER_SLASH = (
+    "0"  # the next letter: behind all names in a folder, and before those of the next one
+)
 
 
 class ClusterObject(NamedTuple):
@@ -40,7 +47,7 @@ def read_cluster(place: Objects) -> ClusterObject | None:
         UnsupportedLedgerError: a later version has written it.
     """
     data = place.get(names.CLUSTER)
-    return None if data is None else _parsed(data)
+    return None if data is None else read_twice(data, _parsed, lambda: place.get(names.CLUSTER))[1]
 
 
 def readable_cluster(place: Objects) -> ClusterObject | None:
@@ -65,14 +72,44 @@ def cluster_id_at(url: str, place: Objects) -> str | None:
     found = readable_cluster(place)
     if found is not None:
         return found.cluster_id
-    folders = {one.name.partition("/")[0] for one in place.list("")}
-    ids = sorted(one for one in folders if names.RANDOM_ID.fullmatch(one))
+    ids = cluster_folders(place)
     if len(ids) > 1:
         raise ConfigError(
             f"the object {names.CLUSTER!r} at {url} cannot be read, and there are folders of several clusters, "
             f"{', '.join(ids)}: move all but one of them away"
         )
     return ids[0] if ids else None
+
+
+def cluster_folders(place: Objects) -> list[str]:
+    """Return the ids of all clusters that have a ledger at a place, whatever names them.
+
+    It takes a request for each folder at the place, and each thousand objects beside them.
+    """
+    folders, listed = list[str](), place.list("")
+    while (one := next(listed, None)) is not None:
+        folder, is_inside, _ = one.name.partition("/")
+        if is_inside:
+            folders.append(folder)
+            listed = place.list("", f"{folder}{_AFTER_SLASH}")
+    ids = filter(names.RANDOM_ID.fullmatch, folders)
+    return [one for one in ids if any(place.list(f"{one}/{names.LEDGER}"))]
+
+
+def ensure_no_cluster(place: Objects) -> None:
+    """Check that no cluster is at a place, after the object that names it was not found.
+
+    Raises:
+        CorruptLedgerError: one is there, and the object is lost.
+    """
+    ids = cluster_folders(place)
+    # It may have been created since: then the object was there before the ledger that is listed.
+    if ids and read_cluster(place) is None:
+        raise CorruptLedgerError(
+            names.CLUSTER,
+            f"it is missing, and the ledger of {' and of '.join(ids)} is there, over which nothing is "
+            "created",
+        )
 
 
 def _parsed(data: bytes) -> ClusterObject:
@@ -117,7 +154,10 @@ def ensure_cluster(place: Objects, cluster_id: str) -> None:
 
     Raises:
         ClusterReplacedError: it does not.
+        CorruptLedgerError: the object that tells is lost, or damaged.
     """
     found = read_cluster(place)
+    if found is None:
+        ensure_no_cluster(place)
     if found is None or found.cluster_id != cluster_id:
         raise ClusterReplacedError(cluster_id, found.cluster_id if found else "")

@@ -13,7 +13,8 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 from spark_kbatch.bucket.extents import Change, DataExtent, IndexRange, Stretch, unpack_index
-from spark_kbatch.bucket.objects import Objects
+from spark_kbatch.bucket.objects import Objects, range_of
+from spark_kbatch.bucket.sealed import read_twice
 from spark_kbatch.errors import CorruptLedgerError
 
 _INDEX_BYTES_KEPT = 16 << 20
@@ -104,8 +105,10 @@ class _Indexes:
             if found is not None:
                 self._found.move_to_end(stretch.placed)
                 return found
-        at = stretch.placed
-        return self._add(stretch, self._objects.get_range(at.name, at.position, at.size_in_bytes))
+        return self._add(stretch, self._range(stretch.placed))
+
+    def _range(self, at: IndexRange) -> bytes | None:
+        return range_of(self._objects, at.name, at.position, at.size_in_bytes)
 
     def load(self, stretches: Iterable[Stretch], executor: Executor | None) -> None:
         """Load the extents of several stretches, with one request for each index object."""
@@ -121,7 +124,7 @@ class _Indexes:
     def _load(self, name: str, wanted: Sequence[tuple[IndexRange, Stretch]]) -> None:
         start = min(at.position for at, _ in wanted)
         end = max(at.position + at.size_in_bytes for at, _ in wanted)
-        data = self._objects.get_range(name, start, end - start)
+        data = range_of(self._objects, name, start, end - start)
         for at, stretch in wanted:
             first = at.position - start
             self._add(stretch, data and data[first : first + at.size_in_bytes])
@@ -131,7 +134,7 @@ class _Indexes:
         assert isinstance(at, IndexRange)
         if data is None:
             raise CorruptLedgerError(at.name, "it is missing, and an entry refers to it")
-        found = unpack_index(data, at)
+        _, found = read_twice(data, lambda data: unpack_index(data, at), lambda: self._range(at))
         totals = sum(one.span for one in found), sum(one.records_count for one in found)
         if totals != (stretch.span, stretch.records_count):
             raise CorruptLedgerError(

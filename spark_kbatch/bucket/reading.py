@@ -25,11 +25,11 @@ from spark_kbatch.bucket.batch_stream import (
     WINDOWS_AHEAD,
     BatchStream,
     MissingObjectError,
-    RangeReader,
     request_threads,
 )
-from spark_kbatch.bucket.checking import check
-from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.checking import Fault, check
+from spark_kbatch.bucket.extents import Change, within
+from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.shared_ledger import SharedLedger
@@ -134,7 +134,19 @@ class BucketView:
 
     def check(self, topic_partition: TopicPartition) -> RepairReport:
         """Check all that the view shows, and report what is wrong; raises as `checking.check`."""
-        return check(self._reads.objects, topic_partition, self.offsets, self._extents())
+        start, end = self.offsets.log_start_offset, self.offsets.log_end_offset
+        try:
+            _, changes = self._reads.ledger.partition(self._topic_id, self._partition)
+        except CorruptLedgerError as error:
+            why = str(Fault(start, end, f"{error.name}: {error.reason}"))
+            return RepairReport(topic_partition, start, end, (), (why,))
+        return check(
+            self._reads.objects,
+            self._reads.placements,
+            topic_partition,
+            self.offsets,
+            within(changes, start, end),
+        )
 
     def load(self) -> None:
         """Load what index objects tell, so that each is asked for once."""
@@ -256,6 +268,9 @@ class PartitionReader:
             read = self._take(asked)
         except (MissingObjectError, CorruptLedgerError) as error:  # the latter of an index
             read = self._take_elsewhere(asked, error)
+        except CorruptRecordError:
+            self._held = None
+            read = self._take(asked)
         is_end = not read.batches or read.batches[-1][1].next_offset >= self._end_offset
         if is_end and self._held is None:
             self._look(self._reads.ledger)  # raises if these are not of the topic that has the name
@@ -264,6 +279,8 @@ class PartitionReader:
     def _take(self, asked: ReadRange) -> LogRead:
         stream, self._stream = self._stream, None  # dropped after an error
         if stream is None or stream.next_offset != asked.offset:
+            if stream is not None:
+                self._held = None  # asked for again: it was damaged, maybe as it came
             stream = self._stream_from(asked.offset)
         read = stream.take(asked.max_bytes, min_one_batch=asked.min_one_batch)
         self._stream = stream

@@ -4,12 +4,18 @@ A replica gets objects one by one and in no order, and ends at any moment. So wh
 newest one that can be told, and of which every object is there.
 
     0 close    a last entry in the ledger, after which no one commits: what was before is the chain
-    1 chain    the newest state by checkpoints and entries; if an object is missing to which it refers, the state
-               before the entry that brought it, and so on
+    1 chain    the newest state by checkpoints and entries; if an object is missing to which it
+               refers, and that is younger than the horizon, the state before the entry that brought
+               it, and so on
     2 lost     what later entries and checkpoints say that is not in that state
     3 copy     all objects of the state into the folder of a new cluster id, within the store
     4 ledger   tombstones up to the state's entry, and a checkpoint with the state; then a fence, which says when
     5 cluster  the object at the place names the new id
+
+What is missing and older than the horizon is not on its way any more: it is lost, and takes nothing
+else with it. The new cluster has holes there, as it has where the part of a checkpoint is lost that
+says where the data is, and where no state before can be told: what refers to it stays, and reading
+it is an error.
 
 Until the last step nothing has changed but that no one writes, and nothing is ever deleted: what
 was there stays below the old id. Who looks only, as `--dry-run` does, begins with step 1.
@@ -100,6 +106,7 @@ class Chain(NamedTuple):
     why: str  # the next one is not in it; empty at the end of all that is there
     later: int  # entries after it that can be read
     newest: int  # the greatest number of an entry or checkpoint that is there
+    has_holes: bool  # whether some of what is lost is in the state itself
     lost: tuple[LostRange, ...]
     undone: Mapping[int, str]  # by entry: what else had happened
     queries: tuple[LostQuery, ...]
@@ -135,25 +142,29 @@ class Recovery:
     @property
     def is_needed(self) -> bool:
         """Whether something is lost, or an earlier run was stopped once the ledger was closed."""
+        chain = self.chain
         return (
-            self._remains.is_closed or bool(self.chain.why) or self.chain.newest > self.chain.entry
+            self._remains.is_closed or bool(chain.why or chain.lost) or chain.newest > chain.entry
         )
 
     def _newest_whole(self) -> tuple[LedgerState, str]:
         """Return the newest state that is whole, and why no later one is."""
-        remains, last, why = self._remains, self._remains.last, ""
-        while True:
-            state, stopped = remains.state(last)
-            why = stopped or why
-            if state.number == NO_ENTRY:
-                raise ConfigError(
-                    f"nothing of the cluster {self._cluster_id} at {self.address} can be recovered: {why}"
-                )
-            missing = min(remains.missing(state), key=lambda one: one.change.number, default=None)
+        remains = self._remains
+        newest = state, why = remains.state(remains.last)
+        if state.number == NO_ENTRY:
+            raise ConfigError(
+                f"nothing of the cluster {self._cluster_id} at {self.address} can be recovered: "
+                f"{why}"
+            )
+        while state.number != NO_ENTRY:
+            late = (one for one in remains.missing(state) if one.began >= newest.state.horizon)
+            missing = min(late, key=lambda one: one.number, default=None)
             if missing is None:
                 return state, why
             # It is in all states from the entry on that brought it, or from the checkpoint on that has it.
-            last, why = missing.change.number - 1, missing.why
+            state, stopped = remains.state(missing.number - 1)
+            why = stopped or missing.why
+        return newest
 
     def _told(self, why: str) -> Chain:
         state, remains = self._state, self._remains
@@ -163,9 +174,13 @@ class Recovery:
         for entry in later:
             lost.add(entry.content)
         for number in remains.checkpoints:
-            heads = remains.heads(number) if number > state.number else None
-            if heads is not None:
-                lost.add_heads(heads)
+            root = remains.readable_root(number) if number > state.number else None
+            if root is not None:
+                lost.add_heads(remains.reader.opened(root))
+        holes = [
+            LostRange(TopicPartition(lost.names[one.topic_id], one.partition), *one[2:5])
+            for one in remains.missing(state)
+        ]
         words = EntryWords(lost.names)
         return Chain(
             self._cluster_id,
@@ -174,7 +189,8 @@ class Recovery:
             why,
             len(later),
             remains.last,
-            tuple(lost.ranges()),
+            bool(holes),
+            (*holes, *lost.ranges()),
             {
                 one.number: words.of(one.content)
                 for one in later
@@ -210,11 +226,14 @@ class Recovery:
         renewed = self._renewed(cluster_id)
         self._copy(cluster_id, sizes, on_progress)
         self._bury(target, sizes)
-        LedgerCheckpoints(target, rng).build(renewed)
+        checkpoints = LedgerCheckpoints(target, rng)
+        checkpoints.build(renewed)
+        checkpoints.double(renewed.number)
         ledger = Ledger(self._place, cluster_id, real_timing(rng))
         if (ledger.state.number, ledger.state.topics) != (renewed.number, renewed.topics):
             raise CorruptLedgerError(names.LEDGER, "the store does not return what was written")
         ledger.commit(lambda state: Fence(_WRITER, state.fences.get(_WRITER, 0) + 1), by=_WRITER)
+        ledger.make_checkpoint()
         replace_cluster(self._place, cluster_id, f"recovered from {self._cluster_id}")
         return cluster_id
 

@@ -1,19 +1,25 @@
 """What can still be read of a ledger that is damaged: entries, checkpoints, and the states that these give.
 
     entry        is there, and has its sum; what is wrong with another is remembered
-    checkpoint   its root and all of its parts are there and have their sums, and the root's entry, where that can
-                 be read, has the id that the root tells
+    checkpoint   its root and all of its parts, or their copies, are there and have their sums, and
+                 the root's entry, where that can be read, has the id that the root tells
     state        from a whole checkpoint, or from nothing, by the entries after it, one after the other
+    holes        from a checkpoint of which the heads can be read, where no whole one leads as far:
+                 the offsets that its lost parts told of are placed in an object that is not there
 
-A whole checkpoint says all that the entries up to its own said. So an entry that is missing below it takes nothing
-away. Nothing is changed here, and nobody is to write to the cluster meanwhile.
+A whole checkpoint says all that the entries up to its own said. So an entry that is missing below
+it takes nothing away. Nor does the first entry, which says what its folder's name says and what is
+the same in all clusters: it is made again, with the id that the next one tells.
+
+Nothing is changed here, and nobody is to write to the cluster meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
@@ -21,8 +27,10 @@ from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_root
 from spark_kbatch.bucket.closing import is_closing
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
+    NO_ENTRY_ID,
     Entry,
     LedgerCommit,
+    LedgerStart,
     Replacement,
     Tombstone,
     decode,
@@ -32,7 +40,7 @@ from spark_kbatch.bucket.extents import Change, Stretch
 from spark_kbatch.bucket.objects import Folder, Objects
 from spark_kbatch.bucket.place import cluster_id_at
 from spark_kbatch.bucket.placement import Placements
-from spark_kbatch.bucket.state import LedgerState
+from spark_kbatch.bucket.state import DEFAULT_LIMITS, LedgerState
 from spark_kbatch.bucket.urls import checked, objects_at
 from spark_kbatch.errors import ConfigError, CorruptLedgerError, KBatchError, UnsupportedLedgerError
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -53,7 +61,12 @@ class MissingData(NamedTuple):
     """Offsets of a partition whose batches are not there."""
 
     topic_id: str
-    change: Change
+    partition: int
+    start_offset: int
+    next_offset: int
+    records_count: int  # as far as that is known
+    number: int  # of the entry, or the checkpoint, that says where the batches are
+    began: int  # the last entry when they were written
     why: str
 
 
@@ -79,24 +92,24 @@ def remains_at(url: str, options: StoreOptions = NO_STORE_OPTIONS) -> ClusterRem
     cluster_id = cluster_id_at(address, place)
     if cluster_id is None:
         raise ConfigError(f"no cluster is at {address}, and nothing that is left of one")
-    return ClusterRemains(
-        address, place, cluster_id, LedgerRemains(Folder(place, f"{cluster_id}/"))
-    )
+    remains = LedgerRemains(Folder(place, f"{cluster_id}/"), cluster_id)
+    return ClusterRemains(address, place, cluster_id, remains)
 
 
 class LedgerRemains:
     """All that can be read of a ledger. Not thread-safe."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, cluster_id: str) -> None:
         """List the ledger; `objects` are the cluster's. Raises as `Objects.list`."""
-        self.objects = objects
+        self.objects, self._cluster_id = objects, cluster_id
         self._rng = random.Random()
-        self._checkpoints = LedgerCheckpoints(objects, self._rng)
+        self.reader = LedgerCheckpoints(objects, self._rng)
         self._random_ids: dict[int, str] = {}
         self._placements = Placements(objects)
         # None where there is none that can be read; those that were read last.
         self._entries: dict[int, Entry | None] = {}
         self._roots: dict[int, Root | None] = {}  # likewise, of whole checkpoints
+        self._readable: dict[int, Root | None] = {}  # likewise, of those whose heads can be read
         self.faults: dict[str, str] = {}  # of objects that were read, by name
         self.numbers = self._listed(names.LEDGER)  # of entries, but for one that closes the ledger
         self.is_closed = bool(self.numbers) and is_closing(self.entry(self.numbers[-1]))
@@ -151,16 +164,26 @@ class LedgerRemains:
 
     def root(self, number: int) -> Root | None:
         """Return the root of a checkpoint that is whole; None if it is not, and `faults` says why."""
-        if number not in self._roots:
-            name, root = names.root_name(number), None
+        return self._root(number, self._roots, self.reader.ensure_whole)
+
+    def readable_root(self, number: int) -> Root | None:
+        """Return the root of a checkpoint whose heads can be read, as `root`."""
+        return self._root(number, self._readable, self.reader.opened)
+
+    def _root(
+        self, number: int, known: dict[int, Root | None], check: Callable[[Root], object]
+    ) -> Root | None:
+        if number not in known:
+            name, known[number] = names.root_name(number), None
             try:
-                root = self._whole_root(name, number)
+                root = self._found_root(name, number)
+                check(root)
+                known[number] = root
             except CorruptLedgerError as error:
                 self.faults[name] = f"{error.name}: {error.reason}"
-            self._roots[number] = root
-        return self._roots[number]
+        return known[number]
 
-    def _whole_root(self, name: str, number: int) -> Root:
+    def _found_root(self, name: str, number: int) -> Root:
         data = self.objects.get(name)
         if data is None:
             raise CorruptLedgerError(name, MISSING)
@@ -169,27 +192,20 @@ class LedgerRemains:
             raise CorruptLedgerError(
                 name, f"it is of the entry {root.entry_id}, and that one is {entry.entry_id}"
             )
-        self._checkpoints.ensure_whole(root)
         return root
 
-    def heads(self, number: int) -> LedgerState | None:
-        """Return where a checkpoint says that partitions end, whole or not; None if that cannot be read."""
-        name = names.root_name(number)
-        try:
-            data = self.objects.get(name)
-            return (
-                None if data is None else self._checkpoints.opened(unpack_root(data, name, number))
-            )
-        except CorruptLedgerError:
-            return None
-
     def state(self, last: int) -> Reached:
-        """Return the state after the last entry up to `last` that can be told."""
-        whole = (
-            root for one in reversed(self.checkpoints) if one <= last and (root := self.root(one))
-        )
-        root = next(whole, None)
-        state = LedgerState() if root is None else self._checkpoints.opened(root)
+        """Return the state after the last entry up to `last` that can be told, maybe with holes."""
+        whole = self._reached(self.root, last)
+        if not whole.why:
+            return whole
+        # Of two that lead as far the first one counts.
+        return max(whole, self._reached(self.readable_root, last), key=lambda one: one.state.number)
+
+    def _reached(self, root_of: Callable[[int], Root | None], last: int) -> Reached:
+        found = (root_of(one) for one in reversed(self.checkpoints) if one <= last)
+        root = next(filter(None, found), None)
+        state = LedgerState() if root is None else self.reader.opened(root)
         while state.number < last:
             why = self._why_not_next(state)
             if why:
@@ -200,6 +216,8 @@ class LedgerRemains:
         """Let a state become the next one; return why that cannot be, empty if it is."""
         number = state.number + 1
         name, entry = names.entry_name(number), self.entry(number)
+        if entry is None and number == 0:
+            entry = self.first_again()
         if entry is None:
             return f"{name}: {self.faults[name]}"
         if isinstance(entry.content, Tombstone):
@@ -211,6 +229,13 @@ class LedgerRemains:
         except KBatchError as error:
             return f"{name}: it cannot follow: {error}"
         return ""
+
+    def first_again(self) -> Entry:
+        """Return the first entry as it was, where it is lost."""
+        after = self.entry(1)
+        entry_id = self._random_id(0) if after is None else after.before
+        start = LedgerStart(self._cluster_id, DEFAULT_LIMITS)
+        return Entry(0, entry_id, NO_ENTRY_ID, after.time_ms if after else 0, start)
 
     def tombstone(self, number: int, state: LedgerState) -> Entry:
         """Return the tombstone of an entry up to a state, with its id as far as anything tells of it."""
@@ -241,8 +266,8 @@ class LedgerRemains:
                 yield topic_id, changes
 
     def changes_of(self, state: LedgerState, topic_id: str) -> dict[int, list[Change]]:
-        """Return what is at each offset of one topic, by partition."""
-        return self._checkpoints.changes(state, topic_id)
+        """Return what is at each offset of one topic, by partition, with holes for lost parts."""
+        return self.reader.changes(state, topic_id, with_holes=True)
 
     def stretches(self, state: LedgerState, topic_id: str) -> list[Stretch]:
         """Return whatever a topic was ever read from, as far as entries and checkpoints tell, newest first."""
@@ -258,9 +283,7 @@ class LedgerRemains:
         for number in reversed(self.checkpoints):
             root = self.root(number) if number >= created else None
             if root is not None:
-                for changes in self._checkpoints.changes(
-                    self._checkpoints.opened(root), topic_id
-                ).values():
+                for changes in self.reader.changes(self.reader.opened(root), topic_id).values():
                     found.update(dict.fromkeys(one.stretch for one in changes))
         return [*found]
 
@@ -268,34 +291,35 @@ class LedgerRemains:
         """Yield what a state refers to and is not there; what is there is not read."""
         for topic_id, changes in self.changes(state):
             for change in changes:
-                why = self._why_missing(change)
-                if why:
-                    yield MissingData(topic_id, change, why)
+                yield from self._missing(topic_id, change)
 
-    def _why_missing(self, change: Change) -> str:
+    def _missing(self, topic_id: str, change: Change) -> Iterator[MissingData]:
+        def missing(start: int, end: int, count: int, name: str, why: str) -> MissingData:
+            began, partition = names.began_at(name), change.stretch.partition
+            return MissingData(topic_id, partition, start, end, count, change.number, began, why)
+
         try:
-            for name, end in self._ends(change):
-                size = self.sizes.get(name)
-                if size is None:
-                    return f"{name} is missing"
-                if size < end:
-                    return f"{name} has {size} bytes, and at least {end} are expected"
+            for one in self._placements.whole(change):
+                name, position, size, _, count, *_ = one.extent
+                why = self._why_missing(name, position + size)
+                if why:
+                    yield missing(one.start_offset, one.next_offset, count, name, why)
         except CorruptLedgerError as error:
-            return str(error)
-        return ""
+            edges, count = change[1:3], change.stretch.records_count
+            yield missing(*edges, count, error.name, f"{error.name}: {error.reason}")
 
-    def _ends(self, change: Change) -> Iterator[tuple[str, int]]:
-        """Yield the objects that a change is read from, and how long they are at least."""
-        start, end = change.start_offset, change.next_offset
-        for placed in self._placements.of([change], start, end):
-            extent = placed.extent
-            yield extent.name, extent.position + extent.size_in_bytes
+    def _why_missing(self, name: str, end: int) -> str:
+        size = self.sizes.get(name)
+        if size is None:
+            return f"{name} is missing"
+        return f"{name} has {size} bytes, and at least {end} are expected" if size < end else ""
 
     def objects_of(self, state: LedgerState) -> set[str]:
-        """Return the names of all objects that a state refers to, those that indexes list too."""
+        """Return the names of all objects that a state refers to, by indexes too, and are there."""
         found = set[str]()
         for _, changes in self.changes(state):
             for change in changes:
                 found.update(change.stretch.objects)
-                found.update(name for name, _ in self._ends(change))
-        return found
+                with contextlib.suppress(CorruptLedgerError):  # an index that is lost
+                    found.update(one.extent.name for one in self._placements.whole(change))
+        return found & self.sizes.keys()

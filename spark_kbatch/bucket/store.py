@@ -19,10 +19,15 @@ from typing import TYPE_CHECKING
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.agreements import AgreedOffsets, agree
-from spark_kbatch.bucket.extents import Change
-from spark_kbatch.bucket.gathering import common_cuts, gathered, within
+from spark_kbatch.bucket.extents import Change, within
+from spark_kbatch.bucket.gathering import common_cuts, gathered
 from spark_kbatch.bucket.objects import Objects
-from spark_kbatch.bucket.place import ClusterObject, create_cluster, read_cluster
+from spark_kbatch.bucket.place import (
+    ClusterObject,
+    create_cluster,
+    ensure_no_cluster,
+    read_cluster,
+)
 from spark_kbatch.bucket.probe import probe
 from spark_kbatch.bucket.reading import (
     BucketReads,
@@ -51,6 +56,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
+    NO_PARTITION,
     LogOffsets,
     OffsetRange,
     PartitionInfo,
@@ -107,10 +113,11 @@ class BucketStore(OwnSource):
         place = objects_at(self.address, options, create=create)
         found = read_cluster(place)
         if found is None and create:
+            ensure_no_cluster(place)
             level = logging.WARNING if implied else logging.INFO
             found = _created(self.address, place, level)
         if found is None:
-            raise nothing_at(self.address)
+            raise nothing_at(self.address, place)
         self.cluster_id = found.cluster_id
         cache, known = known_at(self.address, options, found.cluster_id)
         self._use(SharedLedger(self.address, place, found.cluster_id, cache, known))
@@ -222,6 +229,13 @@ class BucketStore(OwnSource):
         """Check all batches of one partition, and return a report of what is wrong."""
         return self._reads.views([topic_partition])[topic_partition].check(topic_partition)
 
+    def check_ledger(self) -> RepairReport | None:
+        """Check what checkpoints name, and return a report of what is wrong; None if nothing is."""
+        from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  seldom needed
+
+        _, *found = BucketRepair(self.address, self._options, dry_run=True).ledger(quick=True)
+        return RepairReport(NO_PARTITION, -1, -1, *found) if any(found) else None
+
     def repair(
         self, partitions: Iterable[TopicPartition] | None, *, dry_run: bool
     ) -> Iterator[RepairReport]:
@@ -229,7 +243,7 @@ class BucketStore(OwnSource):
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
-            CorruptLedgerError: an entry is lost that nothing else tells of.
+            CorruptLedgerError: an entry or a part is lost for good; after all reports.
             UnsupportedLedgerError: writers need a later version.
         """
         from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  seldom needed
@@ -239,9 +253,9 @@ class BucketStore(OwnSource):
         ledger = mending.ledger()
         for sentence in ledger.found:
             logger.warning("%s: %s", self.address, sentence)
+        yield from mending.partitions(chosen)
         if ledger.damaged:
             raise CorruptLedgerError(names.LEDGER, "; ".join(ledger.damaged))
-        yield from mending.partitions(chosen)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

@@ -12,6 +12,7 @@ environment, by the names that the library of the store has for it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -22,10 +23,10 @@ from spark_kbatch.bucket.credentials import FunctionCredentials
 from spark_kbatch.bucket.ledger import KnownLedger, Ledger, Timing, real_timing
 from spark_kbatch.bucket.ledger_cache import LedgerCache, store_of
 from spark_kbatch.bucket.objects import MemoryObjects, Objects
-from spark_kbatch.bucket.place import read_cluster
+from spark_kbatch.bucket.place import ensure_no_cluster, read_cluster
 from spark_kbatch.bucket.real_objects import RealObjects
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, ObjectAccessDeniedError, ObjectStoreError
 from spark_kbatch.files import Files
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 from spark_kbatch.options.paths import FILE_BUCKET, MEMORY_BUCKET, bucket_scheme
@@ -141,12 +142,23 @@ def ledger_at(
     place = objects_at(url, store)
     found = read_cluster(place)
     if found is None:
-        raise nothing_at(url)
+        raise nothing_at(url, place)
     return Ledger(place, found.cluster_id, timing or real_timing())
 
 
-def nothing_at(url: str) -> ConfigError:
-    """Return the error that no cluster is at a URL."""
+def nothing_at(url: str, place: Objects | None = None) -> ConfigError:
+    """Return the error that no cluster is at a URL.
+
+    Args:
+        url: as `checked` returned it.
+        place: what is there, if anything can be.
+
+    Raises:
+        CorruptLedgerError: there is one, and the object that names it is lost.
+    """
+    if place is not None:
+        with contextlib.suppress(ObjectStoreError, ObjectAccessDeniedError):
+            ensure_no_cluster(place)
     return ConfigError(
         f"no cluster is at {url}; create it with spark_kbatch.open({url!r}, create=True), or by a write"
     )

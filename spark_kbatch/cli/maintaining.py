@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,8 @@ def maintain(
     """Merge small objects of a bucket, and delete garbage.
 
     PATH is its URL. Retention is kept too. A round can be stopped anywhere and run anywhere, beside jobs and beside other rounds. What nothing refers to any
-    more is deleted about a week later, when no reader and no job can need it.
+    more is deleted about a week later, when no reader and no job can need it. Objects that are lost or
+    damaged are reported, and all else is done; then the exit code is 1.
     """
     from spark_kbatch.bucket.maintenance import Maintenance  # noqa: PLC0415  only for a bucket
 
@@ -80,6 +82,10 @@ def maintain(
             else:
                 for line in _lines(done, dry_run=dry_run):
                     print_line(visible(line))
+            for sentence in done.damaged:
+                click.echo(visible(f"kbatch: {sentence}; it is left as it is"), err=True)
+            if done.damaged and stop is None:
+                sys.exit(1)
         if stop is None or stop.wait(every):
             return
 
@@ -172,6 +178,7 @@ def _as_json(done: Maintained) -> dict[str, Any]:
         "starts": {str(tp): offset for tp, offset in done.starts.items()},
         "merged": done.merged._asdict(),
         "collected": done.collected._asdict(),
+        "damaged": done.damaged,
     }
 
 
@@ -200,5 +207,5 @@ def _lines(done: Maintained, *, dry_run: bool) -> Iterator[str]:
         yield f"Of the ledger {' and '.join(rest)} {would}deleted."
     if collected.tombstones:
         yield f"Of the ledger's old entries {collected.tombstones:,} {would}shortened."
-    if not (done.starts or merged.segments or any(collected[1:])):
+    if not (done.starts or merged.segments or any(collected[1:]) or done.damaged):
         yield "Nothing to do."

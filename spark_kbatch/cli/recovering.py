@@ -84,9 +84,10 @@ def recover(
 
 
 def _lines(chain: Chain) -> Iterator[str]:
+    is_whole = "can be read, with holes," if chain.has_holes else "is whole"
     yield (
-        f"Cluster {chain.cluster_id} is whole up to entry {chain.entry:,}, of {iso_time(chain.time_ms)}: "
-        f"{counted(chain.objects, 'object')}, {chain.size_in_bytes:,} bytes."
+        f"Cluster {chain.cluster_id} {is_whole} up to entry {chain.entry:,}, of "
+        f"{iso_time(chain.time_ms)}: {counted(chain.objects, 'object')}, {chain.size_in_bytes:,} bytes."
     )
     if chain.why:
         yield f"There it ends: {chain.why}."

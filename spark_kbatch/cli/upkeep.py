@@ -31,7 +31,7 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
-from spark_kbatch.model import TopicPartition, Waiting
+from spark_kbatch.model import NO_PARTITION, TopicPartition, Waiting
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.opening.writes import given_up_by_restore
 from spark_kbatch.options.object_store import parse_store_options
@@ -312,7 +312,7 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
     replicas have the same batches, and the records of commits and consumer groups. What is wrong is listed,
     with what `kbatch repair` would do, and so are replicas whose disks are away; then the exit code is 1.
     Without names, everything is checked. PATH may be the log dir of a real broker, or the URL of a bucket: there
-    it is each batch that the ledger refers to.
+    it is each batch that the ledger refers to, and all that its checkpoints name.
     """
     ensure_goes_with(path, client)
     cluster = open_for_reading(path, client=client)
@@ -326,7 +326,8 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
     for report in done if as_json else told:
         _print_report(report, _state(report, "can be repaired"), as_json=as_json)
     if not as_json:
-        checked = counted(len(done), "partition")
+        wrong = [report for report in wrong if report.topic_partition != NO_PARTITION]
+        checked = counted(sum(one.topic_partition != NO_PARTITION for one in done), "partition")
         faults = counted(len(wrong), "partition") if wrong else "none"
         offline = f", {counted(len(away), 'partition')} with an offline replica" if away else ""
         print_line(f"{checked} checked: {faults} with faults{offline}.")
@@ -366,7 +367,9 @@ def _print_report(report: RepairReport, state: str, *, as_json: bool) -> None:
         return
     start, end = report.log_start_offset, report.log_end_offset
     offsets = f"offsets {start} to {end}" if start >= 0 else "offsets unknown"
-    print_line(visible(f"{report.topic_partition}: {state}, {offsets}"))
+    is_ledger = report.topic_partition == NO_PARTITION
+    line = f"ledger: {state}" if is_ledger else f"{report.topic_partition}: {state}, {offsets}"
+    print_line(visible(line))
     for sentence in (*report.found, *report.damaged, *report.offline):
         print_line(visible(f"  {sentence}"))
 

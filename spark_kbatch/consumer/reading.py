@@ -6,6 +6,7 @@ CompletedFetch.java.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.errors import CorruptRecordError, KBatchError, OffsetOutOfRangeError
 from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
@@ -107,6 +108,9 @@ def read_range(
                 yield piece
                 count += len(piece)
         except CorruptRecordError:
+            with contextlib.suppress(KBatchError):  # A second answer of its store may be sound.
+                again, _ = fetcher.fetch(topic_partition, fetched._replace(offset=offset))
+                read = again.below(end) if again.batches else read
             yield from _before_damage(read, decoded, topic_partition, skipping=count)
         offset = read.batches[-1][1].next_offset
 
@@ -118,7 +122,9 @@ def _before_damage(
     *,
     skipping: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records before the first damaged batch, but for the first `skipping`; then raise.
+    """Yield the records before the first damaged batch, but for the first `skipping`.
+
+    Then raise, if a batch is damaged.
 
     Raises:
         CorruptRecordError: with the offsets of the damaged batches that follow each other.
@@ -139,7 +145,8 @@ def _before_damage(
         except CorruptRecordError as error:
             damage, first = error, read.batches.index((position, header))
             break
-    assert damage is not None
+    if damage is None:
+        return
     _, damaged = read.batches[first]
     next_offset = damaged.next_offset
     for position, header in read.batches[first + 1 :]:

@@ -74,7 +74,7 @@ UNKNOWN_OFFSET = -1
 class RepairReport(NamedTuple):
     """The damage in one log, and what was done about it, or would be."""
 
-    topic_partition: TopicPartition
+    topic_partition: TopicPartition  # NO_PARTITION for what all logs of a bucket share, its ledger
     log_start_offset: int  # UNKNOWN_OFFSET if nothing can be read, as is the next
     log_end_offset: int
     found: tuple[str, ...]  # sentences

@@ -11,6 +11,7 @@ Checks arguments and delegates to the place's store.
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -788,6 +789,8 @@ class Cluster:
         Returns:
             A report for each partition, as it is done: what `repair` would repair, batches that are
             damaged beyond repair, and replicas that were not looked at, because their disks are away.
+            Of all of a bucket first one of its ledger, with the topic "" and the partition -1, if
+            something is wrong there.
         """
         self._ensure_open()
         check: Callable[[TopicPartition], RepairReport] | None = getattr(self._store, "check", None)
@@ -797,7 +800,11 @@ class Cluster:
                 chosen = [tp for name in names for tp in self.partitions(name)]
             else:
                 chosen = arguments.topic_partitions("partitions", partitions)
-            return map(check, chosen)
+            reports = map(check, chosen)
+            check_ledger = getattr(self._store, "check_ledger", None)
+            if partitions is not None or check_ledger is None:
+                return reports
+            return filter(None, itertools.chain((check_ledger(),), reports))
         from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
         folder = self._folder("upkeep")

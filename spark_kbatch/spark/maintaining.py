@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from spark_kbatch.options.object_store import StoreOptions, parse_store_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 _SCHEMA = "segments bigint, extents bigint, size_in_bytes bigint"
 _Task = tuple[str, set[tuple[int, int]]]  # topic id; partition and first offset of each run
@@ -37,9 +40,16 @@ def maintain(
     if wanted:
         tasks = spark.range(0, len(wanted), 1, len(wanted))
         merging = functools.partial(_merge, maintenance.address, options, wanted)
-        rows = tasks.mapInArrow(merging, _SCHEMA).collect()
+        try:
+            rows = tasks.mapInArrow(merging, _SCHEMA).collect()
+        except Exception:
+            maintenance.collect()  # What is damaged is told, and all else is done.
+            raise
         merged = Merged(*(sum(row[at] for row in rows) for at in range(3)))
-    return Maintained(starts, merged, maintenance.collect())
+    collected, damaged = maintenance.collect(), tuple(maintenance.damaged)
+    for sentence in damaged:
+        logger.warning("%s: %s; it is left as it is", url, sentence)
+    return Maintained(starts, merged, collected, damaged)
 
 
 def _merge(

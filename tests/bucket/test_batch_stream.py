@@ -241,7 +241,9 @@ def damaged(data: bytes, position: int, value: int) -> bytes:
     [
         pytest.param(8, 0x7F, "batch length", id="a length beyond the extent"),
         pytest.param(16, 1, "magic", id="an older format"),
-        pytest.param(7, 9, "offsets outside", id="an offset beyond the extent"),
+        pytest.param(
+            7, 9, "base offset of a batch: expected 2, found 10", id="an offset beyond the extent"
+        ),
     ],
 )
 def test_a_header_that_cannot_be_is_an_error_with_name_and_position(
@@ -307,3 +309,60 @@ def test_only_so_many_windows_are_read_ahead(monkeypatch: pytest.MonkeyPatch) ->
 
     assert executor.most == WINDOWS_AHEAD + 1
     assert executor.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("span", "shift", "is_error"),
+    [
+        pytest.param(6, 1, True, id="dense, forward"),
+        pytest.param(6, -1, True, id="dense, back"),
+        pytest.param(9, -1, True, id="with gaps, back"),
+        pytest.param(9, 1, False, id="with gaps, into one"),
+        pytest.param(9, 4, True, id="with gaps, beyond the extent"),
+    ],
+)
+@pytest.mark.parametrize("base", [0, 100], ids=["staged", "final"])
+def test_a_batch_begins_where_the_one_before_ended_or_after_it_where_there_are_gaps(
+    span: int, shift: int, base: int, *, is_error: bool
+) -> None:
+    """No CRC covers where a batch begins."""
+    objects, batches = MemoryObjects(), (0, 2, 4 + shift)
+    data = b"".join(batch("a", "b", base_offset=base + offset) for offset in batches)
+    objects.put("data", data)
+    extent = DataExtent("data", 0, len(data), span, 6, 1, 1)
+    epoch = FINAL_EPOCH if base else EPOCH
+    stream = BatchStream(objects, [PlacedExtent(extent, 100, epoch, 100, 100 + span)], 0)
+
+    if is_error:
+        assert offsets([stream.take(LONG_MAX)]) == [(100, 102), (102, 104)]  # type: ignore[list-item]
+        with pytest.raises(CorruptRecordError, match="offset") as raised:
+            stream.take(LONG_MAX)
+        assert (raised.value.path, raised.value.position) == ("data", len(data) // 3 * 2)
+    else:
+        assert offsets(taken(stream))[-1] == (105, 107)
+
+
+@pytest.mark.parametrize("cut", [1, 61, 100])
+def test_what_is_left_of_an_object_that_was_cut_short_is_returned_first(cut: int) -> None:
+    objects = MemoryObjects()
+    extents = placed(objects, [1], [1])
+    data = objects.get("data") or b""
+    objects.put("data", data[:-cut])
+    stream = BatchStream(objects, extents, 0)
+
+    if cut < len(data) // 2:
+        assert offsets([stream.take(LONG_MAX)]) == [(0, 1)]  # type: ignore[list-item]
+    with pytest.raises(CorruptRecordError, match="cut short") as raised:
+        stream.take(LONG_MAX)
+    assert raised.value.found == len(data) - cut
+
+
+def test_an_object_that_is_cut_where_a_batch_ends_is_not_whole() -> None:
+    objects = MemoryObjects()
+    (extent,) = placed(objects, [1, 1])
+    objects.put("data", batch("0"))
+    stream = BatchStream(objects, [extent], 0)
+
+    assert offsets([stream.take(LONG_MAX)]) == [(0, 1)]  # type: ignore[list-item]
+    with pytest.raises(CorruptRecordError, match="cut short"):
+        stream.take(LONG_MAX)

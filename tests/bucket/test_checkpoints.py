@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root
-from spark_kbatch.bucket.entries import StartOffsets, TopicCreation, TopicDeletion
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Root
+from spark_kbatch.bucket.entries import (
+    StartOffsets,
+    TopicCreation,
+    TopicDeletion,
+    decode,
+    encode,
+    tombstone_of,
+)
 from spark_kbatch.bucket.ledger import Ledger
 from spark_kbatch.bucket.objects import CreateAnswer
 from spark_kbatch.bucket.sealed import seal, unseal
@@ -273,18 +280,30 @@ def test_one_who_has_a_checkpoint_that_is_gone_goes_on_from_a_newer_one(
     assert reader.state.checkpoint == last.number
 
 
-def test_where_no_checkpoint_can_be_read_entries_are_not_guessed(
-    objects: ScriptedObjects,
-) -> None:
+def test_where_no_checkpoint_can_be_read_entries_are(objects: ScriptedObjects) -> None:
     grow(a_ledger(objects, every=4), 13)
     cluster_of(objects).delete([root.heads.name for root in roots(objects).values()])
 
-    with pytest.raises(CorruptLedgerError, match="neither it nor a checkpoint before it"):
+    assert a_ledger(objects).state.checkpoint == -1
+    assert ranges(a_ledger(objects)) == [(number, number + 1) for number in range(7)]
+
+    bury(objects, 0)
+    with pytest.raises(CorruptLedgerError, match="no checkpoint that can be read is after it"):
         a_ledger(objects)
 
 
+def bury(objects: ScriptedObjects, last: int) -> None:
+    """Put tombstones in place of the entries up to `last`."""
+    for number in range(last + 1):
+        name = names.entry_name(number)
+        entry = decode(cluster_of(objects).get(name) or b"", name)
+        cluster_of(objects).put(name, encode(tombstone_of(entry)))
+
+
 @pytest.mark.parametrize("what", ["root", "heads", "extents"])
-def test_a_damaged_checkpoint_stops_readers(objects: ScriptedObjects, what: str) -> None:
+def test_a_damaged_checkpoint_is_left_for_entries_and_told_where_there_are_none(
+    objects: ScriptedObjects, what: str
+) -> None:
     grow(a_ledger(objects, every=4), 5)
     root = roots(objects)[4]
     name = {
@@ -295,10 +314,53 @@ def test_a_damaged_checkpoint_stops_readers(objects: ScriptedObjects, what: str)
     data = cluster_of(objects).get(name) or b""
     cluster_of(objects).put(name, data[:-20] + data[-19:])
 
+    assert len(ranges(a_ledger(objects))) == 3
+
+    bury(objects, 4)
     with pytest.raises(CorruptLedgerError) as raised:
         ranges(a_ledger(objects))
+    assert raised.value.name == (name if what == "extents" else names.entry_name(0))
 
-    assert raised.value.name == name
+
+def test_a_part_is_read_from_its_copy(objects: ScriptedObjects) -> None:
+    grow(a_ledger(objects, every=4), 5)
+    root = roots(objects)[4]
+    LedgerCheckpoints(cluster_of(objects), objects.time.timing().rng).double(4)
+    bury(objects, 4)
+    (part,) = root.extents[TOPIC_ID]
+    cluster_of(objects).delete([part.name])
+    cluster_of(objects).put(root.heads.name, b"?")
+
+    reader = a_ledger(objects, every=4)
+
+    assert reader.state.checkpoint == 4
+    assert len(ranges(reader)) == 3
+    # And the next checkpoint, which merges the part, is whole by itself.
+    grow(reader, 2)
+    cluster_of(objects).delete([part.name + names.COPY])
+    assert len(ranges(a_ledger(objects))) == 4
+
+
+def test_a_part_that_is_lost_in_all_checkpoints_takes_its_topic_alone(
+    objects: ScriptedObjects,
+) -> None:
+    writer = a_ledger(objects, every=4)
+    writer.commit(lambda _: TopicCreation("other", "others", (0,)))
+    grow(writer, 4)
+    for root in roots(objects).values():
+        cluster_of(objects).delete([part.name for part in root.extents[TOPIC_ID]])
+    bury(objects, 4)
+
+    reader = a_ledger(objects, every=4)
+    for _ in range(2):
+        with pytest.raises(LostPartError, match=f"extents-{TOPIC_ID}"):
+            reader.changes(TOPIC_ID)
+        assert reader.changes("other") == {}
+        assert reader.state.number == writer.state.number
+    # Writers go on, and make checkpoints, which name the lost part again.
+    grow(reader, 6)
+    assert max(roots(objects)) == 12
+    assert a_ledger(objects).changes("other") == {}
 
 
 def test_a_checkpoint_of_a_later_version_stops_readers(objects: ScriptedObjects) -> None:

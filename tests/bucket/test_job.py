@@ -447,7 +447,7 @@ def test_a_job_of_a_cluster_that_was_replaced_does_not_commit(
 ) -> None:
     job = begun(url)
     messages = staged(job, ["a"])
-    objects.delete(["cluster"])
+    objects.delete([one.name for one in objects.list("")])
     with spark_kbatch.open(url, create=True):
         with pytest.raises(ClusterReplacedError):
             job.commit_batch(messages)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.bucket.store import BucketStore
 from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import (
-    CorruptRecordError,
     KBatchError,
     RefusedEntryError,
     UnsupportedLedgerError,
@@ -160,8 +160,8 @@ def test_a_damaged_batch_is_not_merged(cluster: Cluster, objects: AgingObjects) 
     data[-1] ^= 1
     objects.put(name, bytes(data))
 
-    with pytest.raises(CorruptRecordError, match=r"data/.*CRC-32C"):
-        maintenance(cluster).run(run_extents=2)
+    (damaged,) = maintenance(cluster).run(run_extents=2).damaged
+    assert re.search(r"data/.*CRC-32C", damaged)
     assert objects.names_of("segments") == []
 
 
@@ -176,8 +176,8 @@ def test_a_segment_that_the_store_damages_replaces_nothing(
 
     monkeypatch.setattr(AgingObjects, "put", put)
 
-    with pytest.raises(CorruptRecordError, match="segment"):
-        maintenance(cluster).run(run_extents=2)
+    (damaged,) = maintenance(cluster).run(run_extents=2).damaged
+    assert "segment" in damaged
     assert [*values(opened_again(cluster))] == numbered(3)
 
 
@@ -230,13 +230,11 @@ def test_a_damaged_batch_stops_neither_its_neighbours_nor_the_collection(
         objects.put(name, objects.content(name)[:-1] + b"?")
 
         for _ in range(2):
-            with pytest.raises(CorruptRecordError):
-                maintenance(cluster).run(run_extents=5)
+            assert len(maintenance(cluster).run(run_extents=5).damaged) == 1
             assert len(objects.names_of("segments")) == 2
         assert [*values(opened_again(cluster), partitions=[0])] == [one * 100 for one in numbered(10)]  # fmt: skip
         objects.clock_ms += 9 * DAY_MS
-        with pytest.raises(CorruptRecordError):
-            maintenance(cluster).run(run_extents=5)
+        assert len(maintenance(cluster).run(run_extents=5).damaged) == 1
         assert maintenance(cluster)._ledger.follow().horizon > 0
 
 
@@ -729,10 +727,15 @@ def test_what_a_collection_left_that_was_stopped_goes_with_the_next_horizon(
     cluster: Cluster, objects: AgingObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent_long_ago(cluster, objects, 130)
+    send(
+        opened_again(cluster), *numbered(5)
+    )  # no checkpoint is after them, until the last ones come
+    upkeep = maintenance(cluster)
+    upkeep.merge(upkeep.runs(run_extents=5))
+    objects.clock_ms += 4 * DAY_MS
+    send(opened_again(cluster), *numbered(10))
     maintenance(cluster).run()
-    send(opened_again(cluster), *numbered(5))  # no checkpoint is after them
-    maintenance(cluster).run(run_extents=5)
-    objects.clock_ms += 8 * DAY_MS
+    objects.clock_ms += 4 * DAY_MS
     monkeypatch.setattr(GarbageCollector, "_references", die)
     with pytest.raises(Died):
         maintenance(cluster).run()
@@ -745,7 +748,7 @@ def test_what_a_collection_left_that_was_stopped_goes_with_the_next_horizon(
 
     assert done.collected.objects == 5
     found = [*values(opened_again(cluster))]
-    assert found == [*numbered(130), *numbered(5), "more"]
+    assert found == [*numbered(130), *numbered(5), *numbered(10), "more"]
 
 
 def test_old_agreements_are_deleted(cluster: Cluster, objects: AgingObjects) -> None:

@@ -39,11 +39,11 @@ def cluster(objects: MemoryObjects) -> Cluster:
     return a_bucket(objects, "events", partitions=2)
 
 
-def send(cluster: Cluster, *sent: str, partition: int = 0) -> None:
+def send(cluster: Cluster, *sent: str, partition: int = 0, topic: str = "events") -> None:
     """Send records, each by an entry and an object of its own; the first one is entry 2."""
     with cluster.producer(linger_ms=0, maintain_ms=0) as producer:
         for value in sent:
-            producer.send("events", value, partition=partition).result()
+            producer.send(topic, value, partition=partition).result()
 
 
 def numbered(count: int, first: int = 0) -> list[str]:
@@ -157,14 +157,32 @@ def test_merged_data_is_read_from_where_it_was_if_the_segment_is_missing(
     assert found.lost[0][1:] == (6, 7, 1)
 
 
-def test_nothing_can_be_recovered_without_a_first_entry_or_a_checkpoint(
-    cluster: Cluster, objects: MemoryObjects
-) -> None:
+def test_the_first_entry_is_made_again(cluster: Cluster, objects: MemoryObjects) -> None:
     send(cluster, "a")
     lose(objects, cluster, names.entry_name(0))
 
-    with pytest.raises(ConfigError, match=r"nothing .* can be recovered: ledger/0+: it is missing"):
-        Recovery(url_of(cluster))
+    assert (chain_of(cluster).entry, chain_of(cluster).why) == (2, "")
+    with pytest.raises(CorruptLedgerError, match="kbatch repair"):
+        opened_again(cluster)
+    assert f"{names.entry_name(0)}: it is missing; it is made again" in done(
+        "repair", url_of(cluster)
+    )
+    assert [*values(opened_again(cluster))] == ["a"]
+
+
+def test_nothing_can_be_recovered_where_only_tombstones_are(
+    cluster: Cluster, objects: MemoryObjects
+) -> None:
+    send(cluster, *numbered(20))
+    lose(objects, cluster, names.entry_name(20))
+    done("recover", url_of(cluster), "--yes")
+    other = opened_again(cluster)
+    lost = [one.name for one in objects.list(f"{other.cluster_id}/checkpoints/")]
+    objects.delete(lost)
+
+    assert len(lost) == 2
+    with pytest.raises(ConfigError, match=r"nothing .* can be recovered: ledger/0+: it is a tomb"):
+        Recovery(url_of(other))
 
 
 def test_a_replica_without_the_object_that_names_the_cluster_is_found(

@@ -1,0 +1,122 @@
+"""One object of a bucket that is a month old is lost or damaged: docs/bucket.md has a table of what happens.
+
+Of each kind of object the oldest, the newest and one in the middle are tried: removed, halved, emptied, and with a
+flipped bit. `tests.support.month_bucket` says what the bucket has, and what the cells mean.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import spark_kbatch
+from spark_kbatch.bucket import names
+from spark_kbatch.errors import CorruptRecordError
+from tests.bucket.test_recovery import done, kbatch, send
+from tests.conftest import REPOSITORY
+from tests.support.bucket_objects import AgingObjects, a_url, values
+from tests.support.month_bucket import (
+    CLUSTER_ID,
+    DAMAGES,
+    KINDS,
+    QUIET,
+    Accidents,
+    flipped,
+)
+
+PAGE = (REPOSITORY / "docs" / "bucket.md").read_text(encoding="utf-8")
+(BODY,) = re.findall(r"<!-- accidents -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
+ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in BODY.splitlines()[2:]]
+TABLE = {kind: [{*cell.split(" or ")} for cell in cells] for kind, *cells in ROWS}
+SEALED = KINDS[:10]  # kinds of small objects
+
+
+@pytest.fixture(scope="module")
+def accidents() -> Accidents:
+    return Accidents()
+
+
+def test_the_table_has_each_kind_of_object_and_the_bucket_has_some_of_it(
+    accidents: Accidents,
+) -> None:
+    assert [*TABLE] == [*KINDS]
+    assert all(accidents.by_kind.values())
+    assert "the cluster" not in {one for cells in TABLE.values() for one in cells[-1]}
+
+
+@pytest.mark.parametrize(("number", "kind"), [*enumerate(KINDS)])
+def test_an_object_that_is_lost_or_damaged_takes_what_the_table_says(
+    accidents: Accidents, number: int, kind: str
+) -> None:
+    damage = [*DAMAGES.values()][number % len(DAMAGES)]
+    name = accidents.chosen(kind)[-1]
+
+    found = accidents.outcome(name, damage(accidents.content(name)))
+
+    assert all(one in cell for one, cell in zip(found, TABLE[kind], strict=True)), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_table_says_all_that_happens(accidents: Accidents, kind: str) -> None:
+    found = [
+        accidents.outcome(name, damage(accidents.content(name)))
+        for name in accidents.chosen(kind)
+        for damage in DAMAGES.values()
+    ]
+
+    assert [{*column} for column in zip(*found, strict=True)] == TABLE[kind]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SEALED)
+def test_each_byte_of_a_small_object_may_be_wrong(accidents: Accidents, kind: str) -> None:
+    name = min(accidents.by_kind[kind], key=lambda one: len(accidents.content(one)))
+    data = accidents.content(name)
+    for at in range(len(data)):
+        used, kept = accidents.used(name, flipped(data, at))
+        assert used in TABLE[kind][0]
+        assert used == "stop" or kept == accidents.all
+
+
+def test_a_part_and_its_copy_that_are_lost_take_the_records_that_they_told_of(
+    accidents: Accidents,
+) -> None:
+    """And none of another topic, nor what their own topic gets later."""
+    objects = lost_part(accidents)
+    url = a_url(objects)
+    others = {one for one in accidents.all if one[0] != QUIET}
+
+    result = kbatch("repair", url)
+    assert result.exit_code == 1
+    assert f"extents-{QUIET}: it is missing; it is left as it is" in result.stdout
+    assert "streamed-0: ok" in result.stdout
+    assert accidents.kept(objects) == others
+
+    result = kbatch("maintain", url)
+    assert result.exit_code == 1
+    assert f"extents-{QUIET}: it is missing" in result.stderr
+    assert accidents.kept(objects) == others
+
+    shown = done("recover", url, "--yes")
+    assert "can be read, with holes, up to entry" in shown
+    assert f"{QUIET}-0: offsets 0 to 14 are lost." in shown
+    assert accidents.kept(objects) == others
+    with spark_kbatch.open(url) as cluster:
+        send(cluster, "new", topic=QUIET)
+        with pytest.raises(CorruptRecordError, match="the object is missing"):
+            cluster.read(QUIET).read_all()
+        assert [*values(cluster, QUIET, start={0: 15, 1: 15})] == ["new"]
+        cluster.delete_records({(QUIET, 0): 15, (QUIET, 1): 15})
+        assert [*values(cluster, QUIET)] == ["new"]
+    assert "checked: none with faults" in done("verify", url)
+
+
+def lost_part(accidents: Accidents) -> AgingObjects:
+    """Return the objects without all that checkpoints have of a topic, and without the copies."""
+    objects = accidents.copied()
+    lost = [one.name for one in objects.list(f"{CLUSTER_ID}/{names.PARTS}") if QUIET in one.name]
+    objects.delete(lost)
+    assert any(name.endswith(names.COPY) for name in lost)
+    return objects
