@@ -144,13 +144,10 @@ def _uninterrupted(load: Callable[..., None], *arguments: Sequence[str]) -> None
     That reaches the main thread only. There it would leave numba, or a module that numba imports,
     half imported, and every later call would fail.
     """
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  planners do not need it
-
-    pool = ThreadPoolExecutor(1, "kbatch-kernels")
-    try:
-        pool.submit(load, *arguments).result()
-    finally:
-        pool.shutdown(wait=False)
+    loader = threading.Thread(target=load, args=arguments, name="kbatch-kernels", daemon=True)
+    loader.start()
+    loader.join()
+    load(*arguments)  # Nothing is left to do, unless that failed: then this raises the same.
 
 
 def _plain_functions(

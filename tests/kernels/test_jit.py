@@ -170,6 +170,7 @@ def test_ctrl_c_ends_the_wait_for_kernels_at_once_and_their_loading_goes_on() ->
     assert is_loaded.wait(60)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_error_of_a_kernel_that_cannot_be_loaded_reaches_the_caller() -> None:
     def load(names: object) -> None:
         raise RuntimeError(names)

@@ -129,4 +129,3 @@ def test_records_that_are_missing_fail_a_query_that_reads_them_and_the_error_say
     assert 'startingOffsets={"t": {"0": 9}}' in str(caught.value)
     before = {"endingOffsets": '{"t": {"0": 4}}'}
     assert load(spark, tmp_path, subscribe="t", **before).count() == 4
-    assert load(spark, tmp_path, subscribe="t", **{"foreign.end": "log"}).count() == 4
