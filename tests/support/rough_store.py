@@ -229,12 +229,14 @@ class Orders:
         self._storm_until_s = 0.0
         self._session_s = (3600.0, 3600.0)  # how long a session is good, from and to
         self._ends_s: dict[str, float] = {}  # of each session
+        self._refusals = [400, 403]  # with one of which what comes after its end is refused
 
     def take(self, order: Mapping[str, Any]) -> None:
         """Do what a test wants from now on."""
         with self._lock:
             self._faults = order.get("faults", self._faults)
             self._session_s = order.get("session_s", self._session_s)
+            self._refusals = order.get("refusals", self._refusals)
             self._objects.ahead_ms += order.get("clock_ms", 0)
             if "storm_s" in order:
                 self._storm_until_s = time.monotonic() + order["storm_s"]
@@ -264,7 +266,8 @@ class Orders:
                 return None
             self.seen["expired"] += 1
             # Always the same of one session.
-            return _error(400, "ExpiredToken") if token[-1:] < "8" else _error(403, "AccessDenied")
+            status = self._refusals[len(self._refusals) * (token[-1:] < "8") // 2]
+            return _error(status, "ExpiredToken" if status == 400 else "AccessDenied")
 
     def fault_of(self, asked: Asked) -> str:
         """Draw what happens to a request; empty for nothing."""
