@@ -16,7 +16,6 @@ from a lost answer, such as 429, counts as UNKNOWN.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -225,8 +224,11 @@ class RealObjects:
                     chunks = None  # it goes on after an error as if that was the end
                     raise
 
-        ask = functools.partial(_asked_again, next_chunk) if self._is_ordered else next_chunk
-        while (chunk := self._with_credentials(ask)) is not None:
+        while (
+            chunk := self._with_credentials(
+                lambda: _asked_again(next_chunk) if self._is_ordered else next_chunk()
+            )
+        ) is not None:
             for one in chunk:
                 modified_ms = round(one["last_modified"].timestamp() * 1000)
                 yield ObjectInfo(one["path"], one["size"], modified_ms)

@@ -54,7 +54,7 @@ from tests.support.schedules import FIRST
 DAY_MS = 86_400_000
 MACHINES = 5
 # Of one machine, in ms before or after the others'.
-WRONG_CLOCKS = [2 * DAY_MS, 400 * DAY_MS, -2 * DAY_MS, -400 * DAY_MS, STOPPED]
+WRONG_CLOCKS: list[int | str] = [2 * DAY_MS, 400 * DAY_MS, -2 * DAY_MS, -400 * DAY_MS, STOPPED]
 # Records of a few seconds are never as old by the store's clock, wherever a history moves it.
 RETENTION_MS = 300 * DAY_MS
 # The times of records are right wherever they come from, and so they are far ahead of some clocks.
@@ -182,7 +182,7 @@ class _Run:
 
     def _clocks(self) -> str:
         wrong = [slot.spec.name for slot in self.slots if slot.spec.clock]
-        clock = self.wrong if self.wrong == STOPPED else f"{int(self.wrong) // DAY_MS} days ahead"
+        clock = f"{self.wrong // DAY_MS} days ahead" if isinstance(self.wrong, int) else self.wrong
         moving = f", and the store's by {self._days} days" if self.has_moving_clock else ""
         return f"the clock of {', '.join(wrong)} is {clock}{moving}"
 

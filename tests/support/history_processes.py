@@ -205,14 +205,14 @@ class _Producing(_Process):
                     errors.append(error)
             place = place_of(PRODUCED, partition)
             self.tell("acknowledged", place=place, first=one.first[partition], offsets=offsets)
-        for error in errors[:1]:
+        for first in errors[:1]:
             # As users do it: they begin again, with another producer, and other records.
             self._rounds.clear()
             self._producer = None
             if self._cluster is not None:
                 self._cluster.close()
             self.label += "+"
-            raise error
+            raise first
 
     def pause_s(self) -> float:
         return self.rng.uniform(0.3, 1.6)
