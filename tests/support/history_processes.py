@@ -381,6 +381,8 @@ class _Maintaining(_Process):
             options = parse_store_options(self.spec.store, self.spec.url)
             self._maintenance = Maintenance(self.spec.url, options)
         done = self._maintenance.run(run_extents=self.rng.choice([2, 5, 20, 100]))
+        for lost in getattr(done, "damaged", ()):
+            self.tell("broke", error=lost)
         self.tell(
             "maintained", merged=done.merged.extents, deleted=done.collected.objects,
             tombstones=done.collected.tombstones, starts=len(done.starts),
