@@ -54,7 +54,10 @@ from tests.support.schedules import FIRST
 DAY_MS = 86_400_000
 MACHINES = 5
 # Of one machine, in ms before or after the others'.
-WRONG_CLOCKS: list[int | str] = [2 * DAY_MS, 400 * DAY_MS, -2 * DAY_MS, -400 * DAY_MS, STOPPED]
+JUMPING = "jumping"  # two days further ahead in each process that follows another one
+WRONG_CLOCKS: list[int | str] = [
+    2 * DAY_MS, 400 * DAY_MS, JUMPING, -2 * DAY_MS, -400 * DAY_MS, STOPPED,
+]  # fmt: skip
 # Records of a few seconds are never as old by the store's clock, wherever a history moves it.
 RETENTION_MS = 300 * DAY_MS
 # The times of records are right wherever they come from, and so they are far ahead of some clocks.
@@ -83,14 +86,14 @@ STORE_FAULTS = {"overwrites": 0.1, "forgets": 0.2}
 
 
 class Size(NamedTuple):
-    """How much has to be acknowledged."""
+    """The amount that has to be acknowledged before a history ends."""
 
     jobs: int  # and micro-batches
     records: int  # of producers
 
 
 class Told(NamedTuple):
-    """What there was in one history, or in several."""
+    """The numbers of one history, or of several."""
 
     jobs: int
     records: int
@@ -130,9 +133,11 @@ class _Slot:
         return self.process is not None and self.process.is_alive()
 
     def start(self) -> None:
-        self.process = _context().Process(target=run, args=(self.spec,), daemon=True)
+        spec, number = self.spec, self.spec.incarnation
+        begun = spec._replace(clock=2 * DAY_MS * number) if spec.clock == JUMPING else spec
+        self.process = _context().Process(target=run, args=(begun,), daemon=True)
         self.process.start()
-        self.spec = self.spec._replace(incarnation=self.spec.incarnation + 1)
+        self.spec = spec._replace(incarnation=number + 1)
         self.is_killed = False
 
     def signal(self, number: int) -> None:

@@ -41,7 +41,7 @@ _SHOWN_MAX = 5  # faults of a kind
 
 
 class Read(NamedTuple):
-    """What one read showed, by place: the first offset, and the records from it on."""
+    """The records that one read showed, by place."""
 
     by: str
     began: float
@@ -62,7 +62,7 @@ class _Place(NamedTuple):
 
 @dataclass
 class History:
-    """What is known of a history."""
+    """All that the processes of a history have told."""
 
     sent: dict[str, str] = field(default_factory=dict)  # the place of each record of a producer
     acknowledged: list[tuple[float, str, str, int]] = field(default_factory=list)  # value, place
@@ -151,7 +151,7 @@ def read_from(by: str, began: float, starts: Mapping[str, int], table: pa.Table)
 
 
 class Checker:
-    """What must hold of one history."""
+    """The rules above, checked on one history."""
 
     def __init__(self, history: History, final: Read | None) -> None:
         """Set up.
@@ -161,7 +161,7 @@ class Checker:
             final: all that is there in the end, when nothing goes on any more; None if it cannot be read.
         """
         self._history, self._is_read = history, final is not None
-        self._final = final or Read("nobody", 0.0, {}, {}, {})
+        self._final = final or Read("", 0.0, {}, {}, {})
         self._where: dict[str, _Place] = {}  # of each record, once
         self._faults: dict[str, list[str]] = {}
 

@@ -75,12 +75,12 @@ def _forget(what: str) -> None:
 
 
 def forget_sequences() -> None:
-    """Let nobody know what a producer has written last."""
+    """Forget what each producer has written last."""
     _forget("producers")
 
 
 def forget_micro_batches() -> None:
-    """Let nobody know what a query has written last."""
+    """Forget what each query has written last."""
     _forget("queries")
 
 

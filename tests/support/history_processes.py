@@ -76,7 +76,7 @@ Row: TypeAlias = tuple[str, int]  # topic and partition
 
 
 class Spec(NamedTuple):
-    """What one process is."""
+    """The definition of one process."""
 
     kind: str
     name: str  # of all that come after each other: one is there at a time
@@ -224,7 +224,7 @@ def true_ms() -> int:
 
 
 class _Job(NamedTuple):
-    """What a job writes: for each task its rows, which are numbered through all tasks."""
+    """The rows of a job by task, numbered through all tasks."""
 
     job_id: str
     tasks: Sequence[Sequence[Row]]

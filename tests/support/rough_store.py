@@ -218,7 +218,7 @@ def _iso_time(ms: int) -> str:
 
 
 class Orders:
-    """What the server does to requests. Thread-safe."""
+    """The faults of requests that are in force, and the sessions. Thread-safe."""
 
     def __init__(self, seed: int, objects: Objects) -> None:
         self.seen = Counter[str]()
@@ -461,7 +461,7 @@ def _main(seed: int) -> None:
     server.orders = Orders(seed, server.objects)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)
-    sys.stdin.read()  # until who has started it ends, in whatever way
+    sys.stdin.read()  # until the process that started it ends, in whatever way
 
 
 if __name__ == "__main__":
