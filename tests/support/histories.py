@@ -63,7 +63,7 @@ RETENTION_MS = 300 * DAY_MS
 # The times of records are right wherever they come from, and so they are far ahead of some clocks.
 CONFIG = {"retention.ms": RETENTION_MS, "message.timestamp.after.max.ms": 2 * RETENTION_MS}
 _CLOCK_STEPS_MAX = 60  # days of the store's clock
-_QUIET_MAX_S = _CALM_MAX_S = 60
+_QUIET_MAX_S = _CALM_MAX_S = 90
 _PAUSE_S = (0.2, 2.0)  # between what is done to processes and the store
 SESSION_S = (2.0, 12.0)
 _FREEZE_S = (0.2, 5.0)
@@ -124,7 +124,7 @@ class _Slot:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.process: ForkServerProcess | None = None
-        self.is_killed = self.is_done = False
+        self.is_killed = False
         self.restart_s = 0.0  # when the next one begins
         self.thaw_s: float | None = None  # when it goes on
 
