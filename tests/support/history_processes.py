@@ -215,7 +215,7 @@ class _Producing(_Process):
             raise first
 
     def pause_s(self) -> float:
-        return self.rng.uniform(0.3, 1.6)
+        return self.rng.uniform(0.2, 1.1)
 
 
 def true_ms() -> int:
