@@ -18,7 +18,9 @@ from tests.support.waiting import until
 
 
 def _warm() -> None:
-    jit.never_plain()  # few of them are so short-lived that they would do without compiled code
+    jit._Spent.plain_us_max = (
+        0  # few of them are so short-lived that they would do without compiled code
+    )
     url = "memory+bucket://warm"
     with spark_kbatch.open(url, create=True) as cluster:
         cluster.create_topic("events", 2)
