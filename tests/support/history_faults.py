@@ -5,7 +5,7 @@ Each takes effect in the process that calls it, for good. Those of the store are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_kbatch.bucket import batch_stream
@@ -13,8 +13,8 @@ from spark_kbatch.bucket.entries import LedgerCommit, encode
 from spark_kbatch.bucket.garbage import GarbageCollector
 from spark_kbatch.bucket.job import BucketJob, BucketStaged
 from spark_kbatch.bucket.ledger import Ledger
-from spark_kbatch.bucket.names import entry_name
-from spark_kbatch.bucket.objects import CreateAnswer
+from spark_kbatch.bucket.names import NUMBER_MAX, entry_name
+from spark_kbatch.bucket.objects import CreateAnswer, ObjectInfo
 from spark_kbatch.bucket.placement import PlacedExtent
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.transport import BucketTransport
@@ -94,18 +94,15 @@ def commit_each_task_by_itself() -> None:
     was = _put(BucketJob, "commit_batch", commit)
 
 
-def collect_before_the_horizon() -> None:
+def collect_beyond_the_horizon() -> None:
     """Delete what no entry refers to, though it may be committed yet."""
 
-    def collect(self: GarbageCollector, *arguments: Any, **named: Any) -> Any:
-        state = self._ledger.follow()
-        real_horizon, state.horizon = state.horizon, state.number
-        try:
-            return was(self, *arguments, **named)
-        finally:
-            state.horizon = real_horizon
+    def named(self: GarbageCollector, prefix: str, _number: int) -> Iterator[ObjectInfo]:
+        found: Iterator[ObjectInfo] = was(self, prefix, NUMBER_MAX)
+        return found
 
-    was = _put(GarbageCollector, "collect", collect)
+    was = _put(GarbageCollector, "_named_below", named)
+    _put(GarbageCollector, "_is_done", lambda *_: False)
 
 
 def acknowledge_wrong_offsets() -> None:
@@ -121,11 +118,11 @@ def acknowledge_wrong_offsets() -> None:
     was = _put(BucketTransport, "_committed", committed)
 
 
-def forget_bases_of_extents() -> None:
+def forget_bases_of_batches() -> None:
     """Begin each batch of an extent with the extent's own offset."""
 
-    def final(header: BatchHeader, placed: PlacedExtent, position: int) -> BatchHeader:
-        found: BatchHeader = was(header, placed, position)
+    def final(header: BatchHeader, placed: PlacedExtent, *arguments: Any) -> BatchHeader:
+        found: BatchHeader = was(header, placed, *arguments)
         return found.with_base_offset(placed.base_offset, found.partition_leader_epoch)
 
     was = _put(batch_stream, "_final", final)
@@ -140,8 +137,8 @@ FAULTS: dict[str, Callable[[], None]] = {
         forget_sequences,
         forget_micro_batches,
         commit_each_task_by_itself,
-        collect_before_the_horizon,
+        collect_beyond_the_horizon,
         acknowledge_wrong_offsets,
-        forget_bases_of_extents,
+        forget_bases_of_batches,
     )
 }
