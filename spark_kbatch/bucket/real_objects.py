@@ -243,7 +243,11 @@ class RealObjects:
                     chunks = None  # it goes on after an error as if that was the end
                     raise
 
-        while (chunk := _asked_again(next_chunk) if self._is_ordered else next_chunk()) is not None:
+        while (
+            chunk := self._with_credentials(
+                lambda: _asked_again(next_chunk) if self._is_ordered else next_chunk()
+            )
+        ) is not None:
             for one in chunk:
                 modified_ms = round(one["last_modified"].timestamp() * 1000)
                 yield ObjectInfo(one["path"], one["size"], modified_ms)
@@ -251,26 +255,33 @@ class RealObjects:
 
     def copy(self, name: str, to: str) -> bool:
         """Copy an object within the store."""
-        with self.failures("put", to):
-            try:
-                self._obstore.copy(self._store, name, to)
-            except FileNotFoundError:
-                return False
-        return True
+
+        def copy() -> bool:
+            with self.failures("put", to):
+                try:
+                    self._obstore.copy(self._store, name, to)
+                except FileNotFoundError:
+                    return False
+            return True
+
+        return self._with_credentials(copy)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects."""
         wanted = [*names]
-        if not wanted:
-            return
-        with self.failures("delete", wanted[0]):
-            try:
-                self._obstore.delete(self._store, wanted)
-            except FileNotFoundError:
-                # Some stores say so of one that is gone, and may have left out the others.
-                for name in wanted:
-                    with contextlib.suppress(FileNotFoundError):
-                        self._obstore.delete(self._store, name)
+
+        def delete() -> None:
+            with self.failures("delete", wanted[0]):
+                try:
+                    self._obstore.delete(self._store, wanted)
+                except FileNotFoundError:
+                    # Some stores say so of one that is gone, and may have left out the others.
+                    for name in wanted:
+                        with contextlib.suppress(FileNotFoundError):
+                            self._obstore.delete(self._store, name)
+
+        if wanted:
+            self._with_credentials(delete)
 
     def upload(self, name: str) -> _RealUpload:
         """Begin an object that is put at once if it is small, and else in parts of UPLOAD_PART_BYTES."""

@@ -6,6 +6,7 @@ import datetime
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -27,6 +28,7 @@ from spark_kbatch.errors import (
     ObjectStoreError,
 )
 from spark_kbatch.options.object_store import parse_store_options
+from tests.support.rough_store import ADDRESS_VARIABLE, RoughStore
 
 URL = "s3://bucket/prefix"
 HERE = "tests.bucket.test_credentials"
@@ -209,6 +211,31 @@ def test_a_service_that_gives_no_credentials_says_nothing_of_rights(
     if told is not None:
         assert isinstance(told.exception, NoCredentialsError)
         assert "is missing" not in told.output
+
+
+def test_whatever_is_asked_of_a_store_is_asked_again_after_a_session_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the midst of a list too."""
+    with RoughStore() as rough:
+        monkeypatch.setenv(ADDRESS_VARIABLE, rough.address)
+        rough.order(refusals=[403])
+        objects = objects_at(rough.url, parse_store_options(rough.options, rough.url))
+        names = [f"data/{number:04d}" for number in range(1002)]  # two requests of a list
+        with ThreadPoolExecutor(8) as pool:
+            [*pool.map(lambda name: objects.put(name, b"a"), names)]
+
+        listed = objects.list("data/")
+        next(listed)
+        rough.order(expire=True)
+        assert len([*listed]) == len(names) - 1
+        rough.order(expire=True)
+        assert objects.copy(names[0], "copied")
+        rough.order(expire=True)
+        objects.delete(names)
+        rough.order(expire=True)
+        assert [one.name for one in objects.list("")] == ["copied"]
+        assert rough.seen()["expired"] >= 4
 
 
 def test_a_function_that_fails_or_returns_something_else_is_named(store: str) -> None:
