@@ -53,6 +53,7 @@ from spark_kbatch.bucket.state import (
     TopicHead,
 )
 from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
+from spark_kbatch.store.repetitions import Evidence
 from spark_kbatch.stored_json import StoredObject
 
 logger = logging.getLogger(__name__)
@@ -424,7 +425,12 @@ def pack_heads(state: LedgerState) -> bytes:
                 for _, topic in sorted(state.topics.items())
             ],
             "producers": [[*key, *head] for key, head in sorted(state.producers.items())],
-            "queries": [[key, *head] for key, head in sorted(state.queries.items())],
+            "queries": [[key, *head[:3]] for key, head in sorted(state.queries.items())],
+            "evidence": {
+                key: head.evidence._asdict()
+                for key, head in state.queries.items()
+                if head.evidence is not None
+            },
             "mirrors": state.mirrors,
             "fences": state.fences,
             "groups": {
@@ -438,6 +444,7 @@ def pack_heads(state: LedgerState) -> bytes:
 def unpack_heads(found: StoredObject) -> LedgerState:
     """Return the state that a part has, without what the root tells; raises CorruptLedgerError."""
     limits, mirrors, fences, groups = map(found.object, ("limits", "mirrors", "fences", "groups"))
+    evidence = found.object("evidence", default={})
     return LedgerState(
         cluster_id=found.text("cluster", names.RANDOM_ID),
         format=found.integer("format", 1),
@@ -461,7 +468,12 @@ def unpack_heads(found: StoredObject) -> LedgerState:
             )
         },
         queries={
-            row[0]: QueryHead(*row[1:])
+            row[0]: QueryHead(
+                row[1],
+                row[2],
+                row[3],
+                Evidence.of(evidence.object(row[0])) if row[0] in evidence else None,
+            )
             for row in checked_rows(found, "queries", _rows(found, "queries"), str, int, int, int)
         },
         mirrors={key: mirrors.text(key) for key in mirrors.keys()},

@@ -42,7 +42,8 @@ from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
 from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
 from spark_kbatch.replica import administration
-from spark_kbatch.store.commits import NOTHING_VISIBLE, Author, query_of
+from spark_kbatch.store.commits import NOTHING_VISIBLE, Author
+from spark_kbatch.store.repetitions import Attempt, ReadPlan, RowSums
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
@@ -58,7 +59,9 @@ class Staged(NamedTuple):
     transaction: str
     application_id: str | None
     query_id: str | None
-    planned: tuple[Topic, ...] = ()
+    run_id: str | None
+    sums: RowSums
+    planned: tuple[Topic, ...]
 
 
 class Job:
@@ -130,18 +133,21 @@ class Job:
         *,
         application_id: str | None = None,
         query_id: str | None = None,
+        run_id: str | None = None,
     ) -> Staged:
         """Write all rows of one task to staging files, and remove these if anything fails.
 
         Args:
             application_id: of Spark, for the history.
             query_id: of the streaming query, if there is one.
+            run_id: of that query's run.
         """
+        ids = application_id, query_id, run_id
         self._probe.ensure_seen(Files())
         with_rows = (batch for batch in rows if batch.num_rows)
         first = next(with_rows, None)
         if first is None:
-            return Staged([], self._transaction, application_id, query_id)
+            return Staged([], self._transaction, *ids, {}, ())
         parts = FolderParts(self.options.path)
         topics = _TopicsOfTask(parts, self.options, self._topic_id, self._planned)
         with task_producer(parts, self._transaction, self.options, topics.find) as producer:
@@ -151,15 +157,9 @@ class Job:
             with _explained(topics):
                 extents = producer.finish()
         planned = tuple(topics.planned.values())
-        return Staged(extents, self._transaction, application_id, query_id, planned)
+        return Staged(extents, self._transaction, *ids, producer.sums, planned)
 
-    def commit(
-        self,
-        staged: Sequence[Staged],
-        *,
-        transactional_id: str | None = None,
-        sequence: int = NO_TRANSACTION_SEQUENCE,
-    ) -> bool:
+    def commit(self, staged: Sequence[Staged], attempt: Attempt | None = None) -> bool:
         """Publish the rows that all tasks staged, in the order of tasks, as one commit.
 
         Topics that do not exist are created first, unless it is a duplicate with rows: one may have been deleted
@@ -167,8 +167,7 @@ class Job:
         Raises the errors of `Coordinator.commit`.
 
         Args:
-            transactional_id: with `sequence`, identifies a job that may be retried, so that it is
-                committed once.
+            attempt: identifies a job that may be retried, so that it is committed once.
 
         Returns:
             False if it was skipped as a duplicate.
@@ -179,8 +178,9 @@ class Job:
         planned += (one for of_task in staged for one in of_task.planned)
         is_new = coordinator.commit(
             _extents(staged),
-            transactional_id=transactional_id or self._transaction,
-            sequence=sequence,
+            transactional_id=self._transaction if attempt is None else attempt.id,
+            sequence=NO_TRANSACTION_SEQUENCE if attempt is None else attempt.number,
+            attempt=attempt,
             author=_author(staged),
             overwrite=self._overwrite,
             create_topics=lambda: _create(parts, planned),
@@ -190,24 +190,23 @@ class Job:
 
     def commit_batch(self, staged: Sequence[Staged]) -> None:
         """Publish a batch job's rows, unless its `txnVersion` is committed already for its `txnAppId`."""
-        options = self.options
-        if options.txn_app_id is None or options.txn_version is None:
-            self.commit(staged)
-        else:
-            self.commit(staged, transactional_id=options.txn_app_id, sequence=options.txn_version)
+        self.commit(staged, Attempt.of_batch(staged, self.options))
 
-    def commit_micro_batch(self, staged: Sequence[Staged], number: int) -> None:
+    def commit_micro_batch(
+        self, staged: Sequence[Staged], number: int, read_plan: ReadPlan | None = None
+    ) -> None:
         """Publish a micro-batch of a stream, unless it is committed already.
 
         Args:
             staged: what its tasks staged.
             number: of the micro-batch, in its query.
+            read_plan: returns what the query's checkpoint says of it; called before a lock is taken.
         """
-        query_id = query_of(staged)
-        if query_id is None:
+        attempt = Attempt.of_micro_batch(staged, number, self.options, read_plan)
+        if attempt is None:
             self.abort(staged)  # no rows
             return
-        self.commit(staged, transactional_id=query_id, sequence=number)
+        self.commit(staged, attempt)
 
     def abort(self, staged: Sequence[Staged]) -> None:
         """Remove the files that finished tasks of a failed job staged; others may still be writing."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -62,6 +63,8 @@ from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
 from spark_kbatch.store.commits import NOTHING_VISIBLE, UNKNOWN_AUTHOR, Author, Commit
+from spark_kbatch.store.repetitions import Attempt, Evidence
+from spark_kbatch.stored_json import parse
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +109,15 @@ class _Job(NamedTuple):
     author: Author
     overwrite: Overwrite | None
     source_progress: bytes
+    attempt: Attempt | None
+
+    def value(self) -> TransactionValue:
+        """Return what is kept of it, but for its log states and its time."""
+        kept = None if self.attempt is None else self.attempt.evidence._asdict()
+        return TransactionValue(
+            PREPARE_COMMIT, self.sequence, {}, 0, self.source_progress,
+            evidence=b"" if kept is None else json.dumps(kept).encode(),
+        )  # fmt: skip
 
 
 class Coordinator:
@@ -162,6 +174,7 @@ class Coordinator:
         *,
         transactional_id: str,
         sequence: int = NO_TRANSACTION_SEQUENCE,
+        attempt: Attempt | None = None,
         author: Author = UNKNOWN_AUTHOR,
         overwrite: Overwrite | None = None,
         source_progress: bytes = b"",
@@ -176,7 +189,9 @@ class Coordinator:
             extents: what the tasks staged, in the order of tasks.
             transactional_id: of the stream or the job.
             sequence: of the transaction within its id; 0 or more, and growing. If it is not above the
-                last committed one, the commit is skipped as a duplicate, with a warning.
+                last committed one, the commit is skipped as a duplicate.
+            attempt: decides whether it is a duplicate, where the id and the sequence are a micro-batch's, or a
+                version of an application.
             author: for the history.
             overwrite: a topic that holds nothing but the extents afterwards, even if there are none.
             source_progress: of a mirror, what `take_over` returns from this commit on, even if there are
@@ -199,7 +214,7 @@ class Coordinator:
             return True
         began_s = monotonic_s()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
-        job = _Job(transactional_id, sequence, author, overwrite, source_progress)
+        job = _Job(transactional_id, sequence, author, overwrite, source_progress, attempt)
         progress = _Progress()
         try:
             self._await_replicas(by_partition)
@@ -276,9 +291,7 @@ class Coordinator:
         self._flip(states, flush=self._flush)
         if job.sequence != NO_TRANSACTION_SEQUENCE:
             offset = prepared.decided.prepare_offset
-            self._sequences.save(
-                job.transactional_id, job.sequence, offset, is_mirror=bool(job.source_progress)
-            )
+            self._sequences.save(Transaction(job.transactional_id, job.value(), offset))
         return self._complete(prepared)
 
     def _discard_placed_locked(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -504,12 +517,13 @@ class Coordinator:
         last = self._sequences.last(name)
         if last.sequence != NO_TRANSACTION_SEQUENCE and last.is_mirror != is_mirror:
             raise _is_a_jobs(name) if is_mirror else _is_a_mirrors(name)
-        if sequence <= last.sequence:
-            logger.warning(
-                "skipping duplicate transaction %d of %s: %d is already committed",
-                sequence, name, last.sequence,
-            )  # fmt: skip
-        return sequence <= last.sequence
+        if job.attempt is None:
+            return sequence <= last.sequence
+        if last.sequence == NO_TRANSACTION_SEQUENCE and job.attempt.app_id:
+            # An earlier release kept a name for all topics. It counts until the topic has its own.
+            of_all = self._sequences.last(job.attempt.app_id)
+            last = last if of_all.is_mirror or of_all.evidence else of_all
+        return job.attempt.is_repetition(last.sequence, _evidence(last.evidence))
 
     def _remove_deleted_topics(self) -> None:
         """Remove files of deleted topics; failures are logged, and tried again later."""
@@ -748,10 +762,8 @@ class Coordinator:
     ) -> Prepared:
         """Write PrepareCommit and CompleteCommit past the end of __transaction_state, still unseen."""
         now_ms = self._now_ms()
-        prepare = TransactionValue(
-            PREPARE_COMMIT, job.sequence, states, now_ms, job.source_progress,
-            self._topic_ids({tp.topic for tp in states}),
-        )  # fmt: skip
+        topic_ids = self._topic_ids({tp.topic for tp in states})
+        prepare = job.value()._replace(states=states, last_update_ms=now_ms, topic_ids=topic_ids)
         with self._transaction_state.leading_locked() as log:
             state = log.discard_unrecorded(log.state())
             appender = LogAppender(log, state, now_ms=now_ms)
@@ -839,10 +851,7 @@ class Coordinator:
             self._flip(states, flush=True)
         sequence = pending.value.sequence
         if sequence != NO_TRANSACTION_SEQUENCE:
-            self._sequences.save(
-                pending.transactional_id, sequence, pending.offset,
-                is_mirror=pending.value.is_mirrors,
-            )  # fmt: skip
+            self._sequences.save(pending)
         # CompleteCommit's bytes are past the end since before the commit point. They are overwritten in
         # place, not discarded first, so that a full disk cannot stop this.
         now_ms = self._now_ms()
@@ -856,6 +865,10 @@ class Coordinator:
         # On disk, as what was decided is: the commit would be finished again after a power loss, in topics that
         # may be gone by then.
         partition.publish_locked(completed, flush=True)
+
+
+def _evidence(kept: bytes) -> Evidence | None:
+    return Evidence.of(parse(kept, "what is kept of a micro-batch")) if kept else None
 
 
 def _is_a_mirrors(name: str) -> ConfigError:

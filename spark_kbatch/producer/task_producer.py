@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, Self, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.model import INT_MAX
+from spark_kbatch.model import INT_MAX, TopicPartition
 from spark_kbatch.options.producer import ProducerConfig, fair_batch_size
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.producer import Producer, RoutedRows
+from spark_kbatch.record.columns import Array, sizes
+from spark_kbatch.store.repetitions import RowSums
 from spark_kbatch.store.transport import Transport
 
 _Staged_co = TypeVar("_Staged_co", covariant=True)
@@ -49,6 +52,9 @@ class TaskProducer(Generic[_Staged_co]):
             clock_ms: the time of day, for records without a time.
         """
         self._topic, self._staging = options.topic, staging
+        # As in `RowSums`, by slot of `_partitions`; floats below 2^53 are exact.
+        self._sums = np.empty((3, 0))
+        self._partitions: Sequence[tuple[Topic, TopicPartition]] = ()
         find_topic = functools.cache(find_topic)
         batch_size = options.batch_size
         if self._topic is not None:
@@ -84,8 +90,32 @@ class TaskProducer(Generic[_Staged_co]):
         Raises:
             KBatchError, OSError: a row cannot be written, or an earlier batch failed.
         """
-        self._producer.append(rows, self._topic)
+        for one in self._producer.append(rows, self._topic):
+            self._count(one)
         self._producer.ensure_delivered()
+
+    def _count(self, rows: RoutedRows) -> None:
+        (columns, routing), count = rows, len(rows.routing.counts)
+        sums = np.array(
+            [
+                routing.counts,
+                *(
+                    np.bincount(routing.slots, sizes(one, columns.rows_count), count)
+                    for one in (columns.key, columns.value)
+                ),
+            ]
+        )
+        sums[:, : self._sums.shape[1]] += self._sums  # slots are only added
+        self._sums, self._partitions = sums, routing.partitions
+
+    @property
+    def sums(self) -> RowSums:
+        """The rows that were appended, with the bytes of their keys and values as they came."""
+        found: dict[str, Array] = {}
+        for slot in np.flatnonzero(self._sums[0]).tolist():
+            name = self._partitions[slot][0].name
+            found[name] = found.get(name, 0) + self._sums[:, slot]
+        return {name: tuple(map(int, sums)) for name, sums in found.items()}
 
     def finish(self) -> _Staged_co:
         """Stage the rows still buffered, and return all that the task staged; raises as `append`."""
