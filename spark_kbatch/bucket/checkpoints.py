@@ -404,8 +404,11 @@ def _pack_changes(changes: Mapping[int, Iterable[Change]]) -> bytes:
 
 def pack_heads(state: LedgerState) -> bytes:
     """Return a state as bytes, without its number and extents: equal states give equal bytes."""
+    kept = {key: head.evidence for key, head in state.queries.items()}
+    evidence = {key: one._asdict() for key, one in kept.items() if one is not None}
     return seal(
-        {
+        ({"evidence": evidence} if evidence else {})
+        | {
             "cluster": state.cluster_id,
             "format": state.format,
             "horizon": state.horizon,
@@ -426,11 +429,6 @@ def pack_heads(state: LedgerState) -> bytes:
             ],
             "producers": [[*key, *head] for key, head in sorted(state.producers.items())],
             "queries": [[key, *head[:3]] for key, head in sorted(state.queries.items())],
-            "evidence": {
-                key: head.evidence._asdict()
-                for key, head in state.queries.items()
-                if head.evidence is not None
-            },
             "mirrors": state.mirrors,
             "fences": state.fences,
             "groups": {

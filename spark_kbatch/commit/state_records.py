@@ -115,11 +115,11 @@ def pack_value(value: TransactionValue) -> bytes:
     tags = {_SEQUENCE_TAG: _I64.pack(value.sequence), _STATES_TAG: bytes(states)}
     if value.source_progress:
         tags[_SOURCE_PROGRESS_TAG] = value.source_progress
-    if value.evidence:
-        tags[_EVIDENCE_TAG] = value.evidence
     if value.topic_ids:
         ids = (_compact(name) + _compact(id_) for name, id_ in sorted(value.topic_ids.items()))
         tags[_TOPIC_IDS_TAG] = unsigned_varint(len(value.topic_ids) + 1) + b"".join(ids)
+    if value.evidence:
+        tags[_EVIDENCE_TAG] = value.evidence
     out += unsigned_varint(len(tags))
     for tag, content in tags.items():
         out += unsigned_varint(tag) + unsigned_varint(len(content)) + content
