@@ -179,7 +179,7 @@ def test_a_batch_write_of_a_written_version_is_skipped(spark: SparkSession, tmp_
         frame.write.format("kbatch").options(**options).mode("append").save(str(stream.path))
 
     stream = Stream(spark, tmp_path)
-    for value, version in (("a", 1), ("again", 1), ("older", 0), ("b", 7)):
+    for value, version in (("a", 1), ("a", 1), ("older", 0), ("b", 7)):
         write(value, version)
     assert stream.values() == ["a", "b"]
 

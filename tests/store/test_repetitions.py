@@ -90,15 +90,18 @@ class Scene:
 
     def outcome(self, act: Callable[[], object]) -> str:
         """Return what becomes of a micro-batch."""
-        before = self.written()
+        before, refused = self.written(), None
         try:
             act()
         except CommitError as error:
-            assert error.outcome == "nothing is visible"
-            assert self.written() == before
-            assert "restored, copied or shared checkpoint" in str(error)
-            return "refused"
-        return "skipped" if self.written() == before else "written"
+            refused = error
+        is_same = self.written() == before
+        if refused is None:
+            return "skipped" if is_same else "written"
+        assert is_same
+        assert refused.outcome == "nothing is visible"
+        assert "restored, copied or shared checkpoint" in str(refused)
+        return "refused"
 
 
 def values_of(cluster: Cluster, topic: str) -> list[str]:

@@ -89,7 +89,7 @@ class SparkDriver:
     """One run of a query, or a batch job; what it writes is one column of values."""
 
     def __init__(self, address: str, topic: str | None, **options: Any) -> None:
-        given = {"path": address} | ({"topic": topic} if topic else {})
+        given = {"path": address, "flush": "false"} | ({"topic": topic} if topic else {})
         given |= {key.replace("_", "."): str(value) for key, value in options.items()}
         self.options: WriteOptions = parse_write_options(given)
         self.run_id = str(uuid.uuid4())
