@@ -404,8 +404,11 @@ def _pack_changes(changes: Mapping[int, Iterable[Change]]) -> bytes:
 
 def pack_heads(state: LedgerState) -> bytes:
     """Return a state as bytes, without its number and extents: equal states give equal bytes."""
-    kept = {key: head.evidence for key, head in state.queries.items()}
-    evidence = {key: one._asdict() for key, one in kept.items() if one is not None}
+    evidence = {
+        key: head.evidence._asdict()
+        for key, head in state.queries.items()
+        if head.evidence is not None
+    }
     return seal(
         ({"evidence": evidence} if evidence else {})
         | {

@@ -49,7 +49,6 @@ from spark_kbatch.bucket.topics import BucketTopics, planned
 from spark_kbatch.bucket.urls import known_at, objects_at
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.errors import (
-    CommitError,
     ConfigError,
     InvalidTimestampError,
     RecordTooLargeError,
@@ -61,9 +60,8 @@ from spark_kbatch.options.write import (
     COMMITS_RETENTION_BYTES,
     STAGING_RETENTION_MS,
     WriteOptions,
-    ensure_codec_exists,
 )
-from spark_kbatch.store.commits import NOTHING_VISIBLE
+from spark_kbatch.store.job import ids_of_created
 from spark_kbatch.store.repetitions import Attempt, ReadPlan, RowSums
 
 if TYPE_CHECKING:
@@ -248,7 +246,7 @@ class BucketJob:
                 return replace(
                     written,
                     micro_batch=MicroBatch(attempt.id, attempt.number),
-                    evidence=attempt.evidence._replace(is_resolved=int(is_resolved)),
+                    evidence=attempt.evidence._replace(resolved="yes" if is_resolved else ""),
                 )
 
             entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)
@@ -274,29 +272,13 @@ class BucketJob:
         return SharedLedger(options.path, place, cluster_id, cache, known, is_followed=is_followed)
 
     def _created(self, ledger: SharedLedger, staged: Sequence[BucketStaged]) -> dict[str, str]:
-        """Create the planned topics that do not exist yet; return the id that each planned one has now.
-
-        Raises:
-            CommitError: another writer created one with other settings, so that the staged rows do not fit.
-        """
+        """Create the planned topics that do not exist yet; returns, and raises, as `ids_of_created`."""
         wanted = [
             topic for one in staged for topic in one.topics if topic.topic_id in one.planned_ids
         ]
         if self._topic is not None and self._topic.is_planned:
             wanted.insert(0, self._topic.topic)
-        topics, made, ids = BucketTopics(ledger), dict[str, Topic](), dict[str, str]()
-        for topic in wanted:
-            if topic.name not in made:
-                made[topic.name] = topics.create(topic)
-            found = made[topic.name]
-            ids[topic.topic_id] = found.topic_id
-            if replace(found, topic_id=topic.topic_id, given=topic.given) != topic:
-                raise CommitError(
-                    NOTHING_VISIBLE,
-                    f"topic {topic.name!r} was created with other settings or partitions while the job ran; "
-                    "run the job again",
-                )
-        return ids
+        return ids_of_created(wanted, BucketTopics(ledger).create)
 
 
 class _TopicsOfRows:
@@ -349,7 +331,6 @@ def find_topic(topics: BucketTopics, name: str, options: WriteOptions) -> Topic 
     topic = topics.find(name)
     if topic is not None:
         options.ensure_are_of(topic)
-        ensure_codec_exists(topic, options.compression_type)
     else:
         options.ensure_may_create(name)
     return topic

@@ -301,7 +301,7 @@ class LedgerState:
     def _check_micro_batch(self, content: LedgerCommit) -> None:
         batch = content.micro_batch
         last = self.queries.get(batch.query_id) if batch else None
-        is_resolved = content.evidence is not None and content.evidence.is_resolved
+        is_resolved = content.evidence is not None and content.evidence.resolved
         if batch and last and batch.number <= last.number and not is_resolved:
             _refuse(
                 f"{batch.query_id!r} has committed {last.number}, by entry {last.entry}, and is to commit "

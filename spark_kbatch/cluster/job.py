@@ -40,9 +40,10 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Files
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
-from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
+from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.replica import administration
 from spark_kbatch.store.commits import NOTHING_VISIBLE, Author
+from spark_kbatch.store.job import ids_of_created
 from spark_kbatch.store.repetitions import Attempt, ReadPlan, RowSums
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def find_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic | 
     ensure_not_internal(name)
     topic = parts.metadata.topics.find(name)
     if topic is not None:
-        _ensure_fits(topic, options)
+        options.ensure_are_of(topic)
     return topic
 
 
@@ -249,7 +250,7 @@ def plan_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic:
         partitions=options.num_partitions or 1,
         replication_factor=options.replication_factor or 1,
     )
-    _ensure_fits(topic, options)
+    options.ensure_are_of(topic)
     return topic
 
 
@@ -298,33 +299,11 @@ class _TopicsOfTask:
 
 
 def _create(parts: FolderParts, planned: Iterable[Topic]) -> dict[str, str]:
-    """Create the planned topics that do not exist yet; return the id that each planned one has now.
-
-    Raises:
-        CommitError: another writer created one with other settings, so that the staged rows do not fit.
-    """
-    found: dict[str, Topic] = {}
-    ids = {}
+    """Create the planned topics that do not exist yet; returns, and raises, as `ids_of_created`."""
     try:
-        for topic in planned:
-            if topic.name not in found:
-                found[topic.name] = parts.make_planned_topic(topic)
-            made = found[topic.name]
-            ids[topic.topic_id] = made.topic_id
-            if replace(made, topic_id=topic.topic_id, given=topic.given) != topic:
-                raise CommitError(
-                    NOTHING_VISIBLE,
-                    f"topic {topic.name!r} was created with other settings, partitions or replicas while "
-                    "the job ran; run the job again",
-                )
+        return ids_of_created(planned, parts.make_planned_topic)
     except OSError as error:
         raise CommitError(NOTHING_VISIBLE, f"a topic cannot be created: {error}") from error
-    return ids
-
-
-def _ensure_fits(topic: Topic, options: WriteOptions) -> None:
-    options.ensure_are_of(topic)
-    ensure_codec_exists(topic, options.compression_type)
 
 
 def coordinator_for(parts: FolderParts, options: WriteOptions) -> Coordinator:

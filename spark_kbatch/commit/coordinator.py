@@ -328,7 +328,7 @@ class Coordinator:
         if last is None:
             return NO_TRANSACTION_SEQUENCE, b""
         if not last.value.is_mirrors:
-            raise _is_a_jobs(transactional_id)
+            raise _is_taken(transactional_id, by_mirror=False)
         return last.value.sequence, last.value.source_progress
 
     def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
@@ -516,14 +516,15 @@ class Coordinator:
             return False
         last = self._sequences.last(name)
         if last.sequence != NO_TRANSACTION_SEQUENCE and last.is_mirror != is_mirror:
-            raise _is_a_jobs(name) if is_mirror else _is_a_mirrors(name)
+            raise _is_taken(name, by_mirror=last.is_mirror)
         if job.attempt is None:
             return sequence <= last.sequence
         if last.sequence == NO_TRANSACTION_SEQUENCE and job.attempt.app_id:
             # An earlier release kept a name for all topics. It counts until the topic has its own.
             of_all = self._sequences.last(job.attempt.app_id)
             last = last if of_all.is_mirror or of_all.evidence else of_all
-        return job.attempt.is_repetition(last.sequence, _evidence(last.evidence))
+        kept = parse(last.evidence, "what is kept of a micro-batch") if last.evidence else None
+        return job.attempt.is_repetition(last.sequence, Evidence.of(kept) if kept else None)
 
     def _remove_deleted_topics(self) -> None:
         """Remove files of deleted topics; failures are logged, and tried again later."""
@@ -867,21 +868,13 @@ class Coordinator:
         partition.publish_locked(completed, flush=True)
 
 
-def _evidence(kept: bytes) -> Evidence | None:
-    return Evidence.of(parse(kept, "what is kept of a micro-batch")) if kept else None
-
-
-def _is_a_mirrors(name: str) -> ConfigError:
+def _is_taken(name: str, *, by_mirror: bool) -> ConfigError:
     return ConfigError(
         f"{name!r} is the name of a mirror into this cluster, so it cannot be a job's txnAppId too: give the job "
         "another one"
-    )
-
-
-def _is_a_jobs(name: str) -> ConfigError:
-    return ConfigError(
-        f"{name!r} is the txnAppId of a job that writes to this cluster, so it cannot be a mirror's name too: give "
-        "the mirror another one (--name)"
+        if by_mirror
+        else f"{name!r} is the txnAppId of a job that writes to this cluster, so it cannot be a mirror's name too: "
+        "give the mirror another one (--name)"
     )
 
 

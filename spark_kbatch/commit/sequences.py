@@ -73,11 +73,9 @@ class _Saved(NamedTuple):
 
     @classmethod
     def of(cls, last: Transaction) -> _Saved:
-        value = last.value
-        evidence = value.evidence.decode()
-        return cls(
-            last.transactional_id, value.sequence, last.offset, int(value.is_mirrors), evidence
-        )
+        value, name = last.value, last.transactional_id
+        is_mirror, evidence = int(value.is_mirrors), value.evidence.decode()
+        return cls(name, value.sequence, last.offset, is_mirror, evidence)
 
     @property
     def last_commit(self) -> LastCommit:

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.model import CODECS, LONG_MAX, IsolationLevel
@@ -47,6 +47,9 @@ from spark_kbatch.options.values import (
 )
 
 logger = logging.getLogger(__name__)
+
+# A decision about a micro-batch: "skip" or "write", its query or NAME@TOPIC, its number.
+Resolution: TypeAlias = tuple[str, str, int]
 
 FOREIGN_ENDS = ("log", "checkpoint")
 GZIP_LEVEL_DEFAULT, LZ4_LEVEL_DEFAULT, ZSTD_LEVEL_DEFAULT = -1, 9, 3
@@ -130,19 +133,11 @@ def _txn_app_id(key: str, value: str) -> str:
     return value
 
 
-class Resolution(NamedTuple):
-    """A user's decision about one micro-batch that is no repetition."""
-
-    skips: bool
-    id: str  # of the query, or NAME@TOPIC
-    number: int
-
-
 def _resolution(key: str, value: str) -> Resolution:
     found = re.fullmatch(r"(skip|write)\s+(\S.*)\s+([0-9]{1,18})", value.strip(), re.DOTALL)
     if found is None:
         kinds.refuse(key, value, "skip QUERY NUMBER, write QUERY NUMBER")
-    return Resolution(found[1] == "skip", found[2], int(found[3]))
+    return found[1], found[2], int(found[3])
 
 
 def _acks(key: str, value: str) -> int:
@@ -216,7 +211,7 @@ class WriteOptions:
         """Check that an existing topic has the settings that these options ask for.
 
         Raises:
-            ConfigError: it has other settings.
+            ConfigError: it has other settings, or a format without the codec.
         """
         given = [
             ("num.partitions", self.num_partitions, topic.partitions),
@@ -228,6 +223,7 @@ class WriteOptions:
         ]
         for key, wanted, existing in given:
             self.ensure_equal(topic.name, key, wanted, existing)
+        ensure_codec_exists(topic, self.compression_type)
 
     @staticmethod
     def ensure_equal(topic: str, key: str, wanted: Any, existing: Any) -> None:

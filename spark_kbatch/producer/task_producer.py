@@ -14,7 +14,6 @@ from spark_kbatch.options.producer import ProducerConfig, fair_batch_size
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer, RoutedRows
-from spark_kbatch.record.columns import Array, sizes
 from spark_kbatch.store.repetitions import RowSums
 from spark_kbatch.store.transport import Transport
 
@@ -52,7 +51,7 @@ class TaskProducer(Generic[_Staged_co]):
             clock_ms: the time of day, for records without a time.
         """
         self._topic, self._staging = options.topic, staging
-        # As in `RowSums`, by slot of `_partitions`; floats below 2^53 are exact.
+        # Rows, bytes of keys, bytes of values by slot of `_partitions`; below 2^53 floats are exact.
         self._sums = np.empty((3, 0))
         self._partitions: Sequence[tuple[Topic, TopicPartition]] = ()
         find_topic = functools.cache(find_topic)
@@ -96,26 +95,22 @@ class TaskProducer(Generic[_Staged_co]):
 
     def _count(self, rows: RoutedRows) -> None:
         (columns, routing), count = rows, len(rows.routing.counts)
-        sums = np.array(
-            [
-                routing.counts,
-                *(
-                    np.bincount(routing.slots, sizes(one, columns.rows_count), count)
-                    for one in (columns.key, columns.value)
-                ),
-            ]
-        )
+        sums = np.zeros((3, count))
+        sums[0] = routing.counts
+        for row, spans in ((1, columns.key), (2, columns.value)):
+            if len(spans.bounds):
+                sizes = np.diff(spans.bounds) * (spans.valid if len(spans.valid) else 1)
+                sums[row] = np.bincount(routing.slots, sizes, count)
         sums[:, : self._sums.shape[1]] += self._sums  # slots are only added
         self._sums, self._partitions = sums, routing.partitions
 
     @property
     def sums(self) -> RowSums:
         """The rows that were appended, with the bytes of their keys and values as they came."""
-        found: dict[str, Array] = {}
-        for slot in np.flatnonzero(self._sums[0]).tolist():
-            name = self._partitions[slot][0].name
-            found[name] = found.get(name, 0) + self._sums[:, slot]
-        return {name: tuple(map(int, sums)) for name, sums in found.items()}
+        return [
+            (self._partitions[slot][0].name, *map(int, self._sums[:, slot]))  # type: ignore[misc]
+            for slot in np.flatnonzero(self._sums[0]).tolist()
+        ]
 
     def finish(self) -> _Staged_co:
         """Stage the rows still buffered, and return all that the task staged; raises as `append`."""

@@ -266,14 +266,6 @@ def spans(array: pa.Array) -> Spans:
     return Spans(frozen(data), frozen(bounds), _valid(array))
 
 
-def sizes(of: Spans, rows_count: int) -> Array:
-    """Return the bytes of each of n values, int32[n], 0 for null."""
-    if not len(of.bounds):
-        return np.zeros(rows_count, np.int32)
-    found: Array = np.diff(of.bounds)
-    return found * of.valid if len(of.valid) else found
-
-
 class HeaderColumns(NamedTuple):
     """The record headers of n rows as flat arrays: all keys and values, and which of them are a row's."""
 

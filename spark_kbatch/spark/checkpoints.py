@@ -20,8 +20,7 @@ from pathlib import Path
 
 from spark_kbatch.store.repetitions import UNREAD, PlannedOffsets
 
-_SOURCES_BYTES_MAX = 4096
-_LINES_BEFORE = 2  # the sources
+_SOURCES_MAX = 4096  # characters
 
 
 def planned_offsets(location: str, query_id: str, number: int) -> PlannedOffsets:
@@ -29,15 +28,12 @@ def planned_offsets(location: str, query_id: str, number: int) -> PlannedOffsets
     # Hadoop takes a path as it is written: %20 stands for itself.
     folder = Path(location.removeprefix("file:"))
     try:
-        metadata = json.loads((folder / "metadata").read_bytes())
-        names = [path.name for path in (folder / "offsets").iterdir()]
-        newest = max((int(name) for name in names if name.isdecimal()), default=-1)
         planned = (folder / "offsets" / str(number)).read_bytes()
-        is_committed = (folder / "commits" / str(number)).exists()
-        if metadata["id"] != query_id or newest != number or is_committed:
+        later = folder / "offsets" / str(number + 1), folder / "commits" / str(number)
+        is_its = json.loads((folder / "metadata").read_bytes())["id"] == query_id
+        if not is_its or any(path.exists() for path in later):
             return UNREAD
-        sources = b"\n".join(planned.split(b"\n")[_LINES_BEFORE:])
-        is_short = len(sources) <= _SOURCES_BYTES_MAX
-        return hashlib.sha256(planned).hexdigest(), sources.decode() if is_short else ""
-    except (OSError, ValueError, TypeError, KeyError):
+        sources = planned.decode().split("\n", 2)[2]
+        return hashlib.sha256(planned).hexdigest(), sources if len(sources) <= _SOURCES_MAX else ""
+    except (OSError, ValueError, TypeError, LookupError):
         return UNREAD

@@ -160,36 +160,37 @@ class TaskMessage(WriterCommitMessage):
     staged: Any
 
 
-def _stage(job: WriteJob, columns: WrittenColumns, rows: Iterator[pa.RecordBatch]) -> TaskMessage:
-    process.freeze_modules()
-    context = TaskContext.get()
-    application_id, query_id, run_id = (
-        context.getLocalProperty(name) if context else None
-        for name in ("spark.app.id", "sql.streaming.queryId", "spark.jobGroup.id")
-    )
-    if columns.columns:
-        rows = columns.encoded(rows)
-    # Spark gives the jobs of a query's run the run's id as their group.
-    staged = job.stage(
-        rows, application_id=application_id, query_id=query_id, run_id=run_id if query_id else None
-    )
-    return TaskMessage(staged)
-
-
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
     return [message.staged for message in messages if isinstance(message, TaskMessage)]
 
 
-class KBatchWriter(DataSourceArrowWriter):
-    """The writer of one batch job."""
+class _TaskWriter:
+    """The part of a writer that runs in tasks."""
 
-    def __init__(self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED) -> None:
-        self._job, self._columns = job, columns
+    def __init__(
+        self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED, checkpoint: str = ""
+    ) -> None:
+        """Write by a job; `checkpoint` is a query's, as the user has written it, or empty."""
+        self._job, self._columns, self._checkpoint = job, columns, checkpoint
 
     @briefly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage all rows of a task; runs in the task."""
-        return _stage(self._job, self._columns, iterator)
+        process.freeze_modules()
+        context = TaskContext.get()
+        # Spark gives the jobs of a query's run the run's id as their group.
+        application_id, query_id, run_id = (
+            context.getLocalProperty(name) if context else None
+            for name in ("spark.app.id", "sql.streaming.queryId", "spark.jobGroup.id")
+        )
+        if self._columns.columns:
+            iterator = self._columns.encoded(iterator)
+        ids = {"application_id": application_id, "query_id": query_id}
+        return TaskMessage(self._job.stage(iterator, **ids, run_id=run_id if query_id else None))
+
+
+class KBatchWriter(_TaskWriter, DataSourceArrowWriter):
+    """The writer of one batch job."""
 
     @briefly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -205,19 +206,8 @@ class KBatchWriter(DataSourceArrowWriter):
         self._job.abort(_staged(messages))
 
 
-class KBatchStreamWriter(DataSourceStreamArrowWriter):
+class KBatchStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Spark writer of one micro-batch, in its tasks or for its commit on the driver."""
-
-    def __init__(
-        self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED, checkpoint: str = ""
-    ) -> None:
-        """Write by a job; `checkpoint` is where the query's is, as the user has written it, or empty."""
-        self._job, self._columns, self._checkpoint = job, columns, checkpoint
-
-    @briefly
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Stage all rows of a task; runs in the task."""
-        return _stage(self._job, self._columns, iterator)
 
     @briefly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+from spark_kbatch.errors import CommitError
+from spark_kbatch.options.topic import Topic
+from spark_kbatch.store.commits import NOTHING_VISIBLE
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_kbatch.store.repetitions import ReadPlan
+
+
+def ids_of_created(planned: Iterable[Topic], create: Callable[[Topic], Topic]) -> dict[str, str]:
+    """Create a job's planned topics where there are none; return the id that each has now, by its planned one.
+
+    Args:
+        planned: those of the tasks, in which a name may occur again.
+        create: creates a topic, or returns the one that there is.
+
+    Raises:
+        CommitError: another writer created one with other settings, so that the staged rows do not fit.
+    """
+    made: dict[str, Topic] = {}
+    ids = {}
+    for topic in planned:
+        if topic.name not in made:
+            made[topic.name] = create(topic)
+        found = made[topic.name]
+        ids[topic.topic_id] = found.topic_id
+        if replace(found, topic_id=topic.topic_id, given=topic.given) != topic:
+            raise CommitError(
+                NOTHING_VISIBLE,
+                f"topic {topic.name!r} was created with other settings, partitions or replicas while "
+                "the job ran; run the job again",
+            )
+    return ids
 
 
 class WriteJob(Protocol):

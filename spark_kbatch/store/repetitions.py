@@ -16,13 +16,11 @@ A version of a `txnAppId` has no checkpoint, only sums. Such a name belongs to t
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import json
 import logging
 import operator
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from spark_kbatch.clock import now_ms
@@ -33,12 +31,10 @@ from spark_kbatch.stored_json import StoredObject
 
 logger = logging.getLogger(__name__)
 
-_TOPICS_MAX = 20  # whose sums are kept by name
-_TIME_MS_MAX = 253_402_300_799_999  # the end of year 9999
-_SUMS = re.compile("[0-9]+ rows with [0-9]+ [+] [0-9]+ bytes")
+_SUMS_MAX = 2000  # characters
 
-# By topic: rows, bytes of their keys, bytes of their values, both as they came.
-RowSums: TypeAlias = Mapping[str, tuple[int, ...]]
+# Topic, rows, bytes of their keys, bytes of their values, as they came; a topic may occur again.
+RowSums: TypeAlias = Sequence[tuple[str, int, int, int]]
 # What a checkpoint says of a micro-batch: the SHA-256 of its `offsets/NUMBER`, empty if that is unknown, and
 # where each source ends, one a line, empty if that is unknown or long.
 PlannedOffsets: TypeAlias = tuple[str, str]
@@ -85,18 +81,16 @@ def query_of(staged: Iterable[StagedByTask]) -> str | None:
 
 
 class Evidence(NamedTuple):
-    """What is kept of the last commit of an id."""
+    """What is kept of the last commit of an id, all of it text; what is unknown is empty."""
 
     topic: str  # that the option `topic` names; empty if each row names its own
-    sums: Mapping[str, str]  # by topic, as text
+    sums: str  # by topic
     digest: str
     sources: str
     query_id: str
-    run_id: str  # of the query; empty if unknown
-    time_ms: int
-    is_resolved: int = (
-        0  # 1 if a user let it take the place of a commit that it is no repetition of
-    )
+    run_id: str
+    time: str
+    resolved: str = ""  # "yes" if a user let it take the place of one that it is no repetition of
 
     @classmethod
     def of_tasks(
@@ -104,39 +98,27 @@ class Evidence(NamedTuple):
     ) -> Evidence:
         """Return what tells apart what some tasks staged."""
         sums: dict[str, tuple[int, ...]] = {}
-        for name, more in (pair for one in staged for pair in one.sums.items()):
+        for name, *more in (row for one in staged for row in one.sums):
             sums[name] = tuple(map(operator.add, sums.get(name, (0, 0, 0)), more))
-        if len(sums) > _TOPICS_MAX:
-            digest = hashlib.sha256(json.dumps(sorted(sums.items())).encode()).hexdigest()
-            total = tuple(map(sum, zip(*sums.values(), strict=True)))
-            sums = {f"{len(sums)} topics ({digest[:32]})": total}
-        texts = {name: "{} rows with {} + {} bytes".format(*found) for name, found in sums.items()}
-        ids = ((one.query_id or "", one.run_id or "") for one in staged)
-        return cls(topic or "", texts, *plan, *max(ids, default=("", "")), now_ms())
+        text = " and ".join(
+            f"{rows} rows to {name} with {key_bytes} + {value_bytes} bytes"
+            for name, (rows, key_bytes, value_bytes) in sorted(sums.items())
+        )
+        if len(text) > _SUMS_MAX:
+            count, digest = sum(one[0] for one in sums.values()), hashlib.sha256(text.encode())
+            text = f"{count} rows to {len(sums)} topics ({digest.hexdigest()})"
+        ids = max(((one.query_id or "", one.run_id or "") for one in staged), default=("", ""))
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_ms() // 1000))
+        return cls(topic or "", text, *plan, *ids, moment)
 
     @classmethod
     def of(cls, found: StoredObject) -> Evidence:
         """Return what is read."""
-        sums = found.object("sums")
-        return cls(
-            found.text("topic"),
-            {name: sums.text(name, _SUMS) for name in sums.keys()},
-            found.text("digest"),
-            found.text("sources"),
-            found.text("query_id"),
-            found.text("run_id"),
-            found.integer("time_ms", 0, _TIME_MS_MAX),
-            found.integer("is_resolved", 0, 1),
-        )
+        return cls(*map(found.text, cls._fields))
 
     def shown(self) -> str:
         """Return it for people."""
-        rows = " and ".join(
-            f"{sums.partition(' with')[0]} to {name}" for name, sums in self.sums.items()
-        )
-        time = datetime.datetime.fromtimestamp(self.time_ms // 1000, datetime.UTC)
-        run = f" by run {self.run_id}" if self.run_id else ""
-        return f"{rows or 'no rows'}, {time:%Y-%m-%dT%H:%M:%SZ}{run}"
+        return f"{self.sums or 'no rows'}, {self.time}, by run {self.run_id or 'unknown'}"
 
 
 class Attempt(NamedTuple):
@@ -167,12 +149,14 @@ class Attempt(NamedTuple):
     @classmethod
     def of_batch(cls, staged: Sequence[StagedByTask], options: WriteOptions) -> Attempt | None:
         """Return the version that a batch job is of the name in its options; None if they have none."""
-        name, number, topic = options.txn_app_id, options.txn_version, options.topic
+        name, number, evidence = (
+            options.txn_app_id, options.txn_version, Evidence.of_tasks(staged, options.topic),
+        )  # fmt: skip
         if name is None or number is None:
             return None
         # No topic's name has an @, so that no two pairs of names have the same id.
-        name_of_both, evidence = f"{name}@{topic or ''}", Evidence.of_tasks(staged, topic)
-        return cls(name_of_both, number, evidence, options.resolve_micro_batch, name)
+        key = f"{name}@{evidence.topic}"
+        return cls(key, number, evidence, options.resolve_micro_batch, name)
 
     def is_repetition(self, number: int, last: Evidence | None) -> bool:
         """Return True if it is skipped, False if it is written; logs what is not as usual.
@@ -184,65 +168,62 @@ class Attempt(NamedTuple):
         Raises:
             CommitError: it is no repetition, and may not follow either.
         """
-        wanted = self.resolution
-        why, note = self._compared(number, last) if self.number <= number else ("", "")
-        if why and (wanted is None or (wanted.id, wanted.number) != (self.id, self.number)):
+        wanted, is_above = self.resolution, self.number > number
+        why = "" if is_above else self._why_other(number, last)
+        if why and (wanted is None or wanted[1:] != (self.id, self.number)):
             raise CommitError(NOTHING_VISIBLE, self._refusal(number, last, why))
-        if wanted is not None and why:
-            done = "skipped" if wanted.skips else "written"
-            logger.warning("%s is %s, as resolve.micro.batch says: %s", self._shown(), done, why)
-            return wanted.skips
-        if wanted is not None and wanted.id == self.id and wanted.number <= self.number:
+        if why and wanted is not None:
+            logger.warning("%s, as resolve.micro.batch says: %s: %s", self._shown(), wanted[0], why)
+            return wanted[0] == "skip"
+        if wanted is not None and wanted[1] == self.id and wanted[2] <= self.number:
             logger.warning("option 'resolve.micro.batch' is not needed any more: leave it out")
-        if self.number <= number:
+        if not is_above:
             logger.warning(
                 "skipping duplicate transaction %d of %s: %d is already committed%s",
-                self.number, self.id, number, note,
+                self.number, self.id, number, self._note(last),
             )  # fmt: skip
-        return self.number <= number
+        return not is_above
 
-    def _compared(self, number: int, last: Evidence | None) -> tuple[str, str]:
-        # Returns why it is no repetition, empty if it is one, and what the warning adds then.
+    def _why_other(self, number: int, last: Evidence | None) -> str:
+        # Empty for a repetition.
         mine = self.evidence
         if self.number < number:
             is_streams = not self.app_id or (last and mine.query_id and last.query_id)
-            return ("a query repeats its last micro-batch alone" if is_streams else ""), ""
+            return "a query repeats its last micro-batch alone" if is_streams else ""
         if last is None:
-            return "", "; nothing was kept to tell whether it is the same"
-        has_same_rows = mine.sums == last.sums
+            return ""
         if self.app_id:
-            is_others = mine.query_id and last.query_id and mine.query_id != last.query_id
-            return (
-                "" if has_same_rows and not is_others else "its rows or its query are others"
-            ), ""
-        is_known = bool(mine.digest and last.digest)
+            is_others = mine.query_id != last.query_id and mine.query_id and last.query_id
+            return "its rows or its query differ" if is_others or mine.sums != last.sums else ""
+        is_known = mine.digest and last.digest
         if is_known and mine.digest != last.digest:
-            return f"Spark has planned it anew: offsets/{number} in its checkpoint is another", ""
+            return f"Spark has planned it anew, as offsets/{number} in its checkpoint shows"
         if mine.topic != last.topic:
-            return "it goes to another topic", ""
-        if is_known:
-            note = "; its rows are others, as its query is not deterministic: the first ones count"
-            return "", "" if has_same_rows else note
-        why = "its rows are others, and its checkpoint could not be read"
-        note = "; its checkpoint could not be read, but its rows are as many and as large"
-        return ("", note) if has_same_rows else (why, "")
+            return "it goes to another topic"
+        is_same = is_known or mine.sums == last.sums
+        return "" if is_same else "its rows differ, and its checkpoint could not be read"
+
+    def _note(self, last: Evidence | None) -> str:
+        is_read = last is not None and last.digest and self.evidence.digest
+        if is_read and last is not None and last.sums != self.evidence.sums:
+            return "; its rows differ, so its query is not deterministic: the first ones count"
+        is_told = is_read or self.app_id
+        return "" if is_told else "; its checkpoint could not be read, only its rows compared"
 
     def _refusal(self, number: int, last: Evidence | None, why: str) -> str:
-        kept = "" if last is None else f": {last.shown()}"
-        way_on = f"with a new checkpoint, it goes on where {number} ended, which is not known here"
-        if self.app_id:
-            way_on = "if these rows are to be written, they need a new txnAppId"
-        elif last is not None and last.sources:
-            way_on = (
-                "with a new checkpoint, it loses and doubles nothing from these offsets on, where "
-                f"{number} ended: {last.sources}"
-            )
+        ended = last.sources if last is not None else ""
+        way_on = (
+            "if these rows are to be written, they need a new txnAppId"
+            if self.app_id
+            else "with a new checkpoint it goes on without loss and without doubling from where "
+            f"{number} ended: {ended or 'which is not known here'}"
+        )
         return (
-            f"{self._shown()} is no repetition: {why}. Committed is {number}{kept}; this has "
-            f"{self.evidence.shown()}. This is a restored, copied or shared checkpoint, or a new one under "
-            f"an old name. See docs/streams.md; {way_on}. For this one alone, option resolve.micro.batch may "
-            f"say 'skip {self.id} {self.number}', if its rows are in the topic, or 'write {self.id} "
-            f"{self.number}', if they are not"
+            f"{self._shown()} is no repetition: {why}. Committed is {number}"
+            f"{'' if last is None else f': {last.shown()}'}; this has {self.evidence.shown()}. This is a "
+            "restored, copied or shared checkpoint, or a new one under an old name. See docs/streams.md; "
+            f"{way_on}. For this one alone, option resolve.micro.batch may say 'skip {self.id} {self.number}', "
+            f"if its rows are in the topic, or 'write {self.id} {self.number}', if they are not"
         )
 
     def _shown(self) -> str:
