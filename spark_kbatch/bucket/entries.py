@@ -24,7 +24,7 @@ An entry is an object of one sealed line of JSON (`sealed`), so that it can be r
     commit      [objects, topics]  stretches by topic id, in the format of `extents`
                 [starts]           by topic id: [[partition, start offset], ..]
                 [query]            [id, number]: of the micro-batch
-                [evidence]         what tells a repetition of it from another one (`store.repetitions`)
+                [evidence]         what tells a repetition of it from others (`store.repetitions`)
                 [mirror]           [name, progress before, progress]
                 [producers]        [[producer id, epoch, topic id, partition, first sequence, last sequence,
                                    base offset], ..]

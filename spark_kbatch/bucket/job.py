@@ -165,7 +165,7 @@ class BucketJob:
         with_rows = (batch for batch in rows if batch.num_rows)
         first = next(with_rows, None)
         if first is None:
-            return BucketStaged(self._job, {}, (), frozenset(), *ids, {})
+            return BucketStaged(self._job, {}, (), frozenset(), *ids, ())
         place = objects_at(self.options.path, self.options.store)
         topics = _TopicsOfRows(self.options, self._topic, place, self._cluster_id)
         try:
@@ -236,17 +236,14 @@ class BucketJob:
             def propose(state: LedgerState) -> Content | None:
                 if _is_committed(state, attempt):  # others may have been faster
                     return None
-                written = LedgerCommit(
-                    _with_offsets(state, stretches, names), _ends(state, replaced)
-                )
-                if attempt is None:
-                    return written
-                last = state.queries.get(attempt.id)
-                is_resolved = last is not None and attempt.number <= last.number
-                return replace(
-                    written,
-                    micro_batch=MicroBatch(attempt.id, attempt.number),
-                    evidence=attempt.evidence._replace(resolved="yes" if is_resolved else ""),
+                last = attempt and state.queries.get(attempt.id)
+                is_resolved = attempt and last and attempt.number <= last.number
+                return LedgerCommit(
+                    _with_offsets(state, stretches, names),
+                    _ends(state, replaced),
+                    attempt and MicroBatch(attempt.id, attempt.number),
+                    evidence=attempt
+                    and attempt.evidence._replace(resolved="yes" if is_resolved else ""),
                 )
 
             entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)
@@ -272,7 +269,7 @@ class BucketJob:
         return SharedLedger(options.path, place, cluster_id, cache, known, is_followed=is_followed)
 
     def _created(self, ledger: SharedLedger, staged: Sequence[BucketStaged]) -> dict[str, str]:
-        """Create the planned topics that do not exist yet; returns, and raises, as `ids_of_created`."""
+        """Create the planned topics that do not exist yet, as `ids_of_created` does."""
         wanted = [
             topic for one in staged for topic in one.topics if topic.topic_id in one.planned_ids
         ]

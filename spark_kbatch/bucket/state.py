@@ -14,8 +14,9 @@ The rules, of which each is needed:
 - A commit's stretches begin where their partitions end, so that offsets are dense.
 - What an entry refers to began at the horizon or after it, by the number in each object's name, and not after
   the entry before. Everything older that nothing refers to may be deleted at any time.
-- A query's number grows, unless a user has said that it may not. A mirror's progress is told from what it was. A producer's sequences follow each other
-  within its epoch, by partition; a producer that is not known may begin anywhere.
+- A query's number grows, unless a user lets one follow that does not. A mirror's progress is told
+  from what it was. A producer's sequences follow each other within its epoch, by partition; a producer
+  that is not known may begin anywhere.
 - Start offsets grow, and stay below the end. Epochs of fences, formats and horizons grow.
 
 - What replaces was begun after its topic was created: a topic may be created again with the same id.

@@ -148,7 +148,7 @@ class Job:
         with_rows = (batch for batch in rows if batch.num_rows)
         first = next(with_rows, None)
         if first is None:
-            return Staged([], self._transaction, *ids, {}, ())
+            return Staged([], self._transaction, *ids, (), ())
         parts = FolderParts(self.options.path)
         topics = _TopicsOfTask(parts, self.options, self._topic_id, self._planned)
         with task_producer(parts, self._transaction, self.options, topics.find) as producer:
@@ -201,7 +201,7 @@ class Job:
         Args:
             staged: what its tasks staged.
             number: of the micro-batch, in its query.
-            read_plan: returns what the query's checkpoint says of it; called before a lock is taken.
+            read_plan: returns what the query's checkpoint says of it; called before locks are taken.
         """
         attempt = Attempt.of_micro_batch(staged, number, self.options, read_plan)
         if attempt is None:
@@ -299,7 +299,7 @@ class _TopicsOfTask:
 
 
 def _create(parts: FolderParts, planned: Iterable[Topic]) -> dict[str, str]:
-    """Create the planned topics that do not exist yet; returns, and raises, as `ids_of_created`."""
+    """Create the planned topics that do not exist yet, as `ids_of_created` does."""
     try:
         return ids_of_created(planned, parts.make_planned_topic)
     except OSError as error:

@@ -105,19 +105,10 @@ class Overwrite(NamedTuple):
 
 class _Job(NamedTuple):
     transactional_id: str
-    sequence: int
+    value: TransactionValue  # without log states
     author: Author
     overwrite: Overwrite | None
-    source_progress: bytes
     attempt: Attempt | None
-
-    def value(self) -> TransactionValue:
-        """Return what is kept of it, but for its log states and its time."""
-        kept = None if self.attempt is None else self.attempt.evidence._asdict()
-        return TransactionValue(
-            PREPARE_COMMIT, self.sequence, {}, 0, self.source_progress,
-            evidence=b"" if kept is None else json.dumps(kept).encode(),
-        )  # fmt: skip
 
 
 class Coordinator:
@@ -190,8 +181,8 @@ class Coordinator:
             transactional_id: of the stream or the job.
             sequence: of the transaction within its id; 0 or more, and growing. If it is not above the
                 last committed one, the commit is skipped as a duplicate.
-            attempt: decides whether it is a duplicate, where the id and the sequence are a micro-batch's, or a
-                version of an application.
+            attempt: the micro-batch, or an application's version, of that id and sequence; it decides
+                whether it is a duplicate.
             author: for the history.
             overwrite: a topic that holds nothing but the extents afterwards, even if there are none.
             source_progress: of a mirror, what `take_over` returns from this commit on, even if there are
@@ -214,7 +205,11 @@ class Coordinator:
             return True
         began_s = monotonic_s()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
-        job = _Job(transactional_id, sequence, author, overwrite, source_progress, attempt)
+        kept = b"" if attempt is None else json.dumps(attempt.evidence._asdict()).encode()
+        value = TransactionValue(
+            PREPARE_COMMIT, sequence, {}, self._now_ms(), source_progress, evidence=kept
+        )
+        job = _Job(transactional_id, value, author, overwrite, attempt)
         progress = _Progress()
         try:
             self._await_replicas(by_partition)
@@ -272,7 +267,7 @@ class Coordinator:
             time_ms=time_ms,
             overwrite=job.overwrite is not None,
             transactional_id=job.transactional_id,
-            sequence=job.sequence,
+            sequence=job.value.sequence,
             author=job.author,
             records_count=sum(count.records_count for count in counts.values()),
             size_in_bytes=sum(count.size_in_bytes for count in counts.values()),
@@ -289,9 +284,9 @@ class Coordinator:
         prepared = self._prepare_and_decide(job, states, progress)
         progress.outcome = COMMITTED
         self._flip(states, flush=self._flush)
-        if job.sequence != NO_TRANSACTION_SEQUENCE:
+        if job.value.sequence != NO_TRANSACTION_SEQUENCE:
             offset = prepared.decided.prepare_offset
-            self._sequences.save(Transaction(job.transactional_id, job.value(), offset))
+            self._sequences.save(Transaction(job.transactional_id, job.value, offset))
         return self._complete(prepared)
 
     def _discard_placed_locked(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -511,7 +506,7 @@ class Coordinator:
             ConfigError: its id is a mirror's, or that of a mirror is a job's: the numbers of one say nothing
                 of the other.
         """
-        name, sequence, is_mirror = job.transactional_id, job.sequence, bool(job.source_progress)
+        name, sequence, is_mirror = job.transactional_id, job.value.sequence, job.value.is_mirrors
         if sequence == NO_TRANSACTION_SEQUENCE:
             return False
         last = self._sequences.last(name)
@@ -764,7 +759,7 @@ class Coordinator:
         """Write PrepareCommit and CompleteCommit past the end of __transaction_state, still unseen."""
         now_ms = self._now_ms()
         topic_ids = self._topic_ids({tp.topic for tp in states})
-        prepare = job.value()._replace(states=states, last_update_ms=now_ms, topic_ids=topic_ids)
+        prepare = job.value._replace(states=states, last_update_ms=now_ms, topic_ids=topic_ids)
         with self._transaction_state.leading_locked() as log:
             state = log.discard_unrecorded(log.state())
             appender = LogAppender(log, state, now_ms=now_ms)

@@ -1,8 +1,8 @@
 """The last sequence of each transactional id, by which retried commits are recognized.
 
     PATH/transactions/HASH.json     HASH of the id; its last sequence, its PrepareCommit's offset,
-                                    whether it is a mirror's (1) or not (0), and its evidence, by which
-                                    a repetition is told from another commit
+                                    whether it is a mirror's (1) or not (0), and the evidence that
+                                    tells a repetition of it from others
     PATH/transactions/whole         if it exists, every id that has committed has such a file. Holds a
                                     boot id, or nothing; and where logs lie on other disks than PATH,
                                     an offset of `__transaction_state`
@@ -73,9 +73,8 @@ class _Saved(NamedTuple):
 
     @classmethod
     def of(cls, last: Transaction) -> _Saved:
-        value, name = last.value, last.transactional_id
-        is_mirror, evidence = int(value.is_mirrors), value.evidence.decode()
-        return cls(name, value.sequence, last.offset, is_mirror, evidence)
+        name, value, offset = last
+        return cls(name, value.sequence, offset, int(value.is_mirrors), value.evidence.decode())
 
     @property
     def last_commit(self) -> LastCommit:

@@ -10,7 +10,7 @@
                kbatch.state that the replica is to have
     tag 1002   of a mirror: how far it has read its source (`mirroring.progress`); absent otherwise
     tag 1003   compact array of: topic (compact string), its id (compact string)
-    tag 1004   what tells a repetition of the commit from another one (`store.repetitions`), as JSON;
+    tag 1004   what tells a repetition of the commit from others (`store.repetitions`), as JSON;
                absent where the id is a mirror's, or the transaction has no sequence
 
 Compact lengths are unsigned varints, one higher than what they count. A reader skips tags that it

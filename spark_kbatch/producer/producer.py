@@ -326,7 +326,10 @@ class Producer:
         return future
 
     def append(self, rows: pa.RecordBatch, topic: str | None) -> list[RoutedRows]:
-        """Send rows as `send_arrow` does, without a future, and return them; the caller has checked the columns."""
+        """Send rows as `send_arrow` does, without a future, and return them.
+
+        The caller has checked the columns.
+        """
         routed = self._checked(rows, topic)
         for one in routed:
             self._append(one, 0, None)

@@ -51,7 +51,7 @@ class TaskProducer(Generic[_Staged_co]):
             clock_ms: the time of day, for records without a time.
         """
         self._topic, self._staging = options.topic, staging
-        # Rows, bytes of keys, bytes of values by slot of `_partitions`; below 2^53 floats are exact.
+        # Rows, bytes of keys, of values by slot of `_partitions`; below 2^53 floats are exact.
         self._sums = np.empty((3, 0))
         self._partitions: Sequence[tuple[Topic, TopicPartition]] = ()
         find_topic = functools.cache(find_topic)

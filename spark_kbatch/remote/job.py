@@ -8,8 +8,8 @@ Nothing here knows of Spark.
     job.abort([sent, ...])                  # or, after a failure: nothing can be taken back
 
 It is what Spark's own Kafka sink promises: at least once. A row is visible once it is written; a task that fails,
-or is run again, or a micro-batch that is repeated, writes its rows again. No micro-batch is noted anywhere, so none is
-ever skipped, whatever became of its checkpoint. Within a task each record is written
+or is run again, or a micro-batch that is repeated, writes its rows again: none is noted anywhere, so
+none is skipped, whatever became of its checkpoint. Within a task each record is written
 once and in order, whatever becomes of requests, because the producer is idempotent unless options say otherwise.
 
 A worker's connections and its producer id outlive the task (`client`, `producer_ids`).

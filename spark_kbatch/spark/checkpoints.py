@@ -2,12 +2,13 @@
 
     CHECKPOINT/metadata     {"id": the query's}
     CHECKPOINT/offsets/N    created once, when micro-batch N is planned, and never written again:
-                            a version, settings with the time, and a line for each source: where N ends
-    CHECKPOINT/commits/N    created after N was committed; with `offsets/N` alone, N is to be repeated
+                            a version, settings and time, and a line for each source: where N ends
+    CHECKPOINT/commits/N    created after N was committed; without it N is to be repeated
 
-A location without a scheme may be on a file system that only Hadoop knows, one with a scheme nearly always is. So a
-folder is believed only if it has the query's id, and N as the last that was planned and is not committed: otherwise
-nothing is known. Nothing here waits for a lock, so that a disk that hangs stops one query alone.
+A location without a scheme may be on a file system that only Hadoop knows, and one with a scheme
+nearly always is. So a folder is believed only if it has the query's id, and N is the last that was
+planned and is not committed: otherwise nothing is known. No lock is held meanwhile, so that a disk
+that hangs stops one query alone.
 
 Source: Spark sql/core/.../streaming/checkpointing/OffsetSeqLog.scala, HDFSMetadataLog.scala.
 """
@@ -29,9 +30,9 @@ def planned_offsets(location: str, query_id: str, number: int) -> PlannedOffsets
     folder = Path(location.removeprefix("file:"))
     try:
         planned = (folder / "offsets" / str(number)).read_bytes()
+        query = json.loads((folder / "metadata").read_bytes())["id"]
         later = folder / "offsets" / str(number + 1), folder / "commits" / str(number)
-        is_its = json.loads((folder / "metadata").read_bytes())["id"] == query_id
-        if not is_its or any(path.exists() for path in later):
+        if query != query_id or any(path.exists() for path in later):
             return UNREAD
         sources = planned.decode().split("\n", 2)[2]
         return hashlib.sha256(planned).hexdigest(), sources if len(sources) <= _SOURCES_MAX else ""

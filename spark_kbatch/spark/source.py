@@ -153,8 +153,11 @@ class KBatchDataSource(DataSource):
                 "option 'txnAppId' is for batch writes; leave it out: a streaming query has an id of its "
                 "own, under which each micro-batch is written exactly once"
             )
-        checkpoint = self.options.get("checkpointLocation", "")
-        return KBatchStreamWriter(begin_job(options, is_micro_batch=True), columns, checkpoint)
+        return KBatchStreamWriter(
+            begin_job(options, is_micro_batch=True),
+            columns,
+            self.options.get("checkpointLocation", ""),
+        )
 
 
 def _without_query(options: Mapping[str, str]) -> dict[str, str]:

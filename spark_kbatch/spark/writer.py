@@ -6,7 +6,7 @@ driver has checked their types once.
 
 In an embedded cluster a micro-batch is a transaction: its id is the query's, which outlives restarts, and its sequence number
 the micro-batch's. Spark repeats a micro-batch under the same two numbers if it did not learn of its
-commit; the duplicate is then skipped (`store.repetitions`). Spark creates one writer for the tasks of a micro-batch and another
+commit; the duplicate is then skipped (`repetitions`). Spark creates one writer for the tasks of a micro-batch and another
 one for its commit, which share nothing but the tasks' messages. In a real cluster a task's rows are visible
 when they are written, and a task that runs again writes them again, as with Spark's own sink.
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def ids_of_created(planned: Iterable[Topic], create: Callable[[Topic], Topic]) -> dict[str, str]:
-    """Create a job's planned topics where there are none; return the id that each has now, by its planned one.
+    """Create planned topics where there are none; return the ids that they have now, by planned ids.
 
     Args:
         planned: those of the tasks, in which a name may occur again.
         create: creates a topic, or returns the one that there is.
 
     Raises:
-        CommitError: another writer created one with other settings, so that the staged rows do not fit.
+        CommitError: another writer created one with other settings, so that staged rows do not fit.
     """
     made: dict[str, Topic] = {}
     ids = {}

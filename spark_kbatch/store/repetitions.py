@@ -1,17 +1,18 @@
-"""Which micro-batch is a repetition, and is skipped: one rule for every place that keeps the last one of a query.
+"""Which micro-batch is a repetition, and is skipped: one rule for all places.
 
-Spark repeats the last micro-batch if it did not see that it was committed, under the same query id and
-number. A checkpoint that was restored, copied or is shared brings other rows under the same two. So what
-tells them apart is kept with the last commit of each id, and compared with what comes; docs/streams.md has
-the cases, and their test reads them there.
+Spark repeats the last micro-batch if it did not see that it was committed, under the same query
+id and number. A checkpoint that was restored, copied or is shared brings other rows under the
+same two. So what tells them apart is kept with the last commit of each id, and compared with what
+comes; docs/streams.md has the cases, and their test reads them there.
 
-The best evidence is the digest of `offsets/NUMBER` in the checkpoint. Spark writes that file once, when it
-plans the micro-batch, with the time in it: the same rows planned again give another one. Where it cannot be
-read the digest is unknown, and the sums of the rows decide. What is unknown is never taken for different:
-where nothing was kept, as by an earlier release, a commit of the same number is skipped.
+The best evidence is the digest of `offsets/NUMBER` in the checkpoint. Spark writes that file
+once, when it plans the micro-batch, with the time in it: the same rows planned again give another
+one. Where it cannot be read the digest is unknown, and the sums of the rows decide. What is
+unknown is never taken for different: where nothing was kept, as by an earlier release, a commit
+of the same number is skipped.
 
-A version of a `txnAppId` has no checkpoint, only sums. Such a name belongs to the topic that the option
-`topic` names.
+A version of a `txnAppId` has no checkpoint, only sums. Such a name belongs to the topic that the
+option `topic` names.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import hashlib
 import logging
 import operator
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import CommitError
@@ -35,8 +36,8 @@ _SUMS_MAX = 2000  # characters
 
 # Topic, rows, bytes of their keys, bytes of their values, as they came; a topic may occur again.
 RowSums: TypeAlias = Sequence[tuple[str, int, int, int]]
-# What a checkpoint says of a micro-batch: the SHA-256 of its `offsets/NUMBER`, empty if that is unknown, and
-# where each source ends, one a line, empty if that is unknown or long.
+# What a checkpoint says of a micro-batch, both empty if unknown: the SHA-256 of its `offsets/NUMBER`,
+# and where each source ends, one a line, also empty if that is long.
 PlannedOffsets: TypeAlias = tuple[str, str]
 UNREAD: PlannedOffsets = "", ""
 ReadPlan: TypeAlias = Callable[[str, int], PlannedOffsets]  # of a query's id and a number
@@ -44,10 +45,6 @@ ReadPlan: TypeAlias = Callable[[str, int], PlannedOffsets]  # of a query's id an
 
 class StagedByTask(Protocol):
     """What one task has staged."""
-
-    @property
-    def extents(self) -> Collection[Any]:
-        """Where its rows are."""
 
     @property
     def query_id(self) -> str | None:
@@ -68,7 +65,7 @@ def query_of(staged: Iterable[StagedByTask]) -> str | None:
     Raises:
         CommitError: the tasks do not know it.
     """
-    query_ids = {one.query_id for one in staged if one.extents}
+    query_ids = {one.query_id for one in staged if one.sums}
     if not query_ids:
         return None
     (query_id,) = query_ids
@@ -108,8 +105,8 @@ class Evidence(NamedTuple):
             count, digest = sum(one[0] for one in sums.values()), hashlib.sha256(text.encode())
             text = f"{count} rows to {len(sums)} topics ({digest.hexdigest()})"
         ids = max(((one.query_id or "", one.run_id or "") for one in staged), default=("", ""))
-        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_ms() // 1000))
-        return cls(topic or "", text, *plan, *ids, moment)
+        now = time.gmtime(now_ms() // 1000)
+        return cls(topic or "", text, *plan, *ids, time.strftime("%Y-%m-%dT%H:%M:%SZ", now))
 
     @classmethod
     def of(cls, found: StoredObject) -> Evidence:
@@ -138,7 +135,7 @@ class Attempt(NamedTuple):
         options: WriteOptions,
         read_plan: ReadPlan | None,
     ) -> Attempt | None:
-        """Return a micro-batch that tasks have staged; None if it has no rows. Raises as `query_of`."""
+        """Return a micro-batch of tasks; None if it has no rows. Raises as `query_of`."""
         query_id = query_of(staged)
         if query_id is None:
             return None
@@ -148,15 +145,13 @@ class Attempt(NamedTuple):
 
     @classmethod
     def of_batch(cls, staged: Sequence[StagedByTask], options: WriteOptions) -> Attempt | None:
-        """Return the version that a batch job is of the name in its options; None if they have none."""
-        name, number, evidence = (
-            options.txn_app_id, options.txn_version, Evidence.of_tasks(staged, options.topic),
-        )  # fmt: skip
+        """Return a batch job's version of the name in its options; None if they have none."""
+        name, number, topic = options.txn_app_id, options.txn_version, options.topic
         if name is None or number is None:
             return None
         # No topic's name has an @, so that no two pairs of names have the same id.
-        key = f"{name}@{evidence.topic}"
-        return cls(key, number, evidence, options.resolve_micro_batch, name)
+        name_and_topic, evidence = f"{name}@{topic or ''}", Evidence.of_tasks(staged, topic)
+        return cls(name_and_topic, number, evidence, options.resolve_micro_batch, name)
 
     def is_repetition(self, number: int, last: Evidence | None) -> bool:
         """Return True if it is skipped, False if it is written; logs what is not as usual.
@@ -172,17 +167,17 @@ class Attempt(NamedTuple):
         why = "" if is_above else self._why_other(number, last)
         if why and (wanted is None or wanted[1:] != (self.id, self.number)):
             raise CommitError(NOTHING_VISIBLE, self._refusal(number, last, why))
-        if why and wanted is not None:
-            logger.warning("%s, as resolve.micro.batch says: %s: %s", self._shown(), wanted[0], why)
-            return wanted[0] == "skip"
-        if wanted is not None and wanted[1] == self.id and wanted[2] <= self.number:
+        if not why and wanted is not None and wanted[1] == self.id and wanted[2] <= self.number:
             logger.warning("option 'resolve.micro.batch' is not needed any more: leave it out")
-        if not is_above:
-            logger.warning(
-                "skipping duplicate transaction %d of %s: %d is already committed%s",
-                self.number, self.id, number, self._note(last),
-            )  # fmt: skip
-        return not is_above
+        if is_above:
+            return False
+        is_skipped = not (why and wanted is not None and wanted[0] == "write")
+        logger.warning(
+            "%s transaction %d of %s: %d is already committed%s",
+            "skipping duplicate" if is_skipped else "writing", self.number, self.id, number,
+            f"; resolve.micro.batch says so, although {why}" if why else self._note(last),
+        )  # fmt: skip
+        return is_skipped
 
     def _why_other(self, number: int, last: Evidence | None) -> str:
         # Empty for a repetition.
@@ -207,24 +202,21 @@ class Attempt(NamedTuple):
         is_read = last is not None and last.digest and self.evidence.digest
         if is_read and last is not None and last.sums != self.evidence.sums:
             return "; its rows differ, so its query is not deterministic: the first ones count"
-        is_told = is_read or self.app_id
-        return "" if is_told else "; its checkpoint could not be read, only its rows compared"
+        unread = "" if self.app_id else "; its checkpoint could not be read, only its rows compared"
+        return "" if is_read else unread
 
     def _refusal(self, number: int, last: Evidence | None, why: str) -> str:
-        ended = last.sources if last is not None else ""
         way_on = (
             "if these rows are to be written, they need a new txnAppId"
             if self.app_id
             else "with a new checkpoint it goes on without loss and without doubling from where "
-            f"{number} ended: {ended or 'which is not known here'}"
+            f"{number} ended: {(last and last.sources) or 'which is not known here'}"
         )
         return (
-            f"{self._shown()} is no repetition: {why}. Committed is {number}"
-            f"{'' if last is None else f': {last.shown()}'}; this has {self.evidence.shown()}. This is a "
-            "restored, copied or shared checkpoint, or a new one under an old name. See docs/streams.md; "
-            f"{way_on}. For this one alone, option resolve.micro.batch may say 'skip {self.id} {self.number}', "
-            f"if its rows are in the topic, or 'write {self.id} {self.number}', if they are not"
+            f"{'version' if self.app_id else 'micro-batch'} {self.number} of {self.id} is no repetition: {why}. "
+            f"Committed is {number}{'' if last is None else f': {last.shown()}'}; this has "
+            f"{self.evidence.shown()}. This is a restored, copied or shared checkpoint, or a new one under "
+            f"an old name. See docs/streams.md; {way_on}. For this one alone, option resolve.micro.batch may "
+            f"say 'skip {self.id} {self.number}', if its rows are in the topic, or 'write {self.id} "
+            f"{self.number}', if they are not"
         )
-
-    def _shown(self) -> str:
-        return f"{'version' if self.app_id else 'micro-batch'} {self.number} of {self.id}"

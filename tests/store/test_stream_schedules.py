@@ -49,39 +49,36 @@ def test_many_schedules(cluster: Cluster, tmp_path: Path, first: int) -> None:
     schedules(cluster, tmp_path, range(first, first + SEEDS))
 
 
-def by_number_alone(attempt: Attempt, number: int, last: Any) -> tuple[str, str]:
-    return "", ""
+def by_number_alone(attempt: Attempt, number: int, last: Any) -> str:
+    return ""
 
 
-def by_sums_alone(attempt: Attempt, number: int, last: Any) -> tuple[str, str]:
+def by_sums_alone(attempt: Attempt, number: int, last: Any) -> str:
     is_same = attempt.number == number and last is not None and last.sums == attempt.evidence.sums
-    return "" if is_same else "other", ""
+    return "" if is_same else "other"
 
 
-def by_digest_alone(attempt: Attempt, number: int, last: Any) -> tuple[str, str]:
+def by_digest_alone(attempt: Attempt, number: int, last: Any) -> str:
     is_same = last is not None and last.digest == attempt.evidence.digest
-    return "" if is_same else "other", ""
+    return "" if is_same else "other"
 
 
-def whatever_is_lower(attempt: Attempt, number: int, last: Any) -> tuple[str, str]:
-    if attempt.number < number:
-        return "", ""
-    return REAL(attempt, number, last)
+def whatever_is_lower(attempt: Attempt, number: int, last: Any) -> str:
+    return "" if attempt.number < number else REAL(attempt, number, last)
 
 
-def in_any_topic(attempt: Attempt, number: int, last: Any) -> tuple[str, str]:
+def in_any_topic(attempt: Attempt, number: int, last: Any) -> str:
     if last is None:
         return REAL(attempt, number, last)
     return REAL(attempt, number, last._replace(topic=attempt.evidence.topic))
 
 
-def unknown_is_other(attempt: Attempt, number: int, last: Any) -> tuple[str, str]:
-    why, note = REAL(attempt, number, last)
+def unknown_is_other(attempt: Attempt, number: int, last: Any) -> str:
     is_known = bool(last is not None and last.digest and attempt.evidence.digest)
-    return why or ("" if is_known else "unknown"), note
+    return REAL(attempt, number, last) or ("" if is_known else "unknown")
 
 
-REAL = Attempt._compared
+REAL = Attempt._why_other
 FAULTS = [
     by_number_alone, by_sums_alone, by_digest_alone, whatever_is_lower, in_any_topic, unknown_is_other,
 ]  # fmt: skip
@@ -89,9 +86,9 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_schedules_find_a_wrong_rule(
-    fault: Callable[..., tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Attempt, "_compared", fault)
+    monkeypatch.setattr(Attempt, "_why_other", fault)
     with (
         spark_kbatch.open(a_url(CountingObjects()), create=True) as cluster,
         pytest.raises(AssertionError, match="expected"),
