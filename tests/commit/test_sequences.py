@@ -17,6 +17,7 @@ from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.store.repetitions import Attempt, Evidence
 from tests.support import builders
 from tests.support.crashes import sample
 from tests.support.faults import CAN_BE_TORN, Fault, FaultyFiles, died
@@ -27,9 +28,18 @@ PLACES = [("events", 0), ("events", 1)]
 
 def write(
     cluster: Cluster, seed: int, transactional_id: str, sequence: int, flush: bool = True,
-    source_progress: bytes = b"",
+    source_progress: bytes = b"", is_told: bool = True,
 ) -> bool:  # fmt: skip
-    """Commit one batch to each partition; return False if it was skipped as a duplicate."""
+    """Commit one batch to each partition; return False if it was skipped as a duplicate.
+
+    Each commit has other rows. So one that is repeated is skipped only where its evidence is known, and refused where that
+    is lost; without `is_told` there is none.
+    """
+    attempt = None
+    if is_told and sequence >= 0 and not source_progress:
+        plan = f"the plan of {sequence}", "where it ends"
+        evidence = Evidence("events", f"rows {seed}", *plan, transactional_id, "a-run", "now")
+        attempt = Attempt(transactional_id, sequence, evidence, None)
     job = {place: [builders.batch(n=1, seed=seed)] for place in PLACES}
     extents = builders.staged(cluster, job, transaction=f"{transactional_id}-{sequence}")
     coordinator = Coordinator(
@@ -42,6 +52,7 @@ def write(
         extents,
         transactional_id=transactional_id,
         sequence=sequence,
+        attempt=attempt,
         source_progress=source_progress,
     )
 
@@ -63,7 +74,7 @@ def cluster(tmp_path: Path) -> Cluster:
 @pytest.mark.parametrize("again", [3, 2, 0])
 def test_a_sequence_not_above_the_last_one_is_skipped(cluster: Cluster, again: int) -> None:
     assert write(cluster, 1, "query", 3)
-    assert not write(cluster, 2, "query", again)
+    assert not write(cluster, 2, "query", again, is_told=False)
     assert write(cluster, 4, "query", 4)
     assert seeds(cluster) == [1, 4]
 
@@ -176,6 +187,37 @@ def test_without_a_valid_saved_sequence_the_log_is_scanned(
     assert not write(cluster, 3, "query", 5)
     assert write(cluster, 4, "query", 6)
     assert seeds(cluster) == [1, 2, 4]
+
+
+@pytest.mark.parametrize("is_saved", [True, False], ids=["saved", "scanned"])
+def test_a_repetition_is_told_after_the_log_was_rewritten(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_saved: bool
+) -> None:
+    write(cluster, 1, "query", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "REWRITE_BYTES", 1)
+        write(cluster, 2, "another", 0)
+    if not is_saved:
+        shutil.rmtree(saved_by(cluster)[0].parent)
+
+    assert not write(cluster, 3, "query", 0)
+    assert not write(cluster, 4, "another", 0)
+    assert seeds(cluster) == [1, 2]
+
+
+def test_what_an_earlier_release_wrote_is_not_taken_for_another_one(cluster: Cluster) -> None:
+    write(cluster, 1, "query", 3, is_told=False)
+    path = saved_for(cluster)
+    saved = json.loads(path.read_text())
+    del saved["evidence"]
+    path.write_text(json.dumps(saved))
+
+    assert not write(cluster, 2, "query", 3)
+    with pytest.raises(CommitError, match="micro-batch 2 of query is no repetition"):
+        write(cluster, 2, "query", 2)
+    assert write(cluster, 4, "query", 4)
+    assert not write(cluster, 5, "query", 4)
+    assert seeds(cluster) == [1, 4]
 
 
 def test_a_full_disk_after_the_commit_point_loses_only_the_saved_sequence(cluster: Cluster) -> None:
