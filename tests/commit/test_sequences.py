@@ -205,6 +205,20 @@ def test_a_repetition_is_told_after_the_log_was_rewritten(
     assert seeds(cluster) == [1, 2]
 
 
+@pytest.mark.parametrize("flush", [True, False], ids=["flushed", "not flushed"])
+def test_what_tells_repetitions_costs_no_file_and_no_flush(tmp_path: Path, flush: bool) -> None:
+    def steps(*, is_told: bool) -> list[str]:
+        folder = tmp_path / "cluster"
+        shutil.rmtree(folder, ignore_errors=True)
+        cluster = builders.a_cluster(folder, topics={"events": 2})
+        write(cluster, 0, "query", 0, flush, is_told=is_told)
+        files = FaultyFiles()
+        write(Cluster(str(cluster.path), files=files), 1, "query", 1, flush, is_told=is_told)
+        return [re.sub(r"\b[0-9a-f]{32}\b", "ID", step) for step in files.steps]
+
+    assert steps(is_told=True) == steps(is_told=False)
+
+
 def test_what_an_earlier_release_wrote_is_not_taken_for_another_one(cluster: Cluster) -> None:
     write(cluster, 1, "query", 3, is_told=False)
     path = saved_for(cluster)
