@@ -349,8 +349,8 @@ class LedgerCommit:
     def of(cls, found: StoredObject) -> LedgerCommit:
         """Return the content that is read."""
         _ensure_known(
-            found, "evidence", "fence", "groups", "mirror", "objects", "producers", "query", "starts",
-            "topics",
+            found, "evidence", "fence", "groups", "mirror", "objects", "producers", "query",
+            "starts", "topics",
         )  # fmt: skip
         rows = _ContentRows(found)
         reader = StretchReader(found, "topics")

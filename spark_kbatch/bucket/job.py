@@ -237,13 +237,14 @@ class BucketJob:
                 if _is_committed(state, attempt):  # others may have been faster
                     return None
                 last = attempt and state.queries.get(attempt.id)
-                is_resolved = attempt and last and attempt.number <= last.number
                 return LedgerCommit(
                     _with_offsets(state, stretches, names),
                     _ends(state, replaced),
                     attempt and MicroBatch(attempt.id, attempt.number),
                     evidence=attempt
-                    and attempt.evidence._replace(resolved="yes" if is_resolved else ""),
+                    and attempt.evidence._replace(
+                        resolved="yes" if last and attempt.number <= last.number else ""
+                    ),
                 )
 
             entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)

@@ -15,8 +15,8 @@ The rules, of which each is needed:
 - What an entry refers to began at the horizon or after it, by the number in each object's name, and not after
   the entry before. Everything older that nothing refers to may be deleted at any time.
 - A query's number grows, unless a user lets one follow that does not. A mirror's progress is told
-  from what it was. A producer's sequences follow each other within its epoch, by partition; a producer
-  that is not known may begin anywhere.
+  from what it was. A producer's sequences follow each other within its epoch, by partition; one that
+  is not known may begin anywhere.
 - Start offsets grow, and stay below the end. Epochs of fences, formats and horizons grow.
 
 - What replaces was begun after its topic was created: a topic may be created again with the same id.

@@ -201,7 +201,7 @@ class Job:
         Args:
             staged: what its tasks staged.
             number: of the micro-batch, in its query.
-            read_plan: returns what the query's checkpoint says of it; called before locks are taken.
+            read_plan: returns what the checkpoint says of it; called before locks are taken.
         """
         attempt = Attempt.of_micro_batch(staged, number, self.options, read_plan)
         if attempt is None:

@@ -181,8 +181,8 @@ class Coordinator:
             transactional_id: of the stream or the job.
             sequence: of the transaction within its id; 0 or more, and growing. If it is not above the
                 last committed one, the commit is skipped as a duplicate.
-            attempt: the micro-batch, or an application's version, of that id and sequence; it decides
-                whether it is a duplicate.
+            attempt: the micro-batch, or the application's version, that has that id and sequence,
+                and decides whether it is a duplicate.
             author: for the history.
             overwrite: a topic that holds nothing but the extents afterwards, even if there are none.
             source_progress: of a mirror, what `take_over` returns from this commit on, even if there are

@@ -95,8 +95,7 @@ class TaskProducer(Generic[_Staged_co]):
 
     def _count(self, rows: RoutedRows) -> None:
         (columns, routing), count = rows, len(rows.routing.counts)
-        sums = np.zeros((3, count))
-        sums[0] = routing.counts
+        sums = np.vstack([routing.counts, np.zeros((2, count))])
         for row, spans in ((1, columns.key), (2, columns.value)):
             if len(spans.bounds):
                 sizes = np.diff(spans.bounds) * (spans.valid if len(spans.valid) else 1)

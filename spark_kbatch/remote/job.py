@@ -56,7 +56,6 @@ from spark_kbatch.producer.metrics import Written
 from spark_kbatch.remote.client import Client, leased
 from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.producer import open_producer
-from spark_kbatch.store.repetitions import ReadPlan
 from spark_kbatch.wire.errors import error_of
 from spark_kbatch.wire.protocol import ApiKey, DescribeConfigsRequest
 
@@ -155,7 +154,7 @@ class RemoteJob:
         self._report("a batch job", staged)
 
     def commit_micro_batch(
-        self, staged: Sequence[Sent], number: int, read_plan: ReadPlan | None = None
+        self, staged: Sequence[Sent], number: int, read_plan: object = None
     ) -> None:
         """Log how much a micro-batch wrote, which is visible in the cluster already."""
         self._report(f"micro-batch {number}", staged)

@@ -30,9 +30,11 @@ def planned_offsets(location: str, query_id: str, number: int) -> PlannedOffsets
     folder = Path(location.removeprefix("file:"))
     try:
         planned = (folder / "offsets" / str(number)).read_bytes()
-        query = json.loads((folder / "metadata").read_bytes())["id"]
-        later = folder / "offsets" / str(number + 1), folder / "commits" / str(number)
-        if query != query_id or any(path.exists() for path in later):
+        later = f"offsets/{number + 1}", f"commits/{number}"
+        if (
+            any((folder / name).exists() for name in later)
+            or query_id != (json.loads((folder / "metadata").read_bytes())["id"])
+        ):
             return UNREAD
         sources = planned.decode().split("\n", 2)[2]
         return hashlib.sha256(planned).hexdigest(), sources if len(sources) <= _SOURCES_MAX else ""

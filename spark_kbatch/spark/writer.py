@@ -185,8 +185,14 @@ class _TaskWriter:
         )
         if self._columns.columns:
             iterator = self._columns.encoded(iterator)
-        ids = {"application_id": application_id, "query_id": query_id}
-        return TaskMessage(self._job.stage(iterator, **ids, run_id=run_id if query_id else None))
+        return TaskMessage(
+            self._job.stage(
+                iterator,
+                application_id=application_id,
+                query_id=query_id,
+                run_id=run_id if query_id else None,
+            )
+        )
 
 
 class KBatchWriter(_TaskWriter, DataSourceArrowWriter):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ids_of_created(planned: Iterable[Topic], create: Callable[[Topic], Topic]) -> dict[str, str]:
-    """Create planned topics where there are none; return the ids that they have now, by planned ids.
+    """Create planned topics where there are none; return the ids they have now, by planned ids.
 
     Args:
         planned: those of the tasks, in which a name may occur again.
@@ -26,8 +26,7 @@ def ids_of_created(planned: Iterable[Topic], create: Callable[[Topic], Topic]) -
     Raises:
         CommitError: another writer created one with other settings, so that staged rows do not fit.
     """
-    made: dict[str, Topic] = {}
-    ids = {}
+    made, ids = dict[str, Topic](), dict[str, str]()
     for topic in planned:
         if topic.name not in made:
             made[topic.name] = create(topic)
@@ -36,8 +35,8 @@ def ids_of_created(planned: Iterable[Topic], create: Callable[[Topic], Topic]) -
         if replace(found, topic_id=topic.topic_id, given=topic.given) != topic:
             raise CommitError(
                 NOTHING_VISIBLE,
-                f"topic {topic.name!r} was created with other settings, partitions or replicas while "
-                "the job ran; run the job again",
+                f"topic {topic.name!r} was created with other settings, partitions or replicas "
+                "while the job ran; run the job again",
             )
     return ids
 

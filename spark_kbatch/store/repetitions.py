@@ -36,8 +36,8 @@ _SUMS_MAX = 2000  # characters
 
 # Topic, rows, bytes of their keys, bytes of their values, as they came; a topic may occur again.
 RowSums: TypeAlias = Sequence[tuple[str, int, int, int]]
-# What a checkpoint says of a micro-batch, both empty if unknown: the SHA-256 of its `offsets/NUMBER`,
-# and where each source ends, one a line, also empty if that is long.
+# What a checkpoint says of a micro-batch, both empty if unknown: the SHA-256 of `offsets/NUMBER`, and
+# where each source ends, one a line, also empty if that is long.
 PlannedOffsets: TypeAlias = tuple[str, str]
 UNREAD: PlannedOffsets = "", ""
 ReadPlan: TypeAlias = Callable[[str, int], PlannedOffsets]  # of a query's id and a number
@@ -72,7 +72,8 @@ def query_of(staged: Iterable[StagedByTask]) -> str | None:
     if query_id is None:
         raise CommitError(
             NOTHING_VISIBLE,
-            "the tasks of this micro-batch do not know their query, so a duplicate of it could not be recognised",
+            "the tasks of this micro-batch do not know their query, so a duplicate of it could not be "
+            "recognised",
         )
     return query_id
 
@@ -105,8 +106,8 @@ class Evidence(NamedTuple):
             count, digest = sum(one[0] for one in sums.values()), hashlib.sha256(text.encode())
             text = f"{count} rows to {len(sums)} topics ({digest.hexdigest()})"
         ids = max(((one.query_id or "", one.run_id or "") for one in staged), default=("", ""))
-        now = time.gmtime(now_ms() // 1000)
-        return cls(topic or "", text, *plan, *ids, time.strftime("%Y-%m-%dT%H:%M:%SZ", now))
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_ms() // 1000))
+        return cls(topic or "", text, *plan, *ids, now)
 
     @classmethod
     def of(cls, found: StoredObject) -> Evidence:
@@ -140,8 +141,12 @@ class Attempt(NamedTuple):
         if query_id is None:
             return None
         plan = UNREAD if read_plan is None else read_plan(query_id, number)
-        evidence = Evidence.of_tasks(staged, options.topic, plan)
-        return cls(query_id, number, evidence, options.resolve_micro_batch)
+        return cls(
+            query_id,
+            number,
+            Evidence.of_tasks(staged, options.topic, plan),
+            options.resolve_micro_batch,
+        )
 
     @classmethod
     def of_batch(cls, staged: Sequence[StagedByTask], options: WriteOptions) -> Attempt | None:
@@ -149,9 +154,13 @@ class Attempt(NamedTuple):
         name, number, topic = options.txn_app_id, options.txn_version, options.topic
         if name is None or number is None:
             return None
-        # No topic's name has an @, so that no two pairs of names have the same id.
-        name_and_topic, evidence = f"{name}@{topic or ''}", Evidence.of_tasks(staged, topic)
-        return cls(name_and_topic, number, evidence, options.resolve_micro_batch, name)
+        return cls(
+            f"{name}@{topic or ''}",  # no topic's name has an @, so that no two pairs are alike
+            number,
+            Evidence.of_tasks(staged, topic),
+            options.resolve_micro_batch,
+            name,
+        )
 
     def is_repetition(self, number: int, last: Evidence | None) -> bool:
         """Return True if it is skipped, False if it is written; logs what is not as usual.
@@ -199,11 +208,15 @@ class Attempt(NamedTuple):
         return "" if is_same else "its rows differ, and its checkpoint could not be read"
 
     def _note(self, last: Evidence | None) -> str:
-        is_read = last is not None and last.digest and self.evidence.digest
-        if is_read and last is not None and last.sums != self.evidence.sums:
-            return "; its rows differ, so its query is not deterministic: the first ones count"
-        unread = "" if self.app_id else "; its checkpoint could not be read, only its rows compared"
-        return "" if is_read else unread
+        if self.app_id:
+            return ""
+        if last is None or not (last.digest and self.evidence.digest):
+            return "; its checkpoint could not be read, only its rows compared"
+        return (
+            ""
+            if last.sums == self.evidence.sums
+            else "; its rows differ, so its query is not deterministic: the first ones count"
+        )
 
     def _refusal(self, number: int, last: Evidence | None, why: str) -> str:
         way_on = (
@@ -213,10 +226,10 @@ class Attempt(NamedTuple):
             f"{number} ended: {(last and last.sources) or 'which is not known here'}"
         )
         return (
-            f"{'version' if self.app_id else 'micro-batch'} {self.number} of {self.id} is no repetition: {why}. "
-            f"Committed is {number}{'' if last is None else f': {last.shown()}'}; this has "
-            f"{self.evidence.shown()}. This is a restored, copied or shared checkpoint, or a new one under "
-            f"an old name. See docs/streams.md; {way_on}. For this one alone, option resolve.micro.batch may "
-            f"say 'skip {self.id} {self.number}', if its rows are in the topic, or 'write {self.id} "
-            f"{self.number}', if they are not"
+            f"{'version' if self.app_id else 'micro-batch'} {self.number} of {self.id} is no "
+            f"repetition: {why}. Committed is {number}{'' if last is None else f': {last.shown()}'}; "
+            f"this has {self.evidence.shown()}. This is a restored, copied or shared checkpoint, or a "
+            f"new one under an old name. See docs/streams.md; {way_on}. For this one alone, option "
+            f"resolve.micro.batch may say 'skip {self.id} {self.number}', if its rows are in the topic, "
+            f"or 'write {self.id} {self.number}', if they are not"
         )
