@@ -59,7 +59,7 @@ DOORS = {
         "avro_decoder", "avro_encoder", "avro_schema", "derivation", "flat", "framing", "layout", "plain", "projection", "row_errors",
         "text_decoder",
     },
-    "store": {"commits", "job", "source", "store", "transport"},
+    "store": {"commits", "job", "repetitions", "source", "store", "transport"},
     "bucket": {"commits", "entries", "happenings", "inspection", "maintenance", "mending", "polling", "recovery", "rights", "staging", "state", "store"},
     "memory": {"store"},
     "log": {
@@ -100,7 +100,7 @@ DOORS = {
 FACES = {
     "spark": {
         "errors", "model", "opening.column_functions", "opening.encoded_columns", "opening.readers", "opening.values", "opening.writes", "options", "store.job",
-        "terminal", "bucket.maintenance",
+        "store.repetitions", "terminal", "bucket.maintenance",
     },
     "cli": {
         ROOT, "clock", "errors", "model", "opening.readers", "opening.listing", "opening.values", "opening.writes", "options", "terminal",

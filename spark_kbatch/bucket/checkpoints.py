@@ -82,6 +82,7 @@ from spark_kbatch.bucket.state import (
 from spark_kbatch.errors import CorruptLedgerError, ObjectStoreError
 from spark_kbatch.model import BATCHES_REMEMBERED, INT_MAX
 from spark_kbatch.options.topic import PARTITIONS_MAX
+from spark_kbatch.store.repetitions import Evidence
 from spark_kbatch.stored_json import StoredObject
 
 logger = logging.getLogger(__name__)
@@ -509,8 +510,14 @@ def _pack_changes(changes: Mapping[int, Iterable[Change]]) -> bytes:
 
 def pack_heads(state: LedgerState) -> bytes:
     """Return a state as bytes, without its number and extents: equal states give equal bytes."""
+    evidence = {
+        key: head.evidence._asdict()
+        for key, head in state.queries.items()
+        if head.evidence is not None
+    }
     return seal(
-        {
+        ({"evidence": evidence} if evidence else {})
+        | {
             "cluster": state.cluster_id,
             "format": state.format,
             "horizon": state.horizon,
@@ -530,7 +537,7 @@ def pack_heads(state: LedgerState) -> bytes:
                 for _, topic in sorted(state.topics.items())
             ],
             "producers": [[*key, *head] for key, head in sorted(state.producers.items())],
-            "queries": [[key, *head] for key, head in sorted(state.queries.items())],
+            "queries": [[key, *head[:3]] for key, head in sorted(state.queries.items())],
             "mirrors": state.mirrors,
             "fences": state.fences,
             "groups": {
@@ -548,6 +555,7 @@ def unpack_heads(found: StoredObject) -> LedgerState:
     topics = {topic.topic_id: topic for topic in heads}
     if len({topic.name for topic in topics.values()}) < len(heads):
         raise found.damaged("topics", heads, "topics of different names and ids")
+    evidence = found.object("evidence", default={})
     return LedgerState(
         cluster_id=found.text("cluster", names.RANDOM_ID),
         format=found.integer("format", 1),
@@ -562,7 +570,12 @@ def unpack_heads(found: StoredObject) -> LedgerState:
             if _ensure_there(found, "producers", topics, *row[1:3])
         },
         queries={
-            row[0]: QueryHead(*row[1:])
+            row[0]: QueryHead(
+                row[1],
+                row[2],
+                row[3],
+                Evidence.of(evidence.object(row[0])) if row[0] in evidence else None,
+            )
             for row in checked_rows(found, "queries", _rows(found, "queries"), str, int, int, int)
         },
         mirrors={key: mirrors.text(key) for key in mirrors.keys()},

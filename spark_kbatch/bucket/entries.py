@@ -24,6 +24,7 @@ An entry is an object of one sealed line of JSON (`sealed`), so that it can be r
     commit      [objects, topics]  stretches by topic id, in the format of `extents`
                 [starts]           by topic id: [[partition, start offset], ..]
                 [query]            [id, number]: of the micro-batch
+                [evidence]         what tells a repetition of it from others (`store.repetitions`)
                 [mirror]           [name, progress before, progress]
                 [producers]        [[producer id, epoch, topic id, partition, first sequence, last sequence,
                                    base offset], ..]
@@ -55,6 +56,7 @@ from spark_kbatch.bucket.extents import NameTable, Stretch, Stretches, StretchRe
 from spark_kbatch.bucket.sealed import checked_rows, ensure_version, seal, unseal
 from spark_kbatch.errors import CorruptLedgerError, RefusedEntryError, UnsupportedLedgerError
 from spark_kbatch.options.topic import PARTITIONS_MAX
+from spark_kbatch.store.repetitions import Evidence
 from spark_kbatch.stored_json import StoredObject
 
 FORMAT = 1  # of what this version writes
@@ -320,6 +322,7 @@ class LedgerCommit:
     produced: tuple[ProducedBatch, ...] = ()
     groups: Mapping[str, tuple[CommittedGroupOffset, ...]] = field(default_factory=dict)
     fence: HeldFence | None = None
+    evidence: Evidence | None = None  # of the micro-batch
 
     kind: ClassVar[str] = "commit"
     may_be_skipped: ClassVar[bool] = False
@@ -334,6 +337,7 @@ class LedgerCommit:
             },
             "starts": _packed_starts(self.starts),
             "query": self.micro_batch,
+            "evidence": None if self.evidence is None else self.evidence._asdict(),
             "mirror": self.mirror,
             "producers": [[*one] for one in self.produced],
             "groups": {group: [[*one] for one in rows] for group, rows in self.groups.items()},
@@ -346,8 +350,9 @@ class LedgerCommit:
     def of(cls, found: StoredObject) -> LedgerCommit:
         """Return the content that is read."""
         _ensure_known(
-            found, "fence", "groups", "mirror", "objects", "producers", "query", "starts", "topics"
-        )
+            found, "evidence", "fence", "groups", "mirror", "objects", "producers", "query",
+            "starts", "topics",
+        )  # fmt: skip
         rows = _ContentRows(found)
         reader = StretchReader(found, "topics")
         groups = found.object("groups", default={})
@@ -365,6 +370,7 @@ class LedgerCommit:
             ),
             {group: _group_offsets(groups, group) for group in groups.keys()},
             rows.row("fence", HeldFence, str, int),
+            Evidence.of(found.object("evidence")) if "evidence" in found else None,
         )
 
 

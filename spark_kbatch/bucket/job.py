@@ -49,20 +49,20 @@ from spark_kbatch.bucket.topics import BucketTopics, planned
 from spark_kbatch.bucket.urls import known_at, objects_at
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.errors import (
-    CommitError,
     ConfigError,
     InvalidTimestampError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
 from spark_kbatch.options.write import (
     COMMITS_RETENTION_BYTES,
     STAGING_RETENTION_MS,
     WriteOptions,
-    ensure_codec_exists,
 )
-from spark_kbatch.store.commits import NOTHING_VISIBLE, query_of
+from spark_kbatch.store.job import ids_of_created
+from spark_kbatch.store.repetitions import Attempt, ReadPlan, RowSums
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
@@ -83,6 +83,8 @@ class BucketStaged(NamedTuple):
     planned_ids: frozenset[str]  # of those that are yet to be created
     application_id: str | None
     query_id: str | None
+    run_id: str | None
+    sums: RowSums
 
 
 @dataclass(frozen=True)
@@ -150,17 +152,20 @@ class BucketJob:
         *,
         application_id: str | None = None,
         query_id: str | None = None,
+        run_id: str | None = None,
     ) -> BucketStaged:
         """Write all rows of one task to objects of its own, and delete these if anything fails.
 
         Args:
             application_id: of Spark, for the history.
             query_id: of the streaming query, if there is one.
+            run_id: of that query's run.
         """
+        ids = application_id, query_id, run_id
         with_rows = (batch for batch in rows if batch.num_rows)
         first = next(with_rows, None)
         if first is None:
-            return BucketStaged(self._job, {}, (), frozenset(), application_id, query_id)
+            return BucketStaged(self._job, {}, (), frozenset(), *ids, ())
         place = objects_at(self.options.path, self.options.store)
         topics = _TopicsOfRows(self.options, self._topic, place, self._cluster_id)
         try:
@@ -175,8 +180,8 @@ class BucketJob:
             extents,
             tuple(topics.found.values()),
             frozenset(topics.planned_ids),
-            application_id,
-            query_id,
+            *ids,
+            producer.sums,
         )
 
     def _producer(self, objects: Objects, topics: _TopicsOfRows) -> TaskProducer[StagedExtents]:
@@ -188,33 +193,32 @@ class BucketJob:
 
     def commit_batch(self, staged: Sequence[BucketStaged]) -> None:
         """Publish a batch job's rows, unless its `txnVersion` is committed already for its `txnAppId`."""
-        options = self.options
-        micro_batch = None
-        if options.txn_app_id is not None and options.txn_version is not None:
-            micro_batch = MicroBatch(options.txn_app_id, options.txn_version)
-        self._commit(staged, micro_batch)
+        self._commit(staged, Attempt.of_batch(staged, self.options))
 
-    def commit_micro_batch(self, staged: Sequence[BucketStaged], number: int) -> None:
+    def commit_micro_batch(
+        self, staged: Sequence[BucketStaged], number: int, read_plan: ReadPlan | None = None
+    ) -> None:
         """Publish a micro-batch of a stream, unless it is committed already.
 
         Args:
             staged: what its tasks staged.
             number: of the micro-batch, in its query.
+            read_plan: returns what the query's checkpoint says of it.
         """
-        query_id = query_of(staged)
-        if query_id is not None:  # else there are no rows
-            self._commit(staged, MicroBatch(query_id, number))
+        attempt = Attempt.of_micro_batch(staged, number, self.options, read_plan)
+        if attempt is not None:  # else there are no rows
+            self._commit(staged, attempt)
 
     def abort(self, staged: Sequence[BucketStaged]) -> None:
         """Leave all as it is: a commit whose outcome is unknown may still land."""
         count = sum(len(one.extents) for one in staged)
         logger.info("a job failed; what it staged for %d partitions stays unseen", count)
 
-    def _commit(self, staged: Sequence[BucketStaged], micro_batch: MicroBatch | None) -> None:
+    def _commit(self, staged: Sequence[BucketStaged], attempt: Attempt | None) -> None:
         began_s = monotonic_s()
         with closing(self._ledger()) as ledger:
             with ledger.state(max_age_ms=_COMMIT_AGE_MAX_MS) as state:
-                if _is_committed(state, micro_batch):
+                if _is_committed(state, attempt):
                     return
             ids = self._created(ledger, staged)
             replaced = ""
@@ -225,17 +229,22 @@ class BucketJob:
                 # Spark has another job object for the commit of a micro-batch than for its tasks.
                 job = next(one.job for one in staged if one.extents)
                 stretches = in_entry(ledger.objects, job, stretches, ledger.rng)
-            if not stretches and not replaced and micro_batch is None:
+            if not stretches and not replaced and attempt is None:
                 return
             names = {ids.get(t.topic_id, t.topic_id): t.name for one in staged for t in one.topics}
 
             def propose(state: LedgerState) -> Content | None:
-                if _is_committed(state, micro_batch):
+                if _is_committed(state, attempt):  # others may have been faster
                     return None
+                last = attempt and state.queries.get(attempt.id)
                 return LedgerCommit(
                     _with_offsets(state, stretches, names),
                     _ends(state, replaced),
-                    micro_batch,
+                    attempt and MicroBatch(attempt.id, attempt.number),
+                    evidence=attempt
+                    and attempt.evidence._replace(
+                        resolved="yes" if last and attempt.number <= last.number else ""
+                    ),
                 )
 
             entry = ledger.commit(propose, by=_author(staged), max_age_ms=_COMMIT_AGE_MAX_MS)
@@ -261,29 +270,13 @@ class BucketJob:
         return SharedLedger(options.path, place, cluster_id, cache, known, is_followed=is_followed)
 
     def _created(self, ledger: SharedLedger, staged: Sequence[BucketStaged]) -> dict[str, str]:
-        """Create the planned topics that do not exist yet; return the id that each planned one has now.
-
-        Raises:
-            CommitError: another writer created one with other settings, so that the staged rows do not fit.
-        """
+        """Create the planned topics that do not exist yet, as `ids_of_created` does."""
         wanted = [
             topic for one in staged for topic in one.topics if topic.topic_id in one.planned_ids
         ]
         if self._topic is not None and self._topic.is_planned:
             wanted.insert(0, self._topic.topic)
-        topics, made, ids = BucketTopics(ledger), dict[str, Topic](), dict[str, str]()
-        for topic in wanted:
-            if topic.name not in made:
-                made[topic.name] = topics.create(topic)
-            found = made[topic.name]
-            ids[topic.topic_id] = found.topic_id
-            if replace(found, topic_id=topic.topic_id, given=topic.given) != topic:
-                raise CommitError(
-                    NOTHING_VISIBLE,
-                    f"topic {topic.name!r} was created with other settings or partitions while the job ran; "
-                    "run the job again",
-                )
-        return ids
+        return ids_of_created(wanted, BucketTopics(ledger).create)
 
 
 class _TopicsOfRows:
@@ -336,7 +329,6 @@ def find_topic(topics: BucketTopics, name: str, options: WriteOptions) -> Topic 
     topic = topics.find(name)
     if topic is not None:
         options.ensure_are_of(topic)
-        ensure_codec_exists(topic, options.compression_type)
     else:
         options.ensure_may_create(name)
     return topic
@@ -371,18 +363,19 @@ def _ensure_supported(options: WriteOptions) -> None:
             )
 
 
-def _is_committed(state: LedgerState, micro_batch: MicroBatch | None) -> bool:
-    last = state.queries.get(micro_batch.query_id) if micro_batch is not None else None
-    if micro_batch is None or last is None or micro_batch.number > last.number:
+def _is_committed(state: LedgerState, attempt: Attempt | None) -> bool:
+    """Return True if a micro-batch is skipped; raises as `Attempt.is_repetition`."""
+    if attempt is None:
         return False
-    logger.warning(
-        "skipping duplicate transaction %d of %s: %d is already committed, by entry %d",
-        micro_batch.number,
-        micro_batch.query_id,
-        last.number,
-        last.entry,
+    last = state.queries.get(attempt.id)
+    if last is None and attempt.app_id:
+        # An earlier release kept a name for all topics. It counts until the topic has its own.
+        of_all = state.queries.get(attempt.app_id)
+        last = of_all if of_all is not None and of_all.evidence is None else None
+    number, evidence = (
+        (NO_TRANSACTION_SEQUENCE, None) if last is None else (last.number, last.evidence)
     )
-    return True
+    return attempt.is_repetition(number, evidence)
 
 
 def _stretches(staged: Sequence[BucketStaged], ids: Mapping[str, str]) -> dict[str, list[Stretch]]:

@@ -14,8 +14,9 @@ The rules, of which each is needed:
 - A commit's stretches begin where their partitions end, so that offsets are dense.
 - What an entry refers to began at the horizon or after it, by the number in each object's name, and not after
   the entry before. Everything older that nothing refers to may be deleted at any time.
-- A query's number grows. A mirror's progress is told from what it was. A producer's sequences follow each other
-  within its epoch, by partition; a producer that is not known may begin anywhere.
+- A query's number grows, unless a user lets one follow that does not. A mirror's progress is told
+  from what it was. A producer's sequences follow each other within its epoch, by partition; one that
+  is not known may begin anywhere.
 - Start offsets grow, and stay below the end. Epochs of fences, formats and horizons grow.
 
 - What replaces was begun after its topic was created: a topic may be created again with the same id.
@@ -68,6 +69,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import BATCHES_REMEMBERED, TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.record.header import increment_sequence
+from spark_kbatch.store.repetitions import Evidence
 
 NO_CHECKPOINT = -1  # in place of an entry's number
 DEFAULT_LIMITS: Mapping[str, int] = {
@@ -124,6 +126,7 @@ class QueryHead(NamedTuple):
     number: int
     entry: int
     time_ms: int
+    evidence: Evidence | None = None  # of that micro-batch; None of an earlier release
 
 
 class GroupHead(NamedTuple):
@@ -299,7 +302,8 @@ class LedgerState:
     def _check_micro_batch(self, content: LedgerCommit) -> None:
         batch = content.micro_batch
         last = self.queries.get(batch.query_id) if batch else None
-        if batch and last and batch.number <= last.number:
+        is_resolved = content.evidence is not None and content.evidence.resolved
+        if batch and last and batch.number <= last.number and not is_resolved:
             _refuse(
                 f"{batch.query_id!r} has committed {last.number}, by entry {last.entry}, and is to commit "
                 f"{batch.number}"
@@ -462,7 +466,7 @@ class LedgerState:
                 )
         if content.micro_batch:
             query_id, number = content.micro_batch
-            self.queries[query_id] = QueryHead(number, self.number, self.time_ms)
+            self.queries[query_id] = QueryHead(number, self.number, self.time_ms, content.evidence)
         if content.mirror:
             self.mirrors[content.mirror.name] = content.mirror.after
         for batch in content.produced:

@@ -40,9 +40,11 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Files
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
-from spark_kbatch.options.write import WriteOptions, ensure_codec_exists
+from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.replica import administration
-from spark_kbatch.store.commits import NOTHING_VISIBLE, Author, query_of
+from spark_kbatch.store.commits import NOTHING_VISIBLE, Author
+from spark_kbatch.store.job import ids_of_created
+from spark_kbatch.store.repetitions import Attempt, ReadPlan, RowSums
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
@@ -58,7 +60,9 @@ class Staged(NamedTuple):
     transaction: str
     application_id: str | None
     query_id: str | None
-    planned: tuple[Topic, ...] = ()
+    run_id: str | None
+    sums: RowSums
+    planned: tuple[Topic, ...]
 
 
 class Job:
@@ -130,18 +134,21 @@ class Job:
         *,
         application_id: str | None = None,
         query_id: str | None = None,
+        run_id: str | None = None,
     ) -> Staged:
         """Write all rows of one task to staging files, and remove these if anything fails.
 
         Args:
             application_id: of Spark, for the history.
             query_id: of the streaming query, if there is one.
+            run_id: of that query's run.
         """
+        ids = application_id, query_id, run_id
         self._probe.ensure_seen(Files())
         with_rows = (batch for batch in rows if batch.num_rows)
         first = next(with_rows, None)
         if first is None:
-            return Staged([], self._transaction, application_id, query_id)
+            return Staged([], self._transaction, *ids, (), ())
         parts = FolderParts(self.options.path)
         topics = _TopicsOfTask(parts, self.options, self._topic_id, self._planned)
         with task_producer(parts, self._transaction, self.options, topics.find) as producer:
@@ -151,15 +158,9 @@ class Job:
             with _explained(topics):
                 extents = producer.finish()
         planned = tuple(topics.planned.values())
-        return Staged(extents, self._transaction, application_id, query_id, planned)
+        return Staged(extents, self._transaction, *ids, producer.sums, planned)
 
-    def commit(
-        self,
-        staged: Sequence[Staged],
-        *,
-        transactional_id: str | None = None,
-        sequence: int = NO_TRANSACTION_SEQUENCE,
-    ) -> bool:
+    def commit(self, staged: Sequence[Staged], attempt: Attempt | None = None) -> bool:
         """Publish the rows that all tasks staged, in the order of tasks, as one commit.
 
         Topics that do not exist are created first, unless it is a duplicate with rows: one may have been deleted
@@ -167,8 +168,7 @@ class Job:
         Raises the errors of `Coordinator.commit`.
 
         Args:
-            transactional_id: with `sequence`, identifies a job that may be retried, so that it is
-                committed once.
+            attempt: identifies a job that may be retried, so that it is committed once.
 
         Returns:
             False if it was skipped as a duplicate.
@@ -179,8 +179,9 @@ class Job:
         planned += (one for of_task in staged for one in of_task.planned)
         is_new = coordinator.commit(
             _extents(staged),
-            transactional_id=transactional_id or self._transaction,
-            sequence=sequence,
+            transactional_id=self._transaction if attempt is None else attempt.id,
+            sequence=NO_TRANSACTION_SEQUENCE if attempt is None else attempt.number,
+            attempt=attempt,
             author=_author(staged),
             overwrite=self._overwrite,
             create_topics=lambda: _create(parts, planned),
@@ -190,24 +191,23 @@ class Job:
 
     def commit_batch(self, staged: Sequence[Staged]) -> None:
         """Publish a batch job's rows, unless its `txnVersion` is committed already for its `txnAppId`."""
-        options = self.options
-        if options.txn_app_id is None or options.txn_version is None:
-            self.commit(staged)
-        else:
-            self.commit(staged, transactional_id=options.txn_app_id, sequence=options.txn_version)
+        self.commit(staged, Attempt.of_batch(staged, self.options))
 
-    def commit_micro_batch(self, staged: Sequence[Staged], number: int) -> None:
+    def commit_micro_batch(
+        self, staged: Sequence[Staged], number: int, read_plan: ReadPlan | None = None
+    ) -> None:
         """Publish a micro-batch of a stream, unless it is committed already.
 
         Args:
             staged: what its tasks staged.
             number: of the micro-batch, in its query.
+            read_plan: returns what the checkpoint says of it; called before locks are taken.
         """
-        query_id = query_of(staged)
-        if query_id is None:
+        attempt = Attempt.of_micro_batch(staged, number, self.options, read_plan)
+        if attempt is None:
             self.abort(staged)  # no rows
             return
-        self.commit(staged, transactional_id=query_id, sequence=number)
+        self.commit(staged, attempt)
 
     def abort(self, staged: Sequence[Staged]) -> None:
         """Remove the files that finished tasks of a failed job staged; others may still be writing."""
@@ -230,7 +230,7 @@ def find_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic | 
     ensure_not_internal(name)
     topic = parts.metadata.topics.find(name)
     if topic is not None:
-        _ensure_fits(topic, options)
+        options.ensure_are_of(topic)
     return topic
 
 
@@ -250,7 +250,7 @@ def plan_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic:
         partitions=options.num_partitions or 1,
         replication_factor=options.replication_factor or 1,
     )
-    _ensure_fits(topic, options)
+    options.ensure_are_of(topic)
     return topic
 
 
@@ -299,33 +299,11 @@ class _TopicsOfTask:
 
 
 def _create(parts: FolderParts, planned: Iterable[Topic]) -> dict[str, str]:
-    """Create the planned topics that do not exist yet; return the id that each planned one has now.
-
-    Raises:
-        CommitError: another writer created one with other settings, so that the staged rows do not fit.
-    """
-    found: dict[str, Topic] = {}
-    ids = {}
+    """Create the planned topics that do not exist yet, as `ids_of_created` does."""
     try:
-        for topic in planned:
-            if topic.name not in found:
-                found[topic.name] = parts.make_planned_topic(topic)
-            made = found[topic.name]
-            ids[topic.topic_id] = made.topic_id
-            if replace(made, topic_id=topic.topic_id, given=topic.given) != topic:
-                raise CommitError(
-                    NOTHING_VISIBLE,
-                    f"topic {topic.name!r} was created with other settings, partitions or replicas while "
-                    "the job ran; run the job again",
-                )
+        return ids_of_created(planned, parts.make_planned_topic)
     except OSError as error:
         raise CommitError(NOTHING_VISIBLE, f"a topic cannot be created: {error}") from error
-    return ids
-
-
-def _ensure_fits(topic: Topic, options: WriteOptions) -> None:
-    options.ensure_are_of(topic)
-    ensure_codec_exists(topic, options.compression_type)
 
 
 def coordinator_for(parts: FolderParts, options: WriteOptions) -> Coordinator:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -62,6 +63,8 @@ from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
 from spark_kbatch.store.commits import NOTHING_VISIBLE, UNKNOWN_AUTHOR, Author, Commit
+from spark_kbatch.store.repetitions import Attempt, Evidence
+from spark_kbatch.stored_json import parse
 
 logger = logging.getLogger(__name__)
 
@@ -102,10 +105,10 @@ class Overwrite(NamedTuple):
 
 class _Job(NamedTuple):
     transactional_id: str
-    sequence: int
+    value: TransactionValue  # without log states
     author: Author
     overwrite: Overwrite | None
-    source_progress: bytes
+    attempt: Attempt | None
 
 
 class Coordinator:
@@ -162,6 +165,7 @@ class Coordinator:
         *,
         transactional_id: str,
         sequence: int = NO_TRANSACTION_SEQUENCE,
+        attempt: Attempt | None = None,
         author: Author = UNKNOWN_AUTHOR,
         overwrite: Overwrite | None = None,
         source_progress: bytes = b"",
@@ -176,7 +180,9 @@ class Coordinator:
             extents: what the tasks staged, in the order of tasks.
             transactional_id: of the stream or the job.
             sequence: of the transaction within its id; 0 or more, and growing. If it is not above the
-                last committed one, the commit is skipped as a duplicate, with a warning.
+                last committed one, the commit is skipped as a duplicate.
+            attempt: the micro-batch, or the application's version, that has that id and sequence,
+                and decides whether it is a duplicate.
             author: for the history.
             overwrite: a topic that holds nothing but the extents afterwards, even if there are none.
             source_progress: of a mirror, what `take_over` returns from this commit on, even if there are
@@ -199,7 +205,11 @@ class Coordinator:
             return True
         began_s = monotonic_s()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
-        job = _Job(transactional_id, sequence, author, overwrite, source_progress)
+        kept = b"" if attempt is None else json.dumps(attempt.evidence._asdict()).encode()
+        value = TransactionValue(
+            PREPARE_COMMIT, sequence, {}, self._now_ms(), source_progress, evidence=kept
+        )
+        job = _Job(transactional_id, value, author, overwrite, attempt)
         progress = _Progress()
         try:
             self._await_replicas(by_partition)
@@ -257,7 +267,7 @@ class Coordinator:
             time_ms=time_ms,
             overwrite=job.overwrite is not None,
             transactional_id=job.transactional_id,
-            sequence=job.sequence,
+            sequence=job.value.sequence,
             author=job.author,
             records_count=sum(count.records_count for count in counts.values()),
             size_in_bytes=sum(count.size_in_bytes for count in counts.values()),
@@ -274,11 +284,9 @@ class Coordinator:
         prepared = self._prepare_and_decide(job, states, progress)
         progress.outcome = COMMITTED
         self._flip(states, flush=self._flush)
-        if job.sequence != NO_TRANSACTION_SEQUENCE:
+        if job.value.sequence != NO_TRANSACTION_SEQUENCE:
             offset = prepared.decided.prepare_offset
-            self._sequences.save(
-                job.transactional_id, job.sequence, offset, is_mirror=bool(job.source_progress)
-            )
+            self._sequences.save(Transaction(job.transactional_id, job.value, offset))
         return self._complete(prepared)
 
     def _discard_placed_locked(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -315,7 +323,7 @@ class Coordinator:
         if last is None:
             return NO_TRANSACTION_SEQUENCE, b""
         if not last.value.is_mirrors:
-            raise _is_a_jobs(transactional_id)
+            raise _is_taken(transactional_id, by_mirror=False)
         return last.value.sequence, last.value.source_progress
 
     def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
@@ -500,18 +508,20 @@ class Coordinator:
             ConfigError: its id is a mirror's, or that of a mirror is a job's: the numbers of one say nothing
                 of the other.
         """
-        name, sequence, is_mirror = job.transactional_id, job.sequence, bool(job.source_progress)
+        name, sequence, is_mirror = job.transactional_id, job.value.sequence, job.value.is_mirrors
         if sequence == NO_TRANSACTION_SEQUENCE:
             return False
         last = self._sequences.last(name)
         if last.sequence != NO_TRANSACTION_SEQUENCE and last.is_mirror != is_mirror:
-            raise _is_a_jobs(name) if is_mirror else _is_a_mirrors(name)
-        if sequence <= last.sequence:
-            logger.warning(
-                "skipping duplicate transaction %d of %s: %d is already committed",
-                sequence, name, last.sequence,
-            )  # fmt: skip
-        return sequence <= last.sequence
+            raise _is_taken(name, by_mirror=last.is_mirror)
+        if job.attempt is None:
+            return sequence <= last.sequence
+        if last.sequence == NO_TRANSACTION_SEQUENCE and job.attempt.app_id:
+            # An earlier release kept a name for all topics. It counts until the topic has its own.
+            of_all = self._sequences.last(job.attempt.app_id)
+            last = last if of_all.is_mirror or of_all.evidence else of_all
+        kept = parse(last.evidence, "what is kept of a micro-batch") if last.evidence else None
+        return job.attempt.is_repetition(last.sequence, Evidence.of(kept) if kept else None)
 
     def _remove_deleted_topics(self) -> None:
         """Remove files of deleted topics; failures are logged, and tried again later."""
@@ -748,10 +758,8 @@ class Coordinator:
     ) -> Prepared:
         """Write PrepareCommit and CompleteCommit past the end of __transaction_state, still unseen."""
         now_ms = self._now_ms()
-        prepare = TransactionValue(
-            PREPARE_COMMIT, job.sequence, states, now_ms, job.source_progress,
-            self._topic_ids({tp.topic for tp in states}),
-        )  # fmt: skip
+        topic_ids = self._topic_ids({tp.topic for tp in states})
+        prepare = job.value._replace(states=states, last_update_ms=now_ms, topic_ids=topic_ids)
         with self._transaction_state.leading_locked() as log:
             state = log.discard_unrecorded(log.state())
             appender = LogAppender(log, state, now_ms=now_ms)
@@ -841,10 +849,7 @@ class Coordinator:
             self._flip(states, flush=True)
         sequence = pending.value.sequence
         if sequence != NO_TRANSACTION_SEQUENCE:
-            self._sequences.save(
-                pending.transactional_id, sequence, pending.offset,
-                is_mirror=pending.value.is_mirrors,
-            )  # fmt: skip
+            self._sequences.save(pending)
         # CompleteCommit's bytes are past the end since before the commit point. They are overwritten in
         # place, not discarded first, so that a full disk cannot stop this.
         now_ms = self._now_ms()
@@ -860,17 +865,13 @@ class Coordinator:
         partition.publish_locked(completed, flush=True)
 
 
-def _is_a_mirrors(name: str) -> ConfigError:
+def _is_taken(name: str, *, by_mirror: bool) -> ConfigError:
     return ConfigError(
         f"{name!r} is the name of a mirror into this cluster, so it cannot be a job's txnAppId too: give the job "
         "another one"
-    )
-
-
-def _is_a_jobs(name: str) -> ConfigError:
-    return ConfigError(
-        f"{name!r} is the txnAppId of a job that writes to this cluster, so it cannot be a mirror's name too: give "
-        "the mirror another one (--name)"
+        if by_mirror
+        else f"{name!r} is the txnAppId of a job that writes to this cluster, so it cannot be a mirror's name too: "
+        "give the mirror another one (--name)"
     )
 
 

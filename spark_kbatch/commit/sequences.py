@@ -1,7 +1,8 @@
 """The last sequence of each transactional id, by which retried commits are recognized.
 
-    PATH/transactions/HASH.json     HASH of the id; its last sequence, its PrepareCommit's offset, and
-                                    whether it is a mirror's (1) or not (0)
+    PATH/transactions/HASH.json     HASH of the id; its last sequence, its PrepareCommit's offset,
+                                    whether it is a mirror's (1) or not (0), and the evidence that
+                                    tells a repetition of it from others
     PATH/transactions/whole         if it exists, every id that has committed has such a file. Holds a
                                     boot id, or nothing; and where logs lie on other disks than PATH,
                                     an offset of `__transaction_state`
@@ -57,6 +58,7 @@ class LastCommit(NamedTuple):
 
     sequence: int
     is_mirror: bool
+    evidence: bytes = b""  # as the log has it
 
 
 _NONE = LastCommit(NO_TRANSACTION_SEQUENCE, is_mirror=False)
@@ -67,15 +69,16 @@ class _Saved(NamedTuple):
     sequence: int
     offset: int
     is_mirror: int
+    evidence: str
 
     @classmethod
     def of(cls, last: Transaction) -> _Saved:
-        value = last.value
-        return cls(last.transactional_id, value.sequence, last.offset, int(value.is_mirrors))
+        name, value, offset = last
+        return cls(name, value.sequence, offset, int(value.is_mirrors), value.evidence.decode())
 
     @property
     def last_commit(self) -> LastCommit:
-        return LastCommit(self.sequence, bool(self.is_mirror))
+        return LastCommit(self.sequence, bool(self.is_mirror), self.evidence.encode())
 
 
 class _Whole(NamedTuple):
@@ -110,9 +113,7 @@ class LastSequences:
         saved = self._saved(transactional_id, replica)
         return self._from_log(transactional_id, replica) if saved is None else saved
 
-    def save(
-        self, transactional_id: str, sequence: int, prepare_offset: int, *, is_mirror: bool
-    ) -> None:
+    def save(self, decided: Transaction) -> None:
         """Save a decided commit's sequence in a file; a full disk does not fail the commit."""
         try:
             self._files.ensure_no_link(self._directory, self._directory.parent)
@@ -120,7 +121,7 @@ class LastSequences:
             whole = None if self._flush else self._read_whole()
             if whole is not None and whole.boot == _ALL_FLUSHED:
                 self._write_whole(whole._replace(boot=boot_id().hex()))
-            self._write(_Saved(transactional_id, sequence, prepare_offset, int(is_mirror)))
+            self._write(_Saved.of(decided))
         except OSError as error:
             logger.warning(
                 "the next commit will scan __transaction_state: a sequence cannot be saved: %s",
@@ -182,12 +183,13 @@ class LastSequences:
                 content.integer("sequence"),
                 content.integer("offset"),
                 content.integer("is_mirror", 0, 1),
+                content.text("evidence"),
             )
             if saved.offset >= state.high_watermark or saved.transactional_id != transactional_id:
                 return None
             if saved.offset >= state.log_start_offset:
                 found = next(transactions(replica, saved.offset))
-                if (found.transactional_id, found.value.sequence) != saved[:2]:
+                if _Saved.of(found)._replace(offset=saved.offset) != saved:
                     return None
         except FileNotFoundError:
             return _NONE

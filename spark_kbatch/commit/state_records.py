@@ -10,6 +10,8 @@
                kbatch.state that the replica is to have
     tag 1002   of a mirror: how far it has read its source (`mirroring.progress`); absent otherwise
     tag 1003   compact array of: topic (compact string), its id (compact string)
+    tag 1004   what tells a repetition of the commit from others (`store.repetitions`), as JSON;
+               absent where the id is a mirror's, or the transaction has no sequence
 
 Compact lengths are unsigned varints, one higher than what they count. A reader skips tags that it
 does not know, so Kafka's own tools can read these records.
@@ -35,6 +37,7 @@ COMPLETE_COMMIT = 4
 
 
 _SEQUENCE_TAG, _STATES_TAG, _SOURCE_PROGRESS_TAG, _TOPIC_IDS_TAG = 1000, 1001, 1002, 1003
+_EVIDENCE_TAG = 1004
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hqhib")
 _TIMES = struct.Struct(">qq")
@@ -52,6 +55,7 @@ class TransactionValue(NamedTuple):
     source_progress: bytes = b""  # of a mirror; all records of its id have it
     # By topic; none of an earlier release.
     topic_ids: Mapping[str, str] = {}
+    evidence: bytes = b""  # of this sequence, which tells a repetition of it from another commit
 
     def states_in(
         self, is_current: Callable[[str, str], bool]
@@ -114,6 +118,8 @@ def pack_value(value: TransactionValue) -> bytes:
     if value.topic_ids:
         ids = (_compact(name) + _compact(id_) for name, id_ in sorted(value.topic_ids.items()))
         tags[_TOPIC_IDS_TAG] = unsigned_varint(len(value.topic_ids) + 1) + b"".join(ids)
+    if value.evidence:
+        tags[_EVIDENCE_TAG] = value.evidence
     out += unsigned_varint(len(tags))
     for tag, content in tags.items():
         out += unsigned_varint(tag) + unsigned_varint(len(content)) + content
@@ -145,7 +151,7 @@ def _unpack_value(data: bytes) -> TransactionValue:
     tags, at = read_unsigned_varint(data, at + _TIMES.size)
     sequence: int = NO_TRANSACTION_SEQUENCE
     states: dict[TopicPartition, dict[int, LogState]] = {}
-    source_progress, topic_ids = b"", dict[str, str]()
+    source_progress, topic_ids, evidence = b"", dict[str, str](), b""
     for _ in range(tags):
         tag, at = read_unsigned_varint(data, at)
         size, at = read_unsigned_varint(data, at)
@@ -158,7 +164,11 @@ def _unpack_value(data: bytes) -> TransactionValue:
             source_progress = content
         elif tag == _TOPIC_IDS_TAG:
             topic_ids = _unpack_topic_ids(content)
-    return TransactionValue(status, sequence, states, last_update_ms, source_progress, topic_ids)
+        elif tag == _EVIDENCE_TAG:
+            evidence = content
+    return TransactionValue(
+        status, sequence, states, last_update_ms, source_progress, topic_ids, evidence
+    )
 
 
 def _unpack_states(data: bytes) -> dict[TopicPartition, dict[int, LogState]]:

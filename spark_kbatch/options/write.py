@@ -7,9 +7,10 @@ connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.model import CODECS, LONG_MAX, IsolationLevel
@@ -46,6 +47,9 @@ from spark_kbatch.options.values import (
 )
 
 logger = logging.getLogger(__name__)
+
+# A decision about a micro-batch: "skip" or "write", its query or NAME@TOPIC, its number.
+Resolution: TypeAlias = tuple[str, str, int]
 
 FOREIGN_ENDS = ("log", "checkpoint")
 GZIP_LEVEL_DEFAULT, LZ4_LEVEL_DEFAULT, ZSTD_LEVEL_DEFAULT = -1, 9, 3
@@ -128,6 +132,13 @@ def _txn_app_id(key: str, value: str) -> str:
     return value
 
 
+def _resolution(key: str, value: str) -> Resolution:
+    found = re.fullmatch(r"(skip|write)\s+(\S.*)\s+([0-9]{1,18})", value.strip(), re.DOTALL)
+    if found is None:
+        kinds.refuse(key, value, "skip QUERY NUMBER, write QUERY NUMBER")
+    return found[1], found[2], int(found[3])
+
+
 def _acks(key: str, value: str) -> int:
     acks = {"all": -1, "-1": -1, "1": 1, "0": 0}.get(value.strip().lower())
     if acks is None:
@@ -174,9 +185,10 @@ class WriteOptions:
     staging_retention_ms: int = option("staging.retention.ms", kinds.number(60_000, LONG_MAX), STAGING_RETENTION_MS, "How long a job's staged files may go without a write before the job counts as dead and the next commit deletes them. Set it higher than the longest time in which no task of a job writes. It cannot be chosen for a bucket, where a job may take a week.")
     commits_retention_bytes: int = option("commits.retention.bytes", kinds.number(-1, LONG_MAX), COMMITS_RETENTION_BYTES, "About how large `__commits`, the history of commits, may grow before its oldest commits are deleted; -1 keeps all. A commit takes 300 bytes, and 8 for each partition of its topics. It cannot be chosen for a bucket, where commits are kept for about a week.")
     maintain_ms: int = option("maintain.ms", kinds.number(0, LONG_MAX), 0, "In a bucket: how long a commit may take to merge small objects of the topics that it wrote to, after it is visible. With 0, `kbatch maintain` alone does that. Ignored elsewhere.")
-    txn_app_id: str | None = option("txnAppId", kinds.OptionKind(_txn_app_id, "1 to 1000 characters"), None, "With `txnVersion`, makes a batch write idempotent: a unique name of the application, such as a query and one of its sinks, that writes each version once.")
-    transactional_id_expiration_ms: int | None = option("transactional.id.expiration.ms", kinds.number(1, LONG_MAX), None, "How long a stream, or a `txnAppId`, is remembered after its last commit; a retry after that is written again. Not set, each is remembered for good, in about 100 bytes.")
-    txn_version: int | None = option("txnVersion", kinds.number(0, LONG_MAX), None, "Version of this write; must increase. A write whose version is not above the last one committed for its `txnAppId` is skipped as a duplicate, with a warning. Batch writes only.")
+    txn_app_id: str | None = option("txnAppId", kinds.OptionKind(_txn_app_id, "1 to 1000 characters"), None, "With `txnVersion`, makes a batch write idempotent: a unique name of the application, such as that of a query, that writes each version once to each `topic`.")
+    transactional_id_expiration_ms: int | None = option("transactional.id.expiration.ms", kinds.number(1, LONG_MAX), None, "How long a stream, or a `txnAppId`, is remembered after its last commit; a retry after that is written again. Not set, each is remembered for good, in about 500 bytes, and up to 4 KiB more for a stream.")
+    txn_version: int | None = option("txnVersion", kinds.number(0, LONG_MAX), None, "Version of this write; must increase. A write whose version is not above the last one committed for its `txnAppId` and `topic` is skipped as a duplicate, with a warning; within a streaming query it is refused unless it [repeats that one](streams.md#checkpoints-are-never-copied-nor-restored). Batch writes only.")
+    resolve_micro_batch: Resolution | None = option("resolve.micro.batch", kinds.OptionKind(_resolution, "skip QUERY NUMBER, write QUERY NUMBER"), None, "Decides about one micro-batch that is refused, because its [checkpoint was restored, copied or is shared](streams.md#checkpoints-are-never-copied-nor-restored): whether it is left out, or written. The error says what to give. No other micro-batch is touched.")
     # fmt: on
     values: WrittenValueOptions = made_of(*WRITTEN_VALUE_OPTIONS, default=NO_WRITTEN_OPTIONS)
     cluster: ClusterOptions | None = None  # a real one, which is written to in place of `path`
@@ -198,7 +210,7 @@ class WriteOptions:
         """Check that an existing topic has the settings that these options ask for.
 
         Raises:
-            ConfigError: it has other settings.
+            ConfigError: it has other settings, or a format without the codec.
         """
         given = [
             ("num.partitions", self.num_partitions, topic.partitions),
@@ -210,6 +222,7 @@ class WriteOptions:
         ]
         for key, wanted, existing in given:
             self.ensure_equal(topic.name, key, wanted, existing)
+        ensure_codec_exists(topic, self.compression_type)
 
     @staticmethod
     def ensure_equal(topic: str, key: str, wanted: Any, existing: Any) -> None:
@@ -226,7 +239,7 @@ WRITE_OPTIONS = table_of(WriteOptions, "a write")
 # Options that mean something in a folder alone.
 EMBEDDED_WRITE_KEYS = (
     "auto.create.topics.enable", "log.dirs", "adopt.min.bytes", "overwrite.delete.delay.ms", "flush", "staging.retention.ms",
-    "commits.retention.bytes", "txnAppId", "txnVersion", "transactional.id.expiration.ms",
+    "commits.retention.bytes", "txnAppId", "txnVersion", "transactional.id.expiration.ms", "resolve.micro.batch",
 )  # fmt: skip
 # Keys of Kafka's producer that mean something with a real cluster alone; as in Spark's connector they need
 # the prefix.

@@ -71,7 +71,7 @@ logger = logging.getLogger(__name__)
 Bytes = bytes | bytearray | memoryview | str
 
 
-class _Rows(NamedTuple):
+class RoutedRows(NamedTuple):
     """Checked rows: each is a record that its topic accepts."""
 
     columns: Columns
@@ -325,10 +325,15 @@ class Producer:
         future.close(first_row)
         return future
 
-    def append(self, rows: pa.RecordBatch, topic: str | None) -> None:
-        """Send rows as `send_arrow` does, without a future; the caller has checked the columns."""
-        for one in self._checked(rows, topic):
+    def append(self, rows: pa.RecordBatch, topic: str | None) -> list[RoutedRows]:
+        """Send rows as `send_arrow` does, without a future, and return them.
+
+        The caller has checked the columns.
+        """
+        routed = self._checked(rows, topic)
+        for one in routed:
             self._append(one, 0, None)
+        return routed
 
     def ensure_delivered(self) -> None:
         """Raise the error of the first batch that failed, if any."""
@@ -423,7 +428,7 @@ class Producer:
 
     # Inside.
 
-    def _checked(self, batch: pa.RecordBatch, topic: str | None) -> list[_Rows]:
+    def _checked(self, batch: pa.RecordBatch, topic: str | None) -> list[RoutedRows]:
         """Check and route the rows, split so that each column's bounds fit into int32."""
         arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
         now_ms = self._clock_ms()
@@ -461,7 +466,7 @@ class Producer:
                     self._warn_of_seconds(int(timestamp))
         if len(columns.headers.bounds):
             _ensure_rows_fit(columns.headers.bounds, routing)
-        return [_Rows(columns, routing)]
+        return [RoutedRows(columns, routing)]
 
     def _warn_of_seconds(self, time_ms: int) -> None:
         """Warn about a time that looks like one in seconds; once."""
@@ -469,7 +474,7 @@ class Producer:
             self._has_warned_of_seconds = True
             logger.warning("%s", arguments.in_seconds("timestamp", time_ms))
 
-    def _append(self, rows: _Rows, first_row: int, future: ArrowFuture | None) -> None:
+    def _append(self, rows: RoutedRows, first_row: int, future: ArrowFuture | None) -> None:
         def on_appended(to: ProducerBatch, first: int, taken: Array) -> None:
             assert future is not None
             future.add(to.result, first, taken + np.int32(first_row) if first_row else taken)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, Self, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.model import INT_MAX
+from spark_kbatch.model import INT_MAX, TopicPartition
 from spark_kbatch.options.producer import ProducerConfig, fair_batch_size
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.producer import Producer, RoutedRows
+from spark_kbatch.store.repetitions import RowSums
 from spark_kbatch.store.transport import Transport
 
 _Staged_co = TypeVar("_Staged_co", covariant=True)
@@ -49,6 +51,9 @@ class TaskProducer(Generic[_Staged_co]):
             clock_ms: the time of day, for records without a time.
         """
         self._topic, self._staging = options.topic, staging
+        # Rows, bytes of keys, of values by slot of `_partitions`; below 2^53 floats are exact.
+        self._sums = np.empty((3, 0))
+        self._partitions: Sequence[tuple[Topic, TopicPartition]] = ()
         find_topic = functools.cache(find_topic)
         batch_size = options.batch_size
         if self._topic is not None:
@@ -84,8 +89,27 @@ class TaskProducer(Generic[_Staged_co]):
         Raises:
             KBatchError, OSError: a row cannot be written, or an earlier batch failed.
         """
-        self._producer.append(rows, self._topic)
+        for one in self._producer.append(rows, self._topic):
+            self._count(one)
         self._producer.ensure_delivered()
+
+    def _count(self, rows: RoutedRows) -> None:
+        (columns, routing), count = rows, len(rows.routing.counts)
+        sums = np.vstack([routing.counts, np.zeros((2, count))])
+        for row, spans in ((1, columns.key), (2, columns.value)):
+            if len(spans.bounds):
+                sizes = np.diff(spans.bounds) * (spans.valid if len(spans.valid) else 1)
+                sums[row] = np.bincount(routing.slots, sizes, count)
+        sums[:, : self._sums.shape[1]] += self._sums  # slots are only added
+        self._sums, self._partitions = sums, routing.partitions
+
+    @property
+    def sums(self) -> RowSums:
+        """The rows that were appended, with the bytes of their keys and values as they came."""
+        return [
+            (self._partitions[slot][0].name, *map(int, self._sums[:, slot]))  # type: ignore[misc]
+            for slot in np.flatnonzero(self._sums[0]).tolist()
+        ]
 
     def finish(self) -> _Staged_co:
         """Stage the rows still buffered, and return all that the task staged; raises as `append`."""

@@ -8,7 +8,8 @@ Nothing here knows of Spark.
     job.abort([sent, ...])                  # or, after a failure: nothing can be taken back
 
 It is what Spark's own Kafka sink promises: at least once. A row is visible once it is written; a task that fails,
-or is run again, or a micro-batch that is repeated, writes its rows again. Within a task each record is written
+or is run again, or a micro-batch that is repeated, writes its rows again: none is noted anywhere, so
+none is skipped, whatever became of its checkpoint. Within a task each record is written
 once and in order, whatever becomes of requests, because the producer is idempotent unless options say otherwise.
 
 A worker's connections and its producer id outlive the task (`client`, `producer_ids`).
@@ -123,6 +124,7 @@ class RemoteJob:
         *,
         application_id: str | None = None,
         query_id: str | None = None,
+        run_id: str | None = None,
     ) -> Sent:
         """Send all rows of one Spark task to the cluster, and wait until each is written.
 
@@ -151,7 +153,9 @@ class RemoteJob:
         """Log how much a batch job wrote, which is visible in the cluster already."""
         self._report("a batch job", staged)
 
-    def commit_micro_batch(self, staged: Sequence[Sent], number: int) -> None:
+    def commit_micro_batch(
+        self, staged: Sequence[Sent], number: int, read_plan: object = None
+    ) -> None:
         """Log how much a micro-batch wrote, which is visible in the cluster already."""
         self._report(f"micro-batch {number}", staged)
 

@@ -154,7 +154,11 @@ class KBatchDataSource(DataSource):
                 "option 'txnAppId' is for batch writes; leave it out: a streaming query has an id of its "
                 "own, under which each micro-batch is written exactly once"
             )
-        return KBatchStreamWriter(begin_job(options, is_micro_batch=True), columns)
+        return KBatchStreamWriter(
+            begin_job(options, is_micro_batch=True),
+            columns,
+            self.options.get("checkpointLocation", ""),
+        )
 
 
 def _without_query(options: Mapping[str, str]) -> dict[str, str]:

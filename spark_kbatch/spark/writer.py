@@ -6,7 +6,7 @@ driver has checked their types once.
 
 In an embedded cluster a micro-batch is a transaction: its id is the query's, which outlives restarts, and its sequence number
 the micro-batch's. Spark repeats a micro-batch under the same two numbers if it did not learn of its
-commit; the duplicate is then skipped. Spark creates one writer for the tasks of a micro-batch and another
+commit; the duplicate is then skipped (`repetitions`). Spark creates one writer for the tasks of a micro-batch and another
 one for its commit, which share nothing but the tasks' messages. In a real cluster a task's rows are visible
 when they are written, and a task that runs again writes them again, as with Spark's own sink.
 
@@ -16,6 +16,7 @@ KafkaStreamingWrite.scala.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ from spark_kbatch.options.columns import meant_for, warn_of_misspelt
 from spark_kbatch.options.values import WrittenValueOptions
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.spark import process
+from spark_kbatch.spark.checkpoints import planned_offsets
 from spark_kbatch.spark.short_errors import briefly
 from spark_kbatch.store.job import WriteJob
 
@@ -158,32 +160,43 @@ class TaskMessage(WriterCommitMessage):
     staged: Any
 
 
-def _stage(job: WriteJob, columns: WrittenColumns, rows: Iterator[pa.RecordBatch]) -> TaskMessage:
-    process.freeze_modules()
-    context = TaskContext.get()
-    application_id, query_id = (
-        context.getLocalProperty(name) if context else None
-        for name in ("spark.app.id", "sql.streaming.queryId")
-    )
-    if columns.columns:
-        rows = columns.encoded(rows)
-    return TaskMessage(job.stage(rows, application_id=application_id, query_id=query_id))
-
-
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
     return [message.staged for message in messages if isinstance(message, TaskMessage)]
 
 
-class KBatchWriter(DataSourceArrowWriter):
-    """The writer of one batch job."""
+class _TaskWriter:
+    """The part of a writer that runs in tasks."""
 
-    def __init__(self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED) -> None:
-        self._job, self._columns = job, columns
+    def __init__(
+        self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED, checkpoint: str = ""
+    ) -> None:
+        """Write by a job; `checkpoint` is a query's, as the user has written it, or empty."""
+        self._job, self._columns, self._checkpoint = job, columns, checkpoint
 
     @briefly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage all rows of a task; runs in the task."""
-        return _stage(self._job, self._columns, iterator)
+        process.freeze_modules()
+        context = TaskContext.get()
+        # Spark gives the jobs of a query's run the run's id as their group.
+        application_id, query_id, run_id = (
+            context.getLocalProperty(name) if context else None
+            for name in ("spark.app.id", "sql.streaming.queryId", "spark.jobGroup.id")
+        )
+        if self._columns.columns:
+            iterator = self._columns.encoded(iterator)
+        return TaskMessage(
+            self._job.stage(
+                iterator,
+                application_id=application_id,
+                query_id=query_id,
+                run_id=run_id if query_id else None,
+            )
+        )
+
+
+class KBatchWriter(_TaskWriter, DataSourceArrowWriter):
+    """The writer of one batch job."""
 
     @briefly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -199,21 +212,14 @@ class KBatchWriter(DataSourceArrowWriter):
         self._job.abort(_staged(messages))
 
 
-class KBatchStreamWriter(DataSourceStreamArrowWriter):
+class KBatchStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Spark writer of one micro-batch, in its tasks or for its commit on the driver."""
-
-    def __init__(self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED) -> None:
-        self._job, self._columns = job, columns
-
-    @briefly
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Stage all rows of a task; runs in the task."""
-        return _stage(self._job, self._columns, iterator)
 
     @briefly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the micro-batch, unless it is committed already; runs on the driver."""
-        self._job.commit_micro_batch(_staged(messages), batchId)
+        read_plan = functools.partial(planned_offsets, self._checkpoint)
+        self._job.commit_micro_batch(_staged(messages), batchId, read_plan)
 
     @briefly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

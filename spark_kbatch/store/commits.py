@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from spark_kbatch.errors import CommitError, ConfigError
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition, ranges_shown
 
 APPEND, OVERWRITE = "append", "overwrite"  # modes
@@ -95,36 +95,6 @@ class Commit(NamedTuple):
             "offsets": _by_topic(self.offsets),
             "ends": _by_topic(self.ends),
         }
-
-
-class StagedByTask(Protocol):
-    """What one task has staged."""
-
-    @property
-    def extents(self) -> Collection[Any]:
-        """Where its rows are."""
-
-    @property
-    def query_id(self) -> str | None:
-        """The streaming query that the task is of."""
-
-
-def query_of(staged: Iterable[StagedByTask]) -> str | None:
-    """Return the query whose micro-batch these tasks have staged; None if they have no rows.
-
-    Raises:
-        CommitError: the tasks do not know it.
-    """
-    query_ids = {one.query_id for one in staged if one.extents}
-    if not query_ids:
-        return None
-    (query_id,) = query_ids
-    if query_id is None:
-        raise CommitError(
-            NOTHING_VISIBLE,
-            "the tasks of this micro-batch do not know their query, so a duplicate of it could not be recognised",
-        )
-    return query_id
 
 
 class CommitHistory(Protocol):

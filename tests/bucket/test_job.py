@@ -132,7 +132,7 @@ def test_the_log_tells_what_a_commit_has_written(
         f"commit {oldest.number}, micro-batch 3 of query {QUERY}: 3 records, {oldest.size_in_bytes} bytes, "
         "offsets events-0 0 to 2, in "
     )
-    assert second.startswith(f"commit {newest.number}, transaction 1 of app: 1 records, ")
+    assert second.startswith(f"commit {newest.number}, transaction 1 of app@events: 1 records, ")
     assert "-1 bytes" not in second
 
 
@@ -189,7 +189,8 @@ def test_a_micro_batch_that_is_repeated_is_skipped(
     count = ledger_entries(objects)
     with caplog.at_level(logging.WARNING):
         commit_micro_batch(url, 1, ["b"])
-        commit_micro_batch(url, 0, ["a"])
+        with pytest.raises(CommitError, match=f"micro-batch 0 of {QUERY} is no repetition"):
+            commit_micro_batch(url, 0, ["a"])
     assert ledger_entries(objects) == count
     assert f"skipping duplicate transaction 1 of {QUERY}" in caplog.text
 
@@ -214,7 +215,7 @@ def test_of_two_processes_that_commit_one_micro_batch_one_does(cluster: Cluster,
 
 
 def test_a_version_of_an_application_is_written_once(cluster: Cluster, url: str) -> None:
-    for version, value in ((1, "a"), (1, "again"), (0, "older"), (2, "b")):
+    for version, value in ((1, "a"), (1, "a"), (0, "older"), (2, "b")):
         commit_batch(url, [[value]], txnAppId="app", txnVersion=version)
     assert [*values(cluster)] == ["a", "b"]
 

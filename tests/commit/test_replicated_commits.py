@@ -26,6 +26,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER
 from spark_kbatch.replica.partition import Partition
+from spark_kbatch.store.repetitions import Attempt, Evidence
 from tests.support.builders import JOB, append_records, batch, contents, records_of, staged
 from tests.support.failing_disks import (
     BROKEN,
@@ -504,7 +505,13 @@ def test_an_unclean_election_of_the_commits_topic_writes_no_micro_batch_twice(
     def micro_batch(number: int, data: bytes) -> bool:
         committer = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1, flush=True)
         extents = job(cluster, data)
-        return committer.commit(extents, transactional_id="query", sequence=number)
+        evidence = Evidence("events", f"{data!r}", f"the plan of {number}", "", "query", "", "now")
+        return committer.commit(
+            extents,
+            transactional_id="query",
+            sequence=number,
+            attempt=Attempt("query", number, evidence, None),
+        )
 
     assert micro_batch(0, OLD)
     logs = [tmp_path / f"disk-{node}/broker-{node}/{TRANSACTION_STATE}" for node in NODES]
@@ -523,6 +530,9 @@ def test_an_unclean_election_of_the_commits_topic_writes_no_micro_batch_twice(
         micro_batch(2, LATER)
 
     assert store_of(cluster).coordinator(flush=True).elect_unclean()
-    assert not micro_batch(1, NEW)
+    # What told it from others is lost, so that it is not known to be another one.
+    assert not micro_batch(1, LATER)
+    with pytest.raises(CommitError, match="micro-batch 0 of query is no repetition"):
+        micro_batch(0, OLD)
     assert micro_batch(2, LATER)
     assert values(cluster) == of(OLD, NEW, LATER)

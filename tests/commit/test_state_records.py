@@ -51,6 +51,7 @@ _values = st.builds(
     _i64,
     st.binary(max_size=30),
     st.dictionaries(st.text(max_size=5), st.text(max_size=22), max_size=3),
+    st.binary(max_size=30),
 )
 
 
@@ -151,9 +152,10 @@ def test_kafka_reads_the_same(value: TransactionValue) -> None:
         "TransactionLastUpdateTimestampMs": value.last_update_ms,
         "TransactionStartTimestampMs": value.last_update_ms,
     }
-    optional = {1002: value.source_progress, 1003: value.topic_ids}
+    optional = {1002: value.source_progress, 1003: value.topic_ids, 1004: value.evidence}
     assert list(tags) == [1000, 1001, *(tag for tag, content in optional.items() if content)]
     assert tags.get(1002, b"") == value.source_progress
+    assert tags.get(1004, b"") == value.evidence
 
     assert tags[1000] == struct.pack(">q", value.sequence)
     reader = Kafka(tags.get(1003, b"\1"))

@@ -19,7 +19,6 @@ from spark_kbatch import Cluster
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
-    CommitError,
     ConfigError,
     DataLossError,
     MirrorFencedError,
@@ -268,42 +267,19 @@ def a_job(target: Cluster, version: int) -> None:
     job.commit_batch([job.stage(iter([rows]))])
 
 
-@pytest.mark.parametrize("version", [0, 1])
-def test_a_job_with_the_name_of_a_mirror_is_refused(
-    source: Cluster, target: Cluster, version: int
-) -> None:
-    target.create_topic("mine")
-    mirrored(source.path, target)
-
-    with pytest.raises(CommitError, match=r"'a-mirror' is the name of a mirror.*txnAppId"):
-        a_job(target, version)
-
-    write(source)
-    mirrored(source.path, target)
-    assert builders.contents(target).pop(TopicPartition("mine", 0)) == []
-
-
-def test_a_mirror_with_the_name_of_a_job_is_refused(source: Cluster, target: Cluster) -> None:
-    target.create_topic("mine")
-    a_job(target, 0)
-
-    with pytest.raises(ConfigError, match=r"'a-mirror' is the txnAppId of a job.*--name"):
-        mirrored(source.path, target)
-
-    assert target.topic_names() == ["mine"]
-    a_job(target, 1)
-    assert len(builders.contents(target)[TopicPartition("mine", 0)]) == 2
-
-
-def test_a_mirror_whose_name_a_job_takes_meanwhile_is_refused(
+def test_a_job_and_a_mirror_of_one_name_do_not_know_each_other(
     source: Cluster, target: Cluster
 ) -> None:
     target.create_topic("mine")
+    a_job(target, 5)
+    mirrored(source.path, target, on_progress=lambda _done: a_job(target, 6))
+    a_job(target, 7)
+    write(source)
+    mirrored(source.path, target)
 
-    with pytest.raises(ConfigError, match="'a-mirror' is the txnAppId of a job"):
-        mirrored(source.path, target, on_progress=lambda _done: a_job(target, 0))
-
-    assert builders.contents(target)[TopicPartition("events", 0)] == []
+    assert len(builders.contents(target).pop(TopicPartition("mine", 0))) == 3
+    target.delete_topic("mine")
+    rest(target, source)
 
 
 def test_of_two_mirrors_that_begin_together_one_is_refused(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,33 @@ def test_a_micro_batch_that_failed_is_written_by_the_restarted_query(
     assert stream.values() == ["a", "b"]
 
 
+def test_a_restored_checkpoint_is_refused_and_the_error_says_where_to_go_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path)
+    stream.add("a")
+    stream.run()
+    shutil.copytree(stream.checkpoint, tmp_path / "copy")
+    stream.add("b")
+    stream.run()
+    shutil.rmtree(stream.checkpoint)
+    (tmp_path / "copy").rename(stream.checkpoint)
+    stream.add("c")
+
+    with pytest.raises(Exception, match="is no repetition") as raised:
+        stream.start().awaitTermination()
+    assert "Spark has planned it anew, as offsets/1 in its checkpoint shows" in str(raised.value)
+    assert 'from where 1 ended: {"logOffset":1}' in str(raised.value)
+    assert stream.values() == ["a", "b"]
+
+    (query,) = re.findall(r"'write (\S+) 1'", str(raised.value))
+    query = stream.start(**{"resolve.micro.batch": f"skip {query} 1"})
+    query.awaitTermination()
+    stream.add("d")
+    stream.run()
+    assert stream.values() == ["a", "b", "c", "d"]
+
+
 def test_two_queries_write_the_same_batch_ids(spark: SparkSession, tmp_path: Path) -> None:
     first = Stream(spark, tmp_path)
     first.add("a")
@@ -179,7 +208,7 @@ def test_a_batch_write_of_a_written_version_is_skipped(spark: SparkSession, tmp_
         frame.write.format("kbatch").options(**options).mode("append").save(str(stream.path))
 
     stream = Stream(spark, tmp_path)
-    for value, version in (("a", 1), ("again", 1), ("older", 0), ("b", 7)):
+    for value, version in (("a", 1), ("a", 1), ("older", 0), ("b", 7)):
         write(value, version)
     assert stream.values() == ["a", "b"]
 

@@ -26,6 +26,7 @@ from spark_kbatch.bucket.entries import (
     TopicGrowth,
 )
 from spark_kbatch.bucket.extents import DataExtent, IndexRange, Stretch
+from spark_kbatch.store.repetitions import Evidence
 
 CLUSTER_ID = "c1" * 16
 TOPIC_ID = "Zm9vYmFyYmF6cXV4MTIzNA"
@@ -77,6 +78,7 @@ EVERY_KIND: list[Content] = [
             )
         },
         HeldFence("server", 3),
+        Evidence("events", "3 rows", "ab" * 32, "{}", "a-query", "", "", "yes"),
     ),
     StartOffsets({TOPIC_ID: {0: 50, 1: 7}}),
     Replacement(
