@@ -197,6 +197,7 @@ def test_a_users_schema_cuts_off_what_contains_itself(folder: Path, tmp_path: Pa
         ("value struct<idd: bigint>", {}, "record Order has no field 'idd'; did you mean 'id'"),
         ("value struct<id: int>", {}, "the type struct<id:int>; it is struct<id:bigint>"),
         ("value binary", {}, "the type binary; it is struct<id:bigint,"),
+        ("timestamp timestamp_ntz", {}, "the type timestamp_ntz; it is timestamp_ltz"),
         ("value struct<id: bigint>, value_error string", {}, "unknown column 'value_error'"),
         ("value struct<id: bigint>", {"mode": "PERMISSIVE"}, "without value_error STRING"),
         ("value struct<id: bigint NOT NULL>", {}, "NOT NULL"),

@@ -14,10 +14,10 @@ from spark_kbatch.wire.protocol import SUPPORTED, ListOffsetsResponse, MetadataR
 from tests.support.kafka_schemas import entry
 
 # kafka-python, whose files are read here, does not have the newer groups.
-HERS = [key for key in ApiKey if key is not ApiKey.CONSUMER_GROUP_HEARTBEAT]
+DESCRIBED = [key for key in ApiKey if key is not ApiKey.CONSUMER_GROUP_HEARTBEAT]
 
 
-@pytest.mark.parametrize("key", HERS, ids=lambda key: key.name)
+@pytest.mark.parametrize("key", DESCRIBED, ids=lambda key: key.name)
 def test_entry_is_as_kafka_describes_the_messages(key: ApiKey) -> None:
     assert entry(key.name, SUPPORTED[key]) in Path(messages.__file__).read_text()
 
