@@ -97,7 +97,10 @@ class TaskProducer(Generic[_Staged_co]):
         (columns, routing), count = rows, len(rows.routing.counts)
         sums = np.vstack([routing.counts, np.zeros((2, count))])
         for row, spans in ((1, columns.key), (2, columns.value)):
-            if len(spans.bounds):
+            if len(spans.bounds) and len(routing.topics) == 1 and not len(spans.valid):
+                # Any slot of the topic will do, and no row is looked at.
+                sums[row, routing.counts.argmax()] = spans.bounds[-1] - spans.bounds[0]
+            elif len(spans.bounds):
                 sizes = np.diff(spans.bounds) * (spans.valid if len(spans.valid) else 1)
                 sums[row] = np.bincount(routing.slots, sizes, count)
         sums[:, : self._sums.shape[1]] += self._sums  # slots are only added

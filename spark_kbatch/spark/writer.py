@@ -165,17 +165,16 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
 
 
 class _TaskWriter:
-    """The part of a writer that runs in tasks."""
+    """The part of a writer that runs in tasks: it stages all their rows."""
 
     def __init__(
         self, job: WriteJob, columns: WrittenColumns = NOTHING_ENCODED, checkpoint: str = ""
     ) -> None:
-        """Write by a job; `checkpoint` is a query's, as the user has written it, or empty."""
+        # The checkpoint is a query's, as the user has written it, or empty.
         self._job, self._columns, self._checkpoint = job, columns, checkpoint
 
     @briefly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Stage all rows of a task; runs in the task."""
         process.freeze_modules()
         context = TaskContext.get()
         # Spark gives the jobs of a query's run the run's id as their group.

@@ -44,7 +44,7 @@ ReadPlan: TypeAlias = Callable[[str, int], PlannedOffsets]  # of a query's id an
 
 
 class StagedByTask(Protocol):
-    """What one task has staged."""
+    """The rows that one task has staged."""
 
     @property
     def query_id(self) -> str | None:
@@ -79,7 +79,7 @@ def query_of(staged: Iterable[StagedByTask]) -> str | None:
 
 
 class Evidence(NamedTuple):
-    """What is kept of the last commit of an id, all of it text; what is unknown is empty."""
+    """The facts that are kept of the last commit of an id, as text; empty where unknown."""
 
     topic: str  # that the option `topic` names; empty if each row names its own
     sums: str  # by topic
@@ -201,7 +201,7 @@ class Attempt(NamedTuple):
             return "its rows or its query differ" if is_others or mine.sums != last.sums else ""
         is_known = mine.digest and last.digest
         if is_known and mine.digest != last.digest:
-            return f"Spark has planned it anew, as offsets/{number} in its checkpoint shows"
+            return f"Spark has planned it again, as offsets/{number} in its checkpoint shows"
         if mine.topic != last.topic:
             return "it goes to another topic"
         is_same = is_known or mine.sums == last.sums

@@ -117,7 +117,7 @@ def test_a_restored_checkpoint_is_refused_and_the_error_says_where_to_go_on(
 
     with pytest.raises(Exception, match="is no repetition") as raised:
         stream.start().awaitTermination()
-    assert "Spark has planned it anew, as offsets/1 in its checkpoint shows" in str(raised.value)
+    assert "Spark has planned it again, as offsets/1 in its checkpoint shows" in str(raised.value)
     assert 'from where 1 ended: {"logOffset":1}' in str(raised.value)
     assert stream.values() == ["a", "b"]
 
