@@ -21,7 +21,7 @@ import pyarrow
 from spark_kbatch.kernels import jit
 from tests.support import builders
 
-jit.never_plain()
+jit._Spent.plain_us_max = 0
 rows = builders.rows()
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 limit = pages * resource.getpagesize() + (40 << 20)

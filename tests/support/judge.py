@@ -45,7 +45,7 @@ _SHARED_SETTINGS = {*settings._OPTIONS, *settings._FIXED_OF_TOPICS} - {"message.
 _INTERNAL = {"__commits", "__consumer_offsets", "__transaction_state"}
 NOT_ASKED = {
     ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.CONSUMER_GROUP_HEARTBEAT,
 }  # fmt: skip
 HELD = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 OF_GROUPS = {

@@ -60,9 +60,14 @@ def a_kio_message(kind: Any, random: Random) -> Any:
     return kind(**values)
 
 
+def _is_left_out(field: Any) -> bool:
+    """Return True for the assignment of ConsumerGroupHeartbeat, which is always null here."""
+    return field.name == "assignment" and "kafka_type" not in field.metadata
+
+
 def _value(field: Any, random: Random) -> Any:
     options = typing.get_args(field.type) if typing.get_origin(field.type) is not tuple else ()
-    if type(None) in options and random.random() < 0.2:
+    if type(None) in options and (_is_left_out(field) or random.random() < 0.2):
         return None
     if "tag" in field.metadata and random.random() < 0.3:
         return dataclasses.MISSING  # its default
@@ -104,7 +109,9 @@ def assert_equal(kios: Any, ours: Structure) -> None:
     """Compare a message of kio with one of ours, field by field, by name."""
     for field in dataclasses.fields(kios):
         value = getattr(kios, field.name)
-        if value is None and field.metadata.get("kafka_type") == "datetime_i64":
+        if value is None and (
+            field.metadata.get("kafka_type") == "datetime_i64" or _is_left_out(field)
+        ):
             value = -1
         _assert_equal(value, _named(ours, field.name), field.name)
 
