@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.cluster import job as job_module
 from spark_kbatch.catalog import folder_clock as clock_module
+from spark_kbatch.cluster import job as job_module
 from spark_kbatch.cluster.job import Job, Staged
 from spark_kbatch.commit import coordinator
 from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
