@@ -29,7 +29,7 @@ from spark_kbatch.cluster.group_records import (
 )
 from spark_kbatch.cluster.offsets_store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
@@ -490,7 +490,7 @@ class GroupCoordinator:
             if left > 0:
                 error, found = self._committed(group_id, numbers, topics)
             left -= sum(metadata_size(value.metadata) for value in found.values())
-            answered: Numbers = _by_topic(found) if numbers is None else numbers
+            answered: Numbers = numbers_by_topic(found) if numbers is None else numbers
             groups.append(
                 group(
                     group_id=group_id,
@@ -506,7 +506,7 @@ class GroupCoordinator:
         body = received.body
         numbers = None if body.topics is None else _asked(body.topics, {})
         error, found = self._committed(body.group_id, numbers, self._store.topics())
-        answered: Numbers = _by_topic(found) if numbers is None else numbers
+        answered: Numbers = numbers_by_topic(found) if numbers is None else numbers
         topic_of = OffsetFetchResponse.OffsetFetchResponseTopic
         partition_of = topic_of.OffsetFetchResponsePartition
         topics = []
@@ -566,7 +566,7 @@ class GroupCoordinator:
                     for number in numbers
                 ],
             )
-            for name, numbers in _by_topic(errors).items()
+            for name, numbers in numbers_by_topic(errors).items()
         ]
         respond(OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=answered))
 
@@ -702,13 +702,6 @@ def _asked(topics: Iterable[Any], gathered: _Asked) -> _Asked:
     for topic in topics:
         gathered.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return gathered
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        found.setdefault(topic, []).append(partition)
-    return found
 
 
 def _offsets_by_topic(
