@@ -112,8 +112,8 @@ def topics(
         show(found, name_of(cluster))
     for topic_partition, why in found.unreadable.items():
         click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
-    for error in found.damaged.values():  # of topics that were left out; the first says enough
-        raise error
+    for damage in found.damaged.values():  # of topics that were left out; the first says enough
+        raise damage
     if found.unreadable:
         sys.exit(1)
 
