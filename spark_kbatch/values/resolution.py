@@ -112,19 +112,25 @@ class Programs:
         Raises:
             SchemaError: it would be too long.
         """
-        # What is refused holds nothing.
-        kept = {
-            name: value.copy() if isinstance(value, list | dict | bytearray) else value
-            for name, value in vars(self).items()
-        }
         self._start = start = len(self._operations)
+        table_size, constants_size = len(self._table), len(self._constants)
         self._rest = writer if is_framed and is_plain_bytes(writer) else None
-        self._compiled = None
         try:
             self._add(writer)
         except SchemaError:
-            vars(self).update(kept)
+            # What is refused holds nothing.
+            del self._operations[start:], self.paths[start:]
+            del self._table[table_size:], self._constants[constants_size:]
+            self._reasons = {pc: one for pc, one in self._reasons.items() if pc < start}
+            self._spans = {
+                data: one for data, one in self._spans.items() if one + 2**63 < constants_size << 32
+            }
+            self._calls.clear()
+            self._passed = {one: pc for one, pc in self._passed.items() if pc < start}
+            self._is_in_item = False
             raise
+        finally:
+            self._compiled = None
         return start
 
     def _add(self, writer: Schema) -> None:
