@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -30,6 +30,15 @@ class TopicPartition(NamedTuple):
 
 
 NO_PARTITION = TopicPartition("", -1)  # of reports on what all partitions share
+
+
+def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the numbers of partitions by topic, in the order that they are given in."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return found
+
 
 # A partition as callers may name it: a TopicPartition or a plain pair, one kind per mapping.
 PartitionKey = TypeVar("PartitionKey", bound=tuple[str, int])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,8 +115,7 @@ def export(
         row.offsets for row in cluster.describe([topic]) if row.topic_partition.partition in numbers
     ]
     total = sum(one.high_watermark - one.log_start_offset for one in edges)
-    count, damage = 0, list[CorruptRecordError]()
-    started = monotonic_s()
+    count, started = 0, monotonic_s()
     with (
         progress_bar(f"{topic} to {file.name}", hidden=as_json) as on_progress,
         _made(file) as temporary,
@@ -125,7 +123,7 @@ def export(
         if kind == "json":
             written = _json_lines(
                 path, client, foreign_end, topic, numbers, isolation_level,
-                max_decompressed_batch_bytes, temporary, damage,
+                max_decompressed_batch_bytes, temporary,
             )  # fmt: skip
         else:
             reader = cluster.read(
@@ -135,21 +133,21 @@ def export(
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             )
             as_text = text or kind == "csv"
-            sound = _before_damage(reader, path, damage)
-            rows = map(_with_strings, sound) if as_text else sound
+            rows = map(_with_strings, reader) if as_text else iter(reader)
             schema = _schema_with_strings(reader.schema) if as_text else reader.schema
             write = _parquet if kind == "parquet" else _csv
             written = write(rows, schema, temporary)
-        for more in written:
-            count += more
-            if on_progress is not None:
-                rate = count / max(monotonic_s() - started, 1e-3)
-                on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
-        if damage:
+        try:
+            for more in written:
+                count += more
+                if on_progress is not None:
+                    rate = count / max(monotonic_s() - started, 1e-3)
+                    on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
+        except CorruptRecordError as error:  # What is before it is written, and the file closed.
             part = file.with_stem(f"{file.stem}.incomplete")
             temporary.replace(part)
             click.echo(visible(f"{counted(count, 'record')} before damage are in {part}"), err=True)
-            raise damage[0]
+            raise _saying_how_to_go_on(error, path) from None
     size = file.stat().st_size
     if as_json:
         told = {"topic": topic, "file": str(file), "format": kind}
@@ -158,21 +156,10 @@ def export(
         print_line(visible(f"Wrote {count:,} records of {topic} to {file}, {size:,} bytes."))
 
 
-def _before_damage(
-    batches: Iterable[pa.RecordBatch], path: str, damage: list[CorruptRecordError]
-) -> Iterator[pa.RecordBatch]:
-    """Yield these batches up to damage; `damage` then has the error, which says how to read on."""
-    try:
-        yield from batches
-    except CorruptRecordError as error:
-        topic, _, partition = error.topic_partition.rpartition("-")
-        damage.append(
-            replace(
-                error,
-                how=error.how
-                and f"`kbatch consume {path} {topic} --partition {partition} --start {error.next_offset}`",
-            )
-        )
+def _saying_how_to_go_on(error: CorruptRecordError, path: str) -> CorruptRecordError:
+    topic, _, partition = error.topic_partition.rpartition("-")
+    go_on = f"{path} {topic} --partition {partition} --start {error.next_offset}"
+    return replace(error, how=error.how and f"`kbatch consume {go_on}`")
 
 
 def _ensure_may_be_written(file: Path, *, overwrite: bool) -> None:
@@ -208,13 +195,12 @@ def _json_lines(
     isolation_level: str,
     max_decompressed_batch_bytes: int,
     file: Path,
-    damage: list[CorruptRecordError],
 ) -> Iterator[int]:
     layout, isolation = json_layout(), IsolationLevel(isolation_level)
     reader = open_topic_reader(path, client, foreign_end)
     ranges = reader.offset_ranges(topic, partitions=partitions, isolation_level=isolation_level)
     with file.open("wb") as out:
-        for wanted in itertools.takewhile(lambda _: not damage, ranges):
+        for wanted in ranges:
             lines = Lines(layout, wanted.topic_partition)
             batches = reader.read_range(
                 wanted,
@@ -222,7 +208,7 @@ def _json_lines(
                 isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             )
-            for batch in _before_damage(batches, path, damage):
+            for batch in batches:
                 for text in lines.of(batch):
                     out.write(text)
                 yield batch.num_rows
@@ -234,15 +220,17 @@ def _parquet(rows: Iterator[pa.RecordBatch], schema: pa.Schema, file: Path) -> I
     with parquet.ParquetWriter(file, schema, compression="zstd") as out:
         group: list[pa.RecordBatch] = []
         size = 0
-        for batch in rows:
-            group.append(batch)
-            size += batch.nbytes
-            if size >= _ROW_GROUP_BYTES:
+        try:
+            for batch in rows:
+                group.append(batch)
+                size += batch.nbytes
+                if size >= _ROW_GROUP_BYTES:
+                    out.write_table(pa.Table.from_batches(group, schema))
+                    group, size = [], 0
+                yield batch.num_rows
+        finally:  # also before damage
+            if group:
                 out.write_table(pa.Table.from_batches(group, schema))
-                group, size = [], 0
-            yield batch.num_rows
-        if group:
-            out.write_table(pa.Table.from_batches(group, schema))
 
 
 def _csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, file: Path) -> Iterator[int]:

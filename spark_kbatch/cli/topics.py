@@ -112,7 +112,8 @@ def topics(
         show(found, name_of(cluster))
     for topic_partition, why in found.unreadable.items():
         click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
-    _raise_first(found.damaged)
+    for damage in found.damaged.values():  # of topics that were left out; the first says enough
+        raise damage
     if found.unreadable:
         sys.exit(1)
 
@@ -308,12 +309,6 @@ def _print_partitions(found: _Listing, where: str) -> None:
             *[lags] * has_groups,
         )
     table.print(if_empty=f"{where} has no topics yet.")
-
-
-def _raise_first(damaged: Mapping[str, KafkaStorageError]) -> None:
-    """Raise the error of the first damaged topic that was left out, if there is any."""
-    for error in damaged.values():
-        raise error
 
 
 def _replicas(cluster: Cluster, topics: Iterable[Topic]) -> dict[TopicPartition, list[ReplicaInfo]]:

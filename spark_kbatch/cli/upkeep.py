@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -251,7 +251,9 @@ def repair(
     cluster = Cluster(path)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
     reports = cluster.repair(chosen or None, dry_run=dry_run)
-    done = _with_progress(reports, "Repairing", cluster, chosen, hidden=as_json)
+    done = _with_progress(
+        reports, f"Repairing {cluster.address}", chosen, lambda: _count(cluster), hidden=as_json
+    )
     _print_repaired(done, dry_run=dry_run, as_json=as_json)
     if any(report.damaged or report.offline for report in done):
         sys.exit(1)
@@ -279,13 +281,10 @@ def _repair_bucket(
         print_line(visible(f"ledger: {state}, entries 0 to {ledger.last_entry}"))
         for sentence in (*ledger.found, *ledger.damaged):
             print_line(visible(f"  {sentence}"))
-    done = []
-    with progress_bar(f"Repairing {path}", hidden=as_json) as on_progress:
-        for report in mending.partitions(chosen or None):
-            done.append(report)
-            if on_progress is not None:
-                total = len(chosen) or mending.partitions_count
-                on_progress(len(done), total, counted(len(done), "partition"))
+    reports = mending.partitions(chosen or None)
+    done = _with_progress(
+        reports, f"Repairing {path}", chosen, lambda: mending.partitions_count, hidden=as_json
+    )
     _print_repaired(done, dry_run=dry_run, as_json=as_json)
     if ledger.damaged or any(report.damaged for report in done):
         sys.exit(1)
@@ -317,8 +316,9 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
     ensure_goes_with(path, client)
     cluster = open_for_reading(path, client=client)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
+    reports = cluster.verify(chosen or None)
     done = _with_progress(
-        cluster.verify(chosen or None), "Checking", cluster, chosen, hidden=as_json
+        reports, f"Checking {cluster.address}", chosen, lambda: _count(cluster), hidden=as_json
     )
     wrong = [report for report in done if report.found or report.damaged]
     away = [report for report in done if report.offline]
@@ -335,23 +335,25 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
         sys.exit(1)
 
 
+def _count(cluster: Cluster) -> int:
+    return sum(len(cluster.partitions(name)) for name in cluster.topic_names(internal=True))
+
+
 def _with_progress(
     reports: Iterable[RepairReport],
     what: str,
-    cluster: Cluster,
     chosen: Sequence[TopicPartition],
+    count: Callable[[], int],
     *,
     hidden: bool,
 ) -> list[RepairReport]:
     """Collect the reports of a verify or repair, with a progress bar of partitions on a terminal."""
     found = []
-    with progress_bar(f"{what} {cluster.address}", hidden=hidden) as on_progress:
+    with progress_bar(what, hidden=hidden) as on_progress:
         total = None
         if on_progress is not None:
             with contextlib.suppress(KBatchError):
-                total = len(chosen) or sum(
-                    len(cluster.partitions(name)) for name in cluster.topic_names(internal=True)
-                )
+                total = len(chosen) or count()
         for report in reports:
             found.append(report)
             if on_progress is not None:

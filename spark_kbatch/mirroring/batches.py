@@ -13,7 +13,7 @@ header is rewritten, with a CRC of that. It is encoded again, with the codec tha
 Batches of aborted transactions are left out, and so are control batches. The record's key, value, headers
 and time stay what a reader of the source gets; its offset becomes the next one of the target.
 
-Where the target keeps offsets (`in_place`), a record has that of the source: gaps are filled by batches without
+Where the target keeps offsets, a record has that of the source: gaps are filled by batches without
 records, as compaction leaves them. Batches with gaps between their records are copied as they are then.
 
 Nothing here reads a log. A batch's CRC is checked before another one is computed.
@@ -78,6 +78,7 @@ def batches(
     *,
     start_offset: int,
     max_bytes: int,
+    next_offset: int | None = None,
 ) -> Iterator[MirroredBatch]:
     """Yield the batches to write to a mirror's target for a fetched part of a source log, in order.
 
@@ -86,51 +87,30 @@ def batches(
         read: with the aborted transactions among its batches.
         start_offset: records below it are left out.
         max_bytes: the most bytes that the target takes of one batch.
+        next_offset: where a target ends in which each record keeps its offset; None for any other.
 
     Raises:
         CorruptRecordError: a batch is damaged; carries file and position.
         RecordTooLargeError: one record alone is larger than the target takes.
     """
+    keeps_offsets, end = next_offset is not None, next_offset or 0
     try:
         for position, header in without_aborted(read):
             if header.is_control or header.next_offset <= start_offset:
                 continue
-            if header.base_offset >= start_offset and _means_the_same_anywhere(header, max_bytes):
+            if header.base_offset >= start_offset and _can_be_kept(
+                header, max_bytes, with_gaps=keeps_offsets
+            ):
+                if keeps_offsets:
+                    yield from gap(end, header.base_offset)
                 yield _kept(read.data, position, header)
-            else:
-                yield from _encoded_again(
-                    topic_partition, read.data, position, header, start_offset, max_bytes
-                )  # fmt: skip
-    except CorruptRecordError as error:
-        raise error.at(read.path, read.position) from None
-
-
-def in_place(
-    topic_partition: TopicPartition,
-    read: LogRead,
-    *,
-    start_offset: int,
-    max_bytes: int,
-    next_offset: int,
-) -> Iterator[MirroredBatch]:
-    """Yield the batches for a target that ends at `next_offset`, so that each record keeps its offset.
-
-    Other arguments and errors are those of `batches`.
-    """
-    try:
-        for position, header in without_aborted(read):
-            if header.is_control or not header.records_count or header.next_offset <= start_offset:
+                end = header.next_offset
                 continue
-            if header.base_offset >= start_offset and _is_right_at_its_offset(header, max_bytes):
-                yield from gap(next_offset, header.base_offset)
-                yield _kept(read.data, position, header)
-                next_offset = header.next_offset
-                continue
-            pieces = _decoded(read.data, position, header, start_offset)
-            for first, rows in (run for piece in pieces for run in _dense_runs(piece)):
-                yield from gap(next_offset, first)
-                yield from _encoded(topic_partition, rows, header.codec, max_bytes)
-                next_offset = first + rows.num_rows
+            for rows in _decoded(read.data, position, header, start_offset):
+                for first, run in _dense_runs(rows) if keeps_offsets else [(end, rows)]:
+                    yield from gap(end, first)
+                    yield from _encoded(topic_partition, run, header.codec, max_bytes)
+                    end = first + run.num_rows
     except CorruptRecordError as error:
         raise error.at(read.path, read.position) from None
 
@@ -152,22 +132,13 @@ def _dense_runs(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield int(offsets[first]), rows[first:end]
 
 
-def _is_right_at_its_offset(header: BatchHeader, max_bytes: int) -> bool:
-    """Return True if a source batch can be copied to where its records keep their offsets."""
-    return (
-        header.magic == MAGIC
-        and not header.attributes & ~(CODEC_MASK | TRANSACTIONAL)
-        and header.size_in_bytes <= max_bytes
-    )
-
-
-def _means_the_same_anywhere(header: BatchHeader, max_bytes: int) -> bool:
+def _can_be_kept(header: BatchHeader, max_bytes: int, *, with_gaps: bool) -> bool:
     """Return True if a source batch can be copied to the target without encoding it again."""
     return (
         header.magic == MAGIC
         and not header.attributes & ~(CODEC_MASK | TRANSACTIONAL)
         and header.records_count > 0
-        and header.is_dense
+        and (with_gaps or header.is_dense)
         and header.size_in_bytes <= max_bytes
     )
 
@@ -187,18 +158,6 @@ def _kept(source: memoryview, position: int, header: BatchHeader) -> MirroredBat
             attributes=attributes,
         )
     return MirroredBatch(data, attributes, header.records_count, is_kept=True)
-
-
-def _encoded_again(
-    topic_partition: TopicPartition,
-    source: memoryview,
-    position: int,
-    header: BatchHeader,
-    start_offset: int,
-    max_bytes: int,
-) -> Iterator[MirroredBatch]:
-    for rows in _decoded(source, position, header, start_offset):
-        yield from _encoded(topic_partition, rows, header.codec, max_bytes)
 
 
 def _decoded(

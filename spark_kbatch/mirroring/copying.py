@@ -43,7 +43,7 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.mirroring.batches import MirroredBatch, batches, gap, in_place
+from spark_kbatch.mirroring.batches import MirroredBatch, batches, gap
 from spark_kbatch.mirroring.progress import NOTHING, LastBatch, Progress, TopicIds
 from spark_kbatch.mirroring.target import KeptTopic, Target, TargetTopic
 from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
@@ -429,13 +429,10 @@ class Mirror:
 
     def _send(self, topic_partition: TopicPartition, read: LogRead, offset: int) -> None:
         max_bytes = self._target_topics[topic_partition.topic].max_message_bytes
-        if self._settings.keep_offsets:
-            end = self._target_ends[topic_partition]
-            found = in_place(
-                topic_partition, read, start_offset=offset, max_bytes=max_bytes, next_offset=end
-            )
-        else:
-            found = batches(topic_partition, read, start_offset=offset, max_bytes=max_bytes)
+        end = self._target_ends[topic_partition] if self._settings.keep_offsets else None
+        found = batches(
+            topic_partition, read, start_offset=offset, max_bytes=max_bytes, next_offset=end
+        )
         self._send_batches(topic_partition, list(found))
 
     def _send_batches(self, topic_partition: TopicPartition, found: list[MirroredBatch]) -> None:

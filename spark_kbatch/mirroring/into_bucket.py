@@ -16,29 +16,25 @@ from spark_kbatch.bucket.commits import summary_of
 from spark_kbatch.bucket.entries import LedgerCommit, MirrorStep
 from spark_kbatch.bucket.staging import DataObjects, WriterJob, in_entry, stretches_of
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.errors import (
-    MirrorFencedError,
-    UnknownTopicOrPartitionError,
-)
+from spark_kbatch.errors import MirrorFencedError
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, TargetTopic
+from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, OwnTarget, TargetTopic
 from spark_kbatch.model import TopicPartition
 
 if TYPE_CHECKING:
     from spark_kbatch.bucket.staging import StagedExtents
     from spark_kbatch.bucket.state import LedgerState
     from spark_kbatch.bucket.store import BucketStore
-    from spark_kbatch.options.topic import Topic
 
 logger = logging.getLogger(__name__)
 
 _AUTHOR = "kbatch mirror"  # in the ledger
 
 
-class BucketTarget:
+class BucketTarget(OwnTarget):
     """A cluster in a bucket as the target of a mirror.
 
     A `target.Target`.
@@ -46,34 +42,17 @@ class BucketTarget:
 
     def __init__(self, store: BucketStore, mirror: str) -> None:
         """Set up for the mirror of this name, which is its name in the ledger."""
+        super().__init__(store, store.topic)
         self._store, self._mirror, self._ledger = store, mirror, store.ledger
         self._committed = ""  # progress, as the ledger has it
-        self._topics: dict[str, Topic] = {}
         self._job: WriterJob | None = None
         self._data: DataObjects | None = None  # of the unit
-
-    @property
-    def name(self) -> str:
-        """The URL of the target."""
-        return self._store.address
-
-    @property
-    def cluster_id(self) -> str:
-        """The target cluster's id."""
-        return self._store.cluster_id
 
     def take_over(self) -> Progress:
         """Return the mirror's committed progress."""
         with self._ledger.state() as state:
             self._committed = state.mirrors.get(self._mirror, "")
         return mirror_progress.unpack(self._committed.encode())
-
-    def topic(self, name: str) -> TargetTopic | None:
-        """Return a topic of the target cluster; None if it does not exist."""
-        try:
-            return self._known(self._store.topic(name))
-        except UnknownTopicOrPartitionError:
-            return None
 
     def create_topic(
         self, name: str, partitions: int, kept: KeptTopic | None = None
@@ -94,10 +73,6 @@ class BucketTarget:
         )
         return self._known(made)
 
-    def _known(self, topic: Topic) -> TargetTopic:
-        self._topics[topic.name] = topic
-        return TargetTopic(topic.topic_id, topic.partitions, topic.batch_bytes_max)
-
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic of the target."""
         with self._ledger.state() as state:
@@ -110,9 +85,6 @@ class BucketTarget:
                 head.start_offset < head.next_offset for head in state.topic(topic).partitions
             )
 
-    def start(self, progress: Progress) -> None:
-        """Do nothing, as the first commit stores the mirror's progress."""
-
     def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Put a partition's batches into objects, for the next commit."""
         if self._data is None:
@@ -121,10 +93,6 @@ class BucketTarget:
         topic_id = self._topics[topic_partition.topic].topic_id
         for batch in batches:
             self._data.send(topic_id, topic_partition.partition, memoryview(batch.data))
-
-    def is_due(self) -> bool:
-        """Return False, as progress in a ledger does not expire."""
-        return False
 
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Commit the batches, if there are any, with the mirror's progress."""

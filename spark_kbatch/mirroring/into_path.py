@@ -24,15 +24,14 @@ from spark_kbatch.errors import (
     ConfigError,
     MirrorFencedError,
     StagedFilesGoneError,
-    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.mirroring import progress as mirror_progress
 from spark_kbatch.mirroring import target
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
-from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, TargetTopic
+from spark_kbatch.mirroring.target import EndOffsets, KeptTopic, OwnTarget, TargetTopic
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.store.commits import Author
 from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
@@ -40,7 +39,7 @@ from spark_kbatch.store.transport import Answer, ProduceBatch, SendRequest
 APPLICATION = "kbatch mirror"  # in the history of commits
 
 
-class PathTarget:
+class PathTarget(OwnTarget):
     """An embedded cluster as the target of a mirror, which stages batches and then commits them.
 
     A `target.Target`.
@@ -48,6 +47,7 @@ class PathTarget:
 
     def __init__(self, store: FolderStore, mirror: str) -> None:
         """Set up for the mirror of this name, which is its transactional id in the target."""
+        super().__init__(store, store.topic_to_write)
         self._store, self._mirror = store, mirror
         # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.
         self._options = parse_write_options({"path": store.address})
@@ -56,29 +56,11 @@ class PathTarget:
         self._author = Author(application_id=APPLICATION, user=user_name())
         self._sequence = -1  # of the last unit
         self._staging: ReplicatedStaging | None = None
-        self._topics: dict[str, Topic] = {}
-
-    @property
-    def name(self) -> str:
-        """The path of the target cluster."""
-        return self._store.address
-
-    @property
-    def cluster_id(self) -> str:
-        """The target cluster's id."""
-        return self._store.cluster_id
 
     def take_over(self) -> Progress:
         """Return the mirror's committed progress, and remove files that an earlier process staged."""
         self._sequence, progress = self._coordinator.take_over(self._mirror, self._transaction)
         return mirror_progress.unpack(progress)
-
-    def topic(self, name: str) -> TargetTopic | None:
-        """Return a topic of the target cluster; None if it does not exist."""
-        try:
-            return self._known(self._store.topic_to_write(name))
-        except UnknownTopicOrPartitionError:
-            return None
 
     def create_topic(
         self, name: str, partitions: int, kept: KeptTopic | None = None
@@ -95,11 +77,6 @@ class PathTarget:
             )
         )
 
-    def _known(self, topic: Topic) -> TargetTopic:
-        self._topics[topic.name] = topic
-        largest = topic.batch_bytes_max
-        return TargetTopic(topic.topic_id, topic.partitions, largest)
-
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the log end offset of each partition of a topic of the target."""
         return {
@@ -113,9 +90,6 @@ class PathTarget:
             info.offsets.log_start_offset < info.offsets.log_end_offset
             for info in self._store.describe([topic])
         )
-
-    def start(self, progress: Progress) -> None:
-        """Do nothing, as the first commit stores the mirror's progress."""
 
     def send(self, topic_partition: TopicPartition, batches: Iterable[MirroredBatch]) -> None:
         """Write a partition's batches to staging files, for the next commit."""
@@ -133,10 +107,6 @@ class PathTarget:
             one = ProduceBatch(topic, topic_partition, data, batch.offsets_count)
             with self._fenced():
                 transport.send(SendRequest(-1, 0, [one]), _ensure_staged)
-
-    def is_due(self) -> bool:
-        """Return False, as progress stored in a commit's record does not expire."""
-        return False
 
     def commit(self, progress: Progress, ends: EndOffsets) -> None:
         """Commit the staged batches, if there are any, with the mirror's progress."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.mirroring.batches import MirroredBatch
 from spark_kbatch.mirroring.progress import Progress
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic
+from spark_kbatch.store.store import Store
 
 
 class TargetTopic(NamedTuple):
@@ -120,3 +122,31 @@ class Target(Protocol):
 
     def close(self) -> None:
         """Close the target, and discard batches that were not committed."""
+
+
+class OwnTarget:
+    """What targets of our own have in common: a store in a folder or a bucket, and topics of it."""
+
+    def __init__(self, store: Store, find: Callable[[str], Topic]) -> None:
+        """Set up for a store, and what finds a topic of it as the target needs it."""
+        self._find, self._topics = find, dict[str, Topic]()
+        self.name = store.address
+        self.cluster_id = store.cluster_id
+
+    def topic(self, name: str) -> TargetTopic | None:
+        """Return a topic of the target cluster; None if it does not exist."""
+        try:
+            return self._known(self._find(name))
+        except UnknownTopicOrPartitionError:
+            return None
+
+    def _known(self, topic: Topic) -> TargetTopic:
+        self._topics[topic.name] = topic
+        return TargetTopic(topic.topic_id, topic.partitions, topic.batch_bytes_max)
+
+    def start(self, progress: Progress) -> None:
+        """Do nothing, as the first commit stores the mirror's progress."""
+
+    def is_due(self) -> bool:
+        """Return False, as progress that a commit has stored does not expire."""
+        return False

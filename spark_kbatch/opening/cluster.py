@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
 from spark_kbatch.cluster.catalog import existing
 from spark_kbatch.cluster.folder_store import FolderStore
@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from spark_kbatch.server.server import Server
 
 ALL_RECORDS = -1  # in place of an offset to delete below
+
+_Part = TypeVar("_Part")
 
 
 # What a place may not have, and how an error says so.
@@ -262,35 +264,27 @@ class Cluster:
         return self._reader.source
 
     def _folder(self, part: str) -> FolderStore:
-        self._ensure_open()
-        if not isinstance(self._store, FolderStore):
-            raise self._refused(part)
-        return self._store
+        return self._had(self._store if isinstance(self._store, FolderStore) else None, part)
 
     def _catalog(self) -> Catalog:
-        self._ensure_open()
-        if self._store.catalog is None:
-            raise self._refused("catalog")
-        return self._store.catalog
+        return self._had(self._store.catalog, "catalog")
 
     def _groups(self) -> Groups:
-        self._ensure_open()
-        if self._store.groups is None:
-            raise self._refused("groups")
-        return self._store.groups
+        return self._had(self._store.groups, "groups")
 
     def _commits(self) -> CommitHistory:
+        return self._had(self._store.commits, "commits")
+
+    def _had(self, part: _Part | None, name: str) -> _Part:
+        """Return a part of the place while this is open; raises ConfigError if it has none."""
         self._ensure_open()
-        if self._store.commits is None:
-            raise self._refused("commits")
-        return self._store.commits
+        if part is None:
+            raise ConfigError(f"{_WITHOUT[name]} in {self._store.address}: {self._store.why_not}")
+        return part
 
     def _ensure_open(self) -> None:
         if self.is_closed:
             raise ClosedError(self._store.address)
-
-    def _refused(self, part: str) -> ConfigError:
-        return ConfigError(f"{_WITHOUT[part]} in {self._store.address}: {self._store.why_not}")
 
     # Topics.
 
@@ -763,17 +757,17 @@ class Cluster:
         """
         arguments.boolean("dry_run", dry_run)
         self._ensure_open()
+        chosen = None
+        if partitions is not None:
+            chosen = arguments.topic_partitions("partitions", partitions)
         mend: Callable[..., Iterator[RepairReport]] | None = getattr(self._store, "repair", None)
         if mend is not None:
-            if partitions is not None:
-                partitions = arguments.topic_partitions("partitions", partitions)
-            return mend(partitions, dry_run=dry_run)
+            return mend(chosen, dry_run=dry_run)
         from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
         folder = self._folder("upkeep")
-        if partitions is None:
+        if chosen is None:
             return upkeep.repair_all(folder, dry_run=dry_run)
-        chosen = arguments.topic_partitions("partitions", partitions)
         return upkeep.repair(folder, chosen, dry_run=dry_run)
 
     def verify(self, partitions: Iterable[tuple[str, int]] | None = None) -> Iterator[RepairReport]:
@@ -793,13 +787,14 @@ class Cluster:
             something is wrong there.
         """
         self._ensure_open()
+        chosen = None
+        if partitions is not None:
+            chosen = arguments.topic_partitions("partitions", partitions)
         check: Callable[[TopicPartition], RepairReport] | None = getattr(self._store, "check", None)
         if check is not None:
-            if partitions is None:
+            if chosen is None:
                 names = self.topic_names(internal=True)
                 chosen = [tp for name in names for tp in self.partitions(name)]
-            else:
-                chosen = arguments.topic_partitions("partitions", partitions)
             reports = map(check, chosen)
             check_ledger = getattr(self._store, "check_ledger", None)
             if partitions is not None or check_ledger is None:
@@ -808,8 +803,7 @@ class Cluster:
         from spark_kbatch.opening import upkeep  # noqa: PLC0415  above
 
         folder = self._folder("upkeep")
-        if partitions is not None:
-            chosen = arguments.topic_partitions("partitions", partitions)
+        if chosen is not None:
             return upkeep.verify(folder, chosen)
         return upkeep.verify_all(folder)
 
@@ -827,8 +821,7 @@ class Cluster:
         Raises:
             ConfigError: an option is unknown, has no meaning here, or has a bad value.
         """
-        if not self.has("producer"):
-            raise self._refused("producer")
+        self._had(self._store.catalog, "producer")
         given = arguments.options("config", config, '{"linger.ms": 5}')
         producer: Producer = self._store.producer(given, options)
         self._producers.add(producer)

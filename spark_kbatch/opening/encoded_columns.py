@@ -69,12 +69,9 @@ class WrittenColumn:
         found = encoder.encode(array, schema_id=self.schema.id if is_framed else None)
         if found.errors:
             first = found.errors[0]
-            path = self._path(first.path)
+            path = _path(self.options, first.path)
             raise InvalidValueError(first_row + first.row, first.reason, path, self.schema.id)
         return found.values
-
-    def _path(self, path: str) -> str:
-        return _path(self.options, path)
 
 
 def _path(column: ColumnOptions, path: str) -> str:

@@ -21,7 +21,7 @@ from spark_kbatch.options.option import (
     STORE_PREFIX,
     fields_of,
     option,
-    refuse_unknown,
+    parsed_texts,
     repr_of,
     table_of,
 )
@@ -125,8 +125,9 @@ class StoreOptions:
 
 STORE_OPTIONS = table_of(StoreOptions)
 NO_STORE_OPTIONS = StoreOptions()
-_ROWS = {row.key: row for row in STORE_OPTIONS}
-_FIELDS = dict(zip(_ROWS, StoreOptions.__dataclass_fields__, strict=True))
+_FIELDS = dict(
+    zip((row.key for row in STORE_OPTIONS), StoreOptions.__dataclass_fields__, strict=True)
+)
 
 
 def store_kind(url: str) -> str:
@@ -148,18 +149,12 @@ def parse_store_options(
         ConfigError: an unknown key, a bad value, options that the place does not have, or that do not fit
             together. A secret is not repeated.
     """
-    values: dict[str, Any] = {}
-    for name, value in options.items():
-        key = name.lower()
-        if not (alone or key.startswith(STORE_PREFIX)):
-            continue
-        if key not in _ROWS:
-            refuse_unknown(name, [*_ROWS])
-        if not isinstance(value, str):
-            raise ConfigError(f"option {key!r} is of type {type(value).__name__}; accepted: text")
-        parsed = _ROWS[key].kind.parse(key, value)
-        if values.setdefault(key, parsed) != parsed:
-            raise ConfigError(f"option {key!r} is given twice, with different values; give it once")
+    chosen = {
+        name: value
+        for name, value in options.items()
+        if alone or name.lower().startswith(STORE_PREFIX)
+    }
+    values = parsed_texts(chosen, STORE_OPTIONS)
     _ensure_of_place(values, address)
     _ensure_one_way(values)
     return StoreOptions(**fields_of(StoreOptions, values))

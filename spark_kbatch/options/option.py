@@ -262,6 +262,26 @@ class Given:
             raise ConfigError(f"option {key!r} is not supported: {reason}")
 
 
+def parsed_texts(options: Mapping[str, Any], known: tuple[Option, ...]) -> dict[str, Any]:
+    """Return the parsed values of options by key, which are given in any case. None is repeated.
+
+    Raises:
+        ConfigError: an unknown key, a bad value, or a key that is given twice with different ones.
+    """
+    rows = {row.key: row for row in known}
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        key = name.lower()
+        if key not in rows:
+            refuse_unknown(name, [*rows])
+        if not isinstance(value, str):
+            raise ConfigError(f"option {key!r} is of type {type(value).__name__}; accepted: text")
+        parsed = rows[key].kind.parse(key, value)
+        if values.setdefault(key, parsed) != parsed:
+            raise ConfigError(f"option {key!r} is given twice, with different values; give it once")
+    return values
+
+
 def refuse_unknown(key: str, known: list[str]) -> NoReturn:
     """Raise for an unknown key; name the key to use instead, what takes it, or the nearest known one."""
     if key.lower() == "paths" and PATH.key in known:  # so does Spark call a list

@@ -22,7 +22,7 @@ from spark_kbatch.options.option import (
     fields_of,
     made_of,
     option,
-    refuse_unknown,
+    parsed_texts,
     repr_of,
     table_of,
 )
@@ -145,7 +145,6 @@ class RegistryOptions:
 
 
 REGISTRY_OPTIONS = table_of(RegistryOptions, "a read")
-_KEYS = {row.key: row for row in REGISTRY_OPTIONS}
 
 
 def parse_registry_options(options: Mapping[str, Any]) -> RegistryOptions | None:
@@ -154,21 +153,15 @@ def parse_registry_options(options: Mapping[str, Any]) -> RegistryOptions | None
     Raises:
         ConfigError: an unknown key, a bad value, or options that do not fit together. A secret is not repeated.
     """
-    values: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     for name, value in options.items():
         key = name.lower()
         bare = key.removeprefix(PREFIX)
-        if bare == key or bare in IGNORED_SECURITY_KEYS:
-            continue
-        if bare in REFUSED_SECURITY_KEYS:
+        if bare in REFUSED_SECURITY_KEYS and bare != key:
             raise ConfigError(f"option {name!r} is not supported: {REFUSED_SECURITY_KEYS[bare]}")
-        if key not in _KEYS:
-            refuse_unknown(name, [*_KEYS])
-        if not isinstance(value, str):
-            raise ConfigError(f"option {key!r} is of type {type(value).__name__}; accepted: text")
-        parsed = _KEYS[key].kind.parse(key, value)
-        if values.setdefault(key, parsed) != parsed:
-            raise ConfigError(f"option {key!r} is given twice, with different values; give it once")
+        if bare != key and bare not in IGNORED_SECURITY_KEYS:
+            chosen[name] = value
+    values = parsed_texts(chosen, REGISTRY_OPTIONS)
     if not values:
         return None
     if URL not in values:

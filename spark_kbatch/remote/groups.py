@@ -23,7 +23,14 @@ from spark_kbatch.errors import (
     RetriableError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import LATEST, ConsumerGroup, GroupMember, GroupOffset, TopicPartition
+from spark_kbatch.model import (
+    LATEST,
+    ConsumerGroup,
+    GroupMember,
+    GroupOffset,
+    TopicPartition,
+    numbers_by_topic,
+)
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
 from spark_kbatch.wire import assignment
@@ -200,9 +207,6 @@ def _committed(client: Client, group: _Listed) -> dict[TopicPartition, _Committe
 def _commit(client: Client, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
     node = _coordinator(client, group_id)
     topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(offsets):
-        by_topic.setdefault(topic, []).append(number)
     body = OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=_NO_GENERATION,
@@ -220,7 +224,7 @@ def _commit(client: Client, group_id: str, offsets: Mapping[TopicPartition, int]
                     for number in numbers
                 ],
             )
-            for topic, numbers in by_topic.items()
+            for topic, numbers in numbers_by_topic(sorted(offsets)).items()
         ],
     )
     answer = client.request(ApiKey.OFFSET_COMMIT, body, node=node, last_version=_TOPIC_NAMES_UNTIL)

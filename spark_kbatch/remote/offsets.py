@@ -5,7 +5,7 @@ Source: Kafka clients/.../consumer/internals/OffsetFetcherUtils.java; ListOffset
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_kbatch.errors import KBatchError, RetriableError
@@ -16,6 +16,7 @@ from spark_kbatch.model import (
     LogOffsets,
     OffsetAndTimestamp,
     TopicPartition,
+    numbers_by_topic,
 )
 from spark_kbatch.remote.client import Client
 from spark_kbatch.wire.connections import Node
@@ -58,10 +59,10 @@ def list_offsets(
                             current_leader_epoch=leader_epoch(client, tp),
                             timestamp=times[tp],
                         )
-                        for tp in of_topic
+                        for tp in (TopicPartition(name, number) for number in numbers)
                     ],
                 )
-                for name, of_topic in by_topic(partitions)
+                for name, numbers in numbers_by_topic(partitions).items()
             ],
         )
 
@@ -124,14 +125,6 @@ def leader_epoch(client: Client, topic_partition: TopicPartition) -> int:
 def isolation_number(isolation: IsolationLevel) -> int:
     """Return the number of an isolation level in Kafka's requests."""
     return 1 if isolation is IsolationLevel.READ_COMMITTED else 0
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
-    """Group partitions by topic, and yield each topic with its partitions."""
-    found: dict[str, list[TopicPartition]] = {}
-    for tp in partitions:
-        found.setdefault(tp.topic, []).append(tp)
-    yield from found.items()
 
 
 def _results(

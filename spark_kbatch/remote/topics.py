@@ -22,7 +22,7 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     TopicAlreadyExistsError,
 )
-from spark_kbatch.model import TopicPartition, bytes_of_uuid
+from spark_kbatch.model import TopicPartition, bytes_of_uuid, numbers_by_topic
 from spark_kbatch.options.topic import Topic, ensure_more_partitions
 from spark_kbatch.remote import offsets
 from spark_kbatch.remote.client import Client
@@ -358,11 +358,13 @@ def delete_records(
             topic(
                 name=name,
                 partitions=[
-                    topic.DeleteRecordsPartition(partition_index=tp.partition, offset=wanted[tp])
-                    for tp in of_topic
+                    topic.DeleteRecordsPartition(
+                        partition_index=number, offset=wanted[TopicPartition(name, number)]
+                    )
+                    for number in numbers
                 ],
             )
-            for name, of_topic in offsets.by_topic(partitions)
+            for name, numbers in numbers_by_topic(partitions).items()
         ]
         return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
 

@@ -34,7 +34,7 @@ from spark_kbatch.errors import (
     RetriableError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.record.header import NO_LEADER_EPOCH
 from spark_kbatch.remote.client import Client
@@ -165,7 +165,8 @@ class Transactions:
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.producer_epoch,
             v3_and_below_topics=[
-                topic(name=name, partitions=numbers) for name, numbers in _by_topic(new).items()
+                topic(name=name, partitions=numbers)
+                for name, numbers in numbers_by_topic(sorted(new)).items()
             ],
         )
 
@@ -211,7 +212,7 @@ class Transactions:
                         for number in numbers
                     ],
                 )
-                for name, numbers in _by_topic(offsets).items()
+                for name, numbers in numbers_by_topic(sorted(offsets)).items()
             ],
         )
 
@@ -311,10 +312,3 @@ class Transactions:
 
 def _own_error(answer: Any) -> Iterable[int]:
     yield answer.error_code
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        found.setdefault(topic, []).append(number)
-    return found

@@ -206,16 +206,13 @@ class _Program:
             return _cast(self.value(schema, plain, path, depth), plain)
         if isinstance(schema, UnionSchema):
             return self._union(schema, kind, path, depth)
-        slot = self._new_slot()
-        if pa.types.is_null(kind) or (
-            isinstance(schema, PrimitiveSchema) and schema.type == "null"
-        ):
-            if not pa.types.is_null(kind):
-                raise _mismatch(schema, kind, path)
-            if not (isinstance(schema, PrimitiveSchema) and schema.type == "null"):
-                self.emit(kernels.REQUIRE, path, slot)
+        slot, is_null = self._new_slot(), pa.types.is_null(kind)
+        if not is_primitive(schema, "null"):
+            self.emit(kernels.REQUIRE, path, slot)
+        elif not is_null:
+            raise _mismatch(schema, kind, path)
+        if is_null:
             return sources.nulls(slot)
-        self.emit(kernels.REQUIRE, path, slot)
         return self._present(schema, kind, path, slot, depth)
 
     def _new_slot(self) -> int:
@@ -245,7 +242,7 @@ class _Program:
             raise _mismatch(union, kind, path)
         branch = next(
             one for one in present
-            if wide is None or (isinstance(one, PrimitiveSchema) and one.type == wide)
+            if wide is None or is_primitive(one, wide)
         )  # fmt: skip
         if null is None:
             self.emit(kernels.REQUIRE, path, slot)

@@ -39,7 +39,6 @@ from spark_kbatch.values.avro_schema import (
     EnumSchema,
     FixedSchema,
     MapSchema,
-    NamedSchema,
     PrimitiveSchema,
     RecordField,
     RecordSchema,
@@ -558,51 +557,37 @@ class _Branches:
         self._same = {_key(one, getattr(one, "name", "")): one for one in union.branches}
         self._alike: dict[Hashable, tuple[int, Schema]] = {}
         for found in enumerate(union.branches):
-            for name in _short_names(found[1]):
-                self._alike.setdefault(_key(found[1], name), found)
+            for key in _taken_by(found[1]):
+                self._alike.setdefault(key, found)
 
     def for_writer(self, writer: Schema) -> Schema | None:
         """Return the branch of the same type or name, else the first that it can be read as."""
         same = self._same.get(_key(writer, getattr(writer, "name", "")))
-        keys = [_key(writer, _short_names(writer)[0])]
-        if isinstance(writer, PrimitiveSchema):
-            keys += _PROMOTIONS.get(writer.type, ())
-        alike = [self._alike[key] for key in keys if key in self._alike]
+        alike = [self._alike[key] for key in _read_as(writer) if key in self._alike]
         return same or (min(alike, key=lambda one: one[0])[1] if alike else None)
+
+
+def _are_alike(writer: Schema, reader: Schema) -> bool:
+    """Return True if a type that is no union can be read as another one, whatever lies in them."""
+    return not _taken_by(reader).isdisjoint(_read_as(writer))
+
+
+def _read_as(writer: Schema) -> set[Hashable]:
+    """Return keys of what a type of the writer's, which is no union, can be read as."""
+    own = _key(writer, short_name(getattr(writer, "name", "")))
+    return {own, *_PROMOTIONS.get(getattr(writer, "type", ""), ())}
+
+
+def _taken_by(reader: Schema) -> set[Hashable]:
+    """Return keys of what is read as a type of the reader's without a promotion."""
+    names = (getattr(reader, "name", ""), *getattr(reader, "aliases", ()))
+    return {_key(reader, short_name(one)) for one in names}
 
 
 def _key(schema: Schema, name: str) -> Hashable:
     """Return what two types share that are read as each other, under this name and unchanged."""
     size = schema.size if isinstance(schema, FixedSchema) else 0
     return schema.type if isinstance(schema, PrimitiveSchema) else (type(schema), name, size)
-
-
-def _short_names(schema: Schema) -> list[str]:
-    """Return the names that a type is known by, its own first; an empty one if it has none."""
-    names = (getattr(schema, "name", ""), *getattr(schema, "aliases", ()))
-    return [short_name(one) for one in names]
-
-
-def _are_alike(writer: Schema, reader: Schema) -> bool:
-    """Return True if a type that is no union can be read as another one, whatever lies in them."""
-    match writer, reader:
-        case PrimitiveSchema(), PrimitiveSchema():
-            return writer.type == reader.type or reader.type in _PROMOTIONS.get(writer.type, ())
-        case FixedSchema(), FixedSchema():
-            return writer.size == reader.size and _have_one_name(writer, reader)
-        case RecordSchema(), RecordSchema():
-            return _have_one_name(writer, reader)
-        case EnumSchema(), EnumSchema():
-            return _have_one_name(writer, reader)
-        case ArraySchema(), ArraySchema():
-            return True
-        case MapSchema(), MapSchema():
-            return True
-    return False
-
-
-def _have_one_name(writer: NamedSchema, reader: NamedSchema) -> bool:
-    return short_name(writer.name) in _short_names(reader)
 
 
 def _is_decimal(schema: PrimitiveSchema | FixedSchema) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError, RecordTooLargeError
-from spark_kbatch.mirroring.batches import MirroredBatch, batches, gap, in_place
+from spark_kbatch.mirroring.batches import MirroredBatch, batches, gap
 from spark_kbatch.model import AbortedTransaction, IsolationLevel, ReadRange, TopicPartition
 from spark_kbatch.opening.readers import open_for_reading, open_reader
 from spark_kbatch.record.header import LogRead, walk
@@ -291,7 +291,7 @@ def kept_in_place(
     aborted: Sequence[AbortedTransaction] = (),
 ) -> tuple[list[Record], list[MirroredBatch]]:
     """Return the records with the offsets that they get in a log that ends at `next_offset`, and the batches."""
-    found = [*in_place(TP, read_of(data, aborted), start_offset=start_offset, max_bytes=NO_LIMIT, next_offset=next_offset)]  # fmt: skip
+    found = [*batches(TP, read_of(data, aborted), start_offset=start_offset, max_bytes=NO_LIMIT, next_offset=next_offset)]  # fmt: skip
     result, offset = list[Record](), next_offset
     for one in found:
         header = read_header(bytes(one.data))
@@ -335,6 +335,14 @@ def test_what_is_encoded_again_keeps_its_offsets_too() -> None:
 
     assert [one.offset for one in found] == [3, 7]
     assert [one.offsets_count for one in all_of_them] == [1, 1, 3, 1]
+
+
+def test_a_damaged_batch_that_seems_to_have_no_records_is_not_taken_for_a_gap() -> None:
+    data = bytearray(reference.encode_batch(records(2, 3), base_offset=2))
+    data[57:61] = bytes(4)  # its count
+
+    with pytest.raises(CorruptRecordError):
+        kept_in_place(bytes(data))
 
 
 def test_a_gap_may_be_longer_than_a_batch_can_tell() -> None:

@@ -29,7 +29,7 @@ from spark_kbatch.cluster.group_records import (
 )
 from spark_kbatch.cluster.offsets_store import OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import TopicPartition, numbers_by_topic
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.client_warnings import client_warnings
 from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
@@ -187,13 +187,21 @@ class GroupCoordinator:
 
     # Handling.
 
-    def _handle(self, respond: Respond, failed: _Failed, handle: Callable[[Respond], None]) -> None:
+    def _handle(
+        self,
+        respond: Respond,
+        failed: _Failed,
+        handle: Callable[[Respond], None],
+        group_id: str | None = None,
+    ) -> None:
         """Run a group request's handler under the mutex, then send the answers that are ready.
 
         Args:
             respond: takes the answer.
             failed: makes the answer to a request that fails as a whole.
             handle: handles the request.
+            group_id: of a group that may be kept, which it has to be an id for; None where that is
+                not asked.
         """
         answered = False
 
@@ -205,6 +213,8 @@ class GroupCoordinator:
 
         with self._mutex:
             error = self._why_not_ready()
+            if not error and group_id is not None and not _is_group_id(group_id):
+                error = ErrorCode.INVALID_GROUP_ID
             if error:
                 answer(failed(error))
             else:
@@ -309,12 +319,10 @@ class GroupCoordinator:
             )
             self._memberships.join(joining, lambda answer: respond(answer_of(answer)))
 
-        self._handle(respond, failed, handle)
+        self._handle(respond, failed, handle, body.group_id)
 
     def _why_not_join(self, received: Received) -> ErrorCode:
         body, config = received.body, self._config
-        if not _is_group_id(body.group_id):
-            return ErrorCode.INVALID_GROUP_ID
         stored = (
             body.member_id, body.group_instance_id or "", received.client_id, body.protocol_type,
             *(one.name for one in body.protocols),
@@ -348,9 +356,6 @@ class GroupCoordinator:
             ):
                 respond(failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
                 return
-            if not _is_group_id(body.group_id):
-                respond(failed(ErrorCode.INVALID_GROUP_ID))
-                return
             syncing = Syncing(
                 body.group_id, body.generation_id, body.member_id, body.group_instance_id,
                 body.protocol_type, body.protocol_name,
@@ -358,7 +363,7 @@ class GroupCoordinator:
             )  # fmt: skip
             self._memberships.sync(syncing, lambda answer: respond(answer_of(answer)))
 
-        self._handle(respond, failed, handle)
+        self._handle(respond, failed, handle, body.group_id)
 
     def heartbeat(self, received: Received, respond: Respond) -> None:
         """Answer a Heartbeat."""
@@ -368,15 +373,12 @@ class GroupCoordinator:
             return HeartbeatResponse(error_code=error)
 
         def handle(respond: Respond) -> None:
-            if not _is_group_id(body.group_id):
-                respond(failed(ErrorCode.INVALID_GROUP_ID))
-                return
             error = self._memberships.heartbeat(
                 body.group_id, body.generation_id, body.member_id, body.group_instance_id
             )
             respond(failed(error))
 
-        self._handle(respond, failed, handle)
+        self._handle(respond, failed, handle, body.group_id)
 
     def consumer_group_heartbeat(self, received: Received, respond: Respond) -> None:
         """Refuse a ConsumerGroupHeartbeat, the first request of the newer group protocol."""
@@ -393,9 +395,7 @@ class GroupCoordinator:
             return LeaveGroupResponse(error_code=error, members=[])
 
         def handle(respond: Respond) -> None:
-            if not _is_group_id(body.group_id):
-                respond(failed(ErrorCode.INVALID_GROUP_ID))
-            elif received.version < _LEAVES_TOGETHER:
+            if received.version < _LEAVES_TOGETHER:
                 (error,) = self._memberships.leave(body.group_id, [Leaving(body.member_id, None)])
                 respond(failed(error))
             else:
@@ -412,7 +412,7 @@ class GroupCoordinator:
                 ]
                 respond(LeaveGroupResponse(error_code=ErrorCode.NONE, members=members))
 
-        self._handle(respond, failed, handle)
+        self._handle(respond, failed, handle, body.group_id)
 
     # Offsets.
 
@@ -490,7 +490,7 @@ class GroupCoordinator:
             if left > 0:
                 error, found = self._committed(group_id, numbers, topics)
             left -= sum(metadata_size(value.metadata) for value in found.values())
-            answered: Numbers = _by_topic(found) if numbers is None else numbers
+            answered: Numbers = numbers_by_topic(found) if numbers is None else numbers
             groups.append(
                 group(
                     group_id=group_id,
@@ -506,7 +506,7 @@ class GroupCoordinator:
         body = received.body
         numbers = None if body.topics is None else _asked(body.topics, {})
         error, found = self._committed(body.group_id, numbers, self._store.topics())
-        answered: Numbers = _by_topic(found) if numbers is None else numbers
+        answered: Numbers = numbers_by_topic(found) if numbers is None else numbers
         topic_of = OffsetFetchResponse.OffsetFetchResponseTopic
         partition_of = topic_of.OffsetFetchResponsePartition
         topics = []
@@ -566,7 +566,7 @@ class GroupCoordinator:
                     for number in numbers
                 ],
             )
-            for name, numbers in _by_topic(errors).items()
+            for name, numbers in numbers_by_topic(errors).items()
         ]
         respond(OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=answered))
 
@@ -702,13 +702,6 @@ def _asked(topics: Iterable[Any], gathered: _Asked) -> _Asked:
     for topic in topics:
         gathered.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return gathered
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        found.setdefault(topic, []).append(partition)
-    return found
 
 
 def _offsets_by_topic(
