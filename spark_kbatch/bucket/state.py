@@ -51,7 +51,6 @@ from spark_kbatch.bucket.entries import (
     ReplacedRange,
     Replacement,
     StartOffsets,
-    StartOffsetsByTopic,
     TopicAlteration,
     TopicCreation,
     TopicDeletion,
@@ -254,7 +253,7 @@ class LedgerState:
             other = self.topics[content.topic_id].name
             _refuse(f"topic {other!r} has the id {content.topic_id}")
 
-    def _check_alteration(self, content: TopicAlteration) -> None:
+    def _check_topic(self, content: TopicAlteration | TopicDeletion) -> None:
         self.ensure_topic(content.topic_id)
 
     def _check_growth(self, content: TopicGrowth) -> None:
@@ -262,14 +261,11 @@ class LedgerState:
         if len(topic.partitions) + len(content.first_offsets) > PARTITIONS_MAX:
             _refuse(f"topic {topic.name!r} would have more than {PARTITIONS_MAX} partitions")
 
-    def _check_deletion(self, content: TopicDeletion) -> None:
-        self.ensure_topic(content.topic_id)
-
     def _check_commit(self, content: LedgerCommit) -> None:
         self._check_fence(content)
         self._check_micro_batch(content)
         self._check_mirror(content)
-        self._check_starts(content.starts)
+        self._check_starts(content)
         for topic_id, stretches in content.stretches.items():
             seen = set()
             for stretch in stretches:
@@ -314,8 +310,8 @@ class LedgerState:
         if step is not None and self.mirrors.get(step.name, "") != step.before:
             raise MirrorFencedError(step.name, "the bucket")
 
-    def _check_starts(self, starts: StartOffsetsByTopic) -> None:
-        for topic_id, of_topic in starts.items():
+    def _check_starts(self, content: LedgerCommit | StartOffsets) -> None:
+        for topic_id, of_topic in content.starts.items():
             for partition, offset in of_topic.items():
                 head = self.partition(topic_id, partition)
                 if not head.start_offset <= offset <= head.next_offset:
@@ -373,9 +369,6 @@ class LedgerState:
         expected = increment_sequence(head.batches[-1].last_sequence, 1) if is_same else 0
         if batch.first_sequence != expected:
             raise OutOfOrderSequenceError(where, batch.producer_id, expected, batch.first_sequence)
-
-    def _check_start_offsets(self, content: StartOffsets) -> None:
-        self._check_starts(content.starts)
 
     def _check_replacement(self, content: Replacement) -> None:
         for topic_id, ranges in content.ranges.items():
@@ -456,7 +449,7 @@ class LedgerState:
             self._set_group(group, {key: one for key, one in offsets.items() if key[0] != topic_id})
 
     def _commit(self, content: LedgerCommit) -> None:
-        self._move_starts(content.starts)
+        self._move_starts(content)
         for topic_id, stretches in content.stretches.items():
             for stretch in stretches:
                 head = self.partition(topic_id, stretch.partition)
@@ -490,13 +483,10 @@ class LedgerState:
         else:
             self.groups.pop(group, None)
 
-    def _move_starts(self, starts: StartOffsetsByTopic) -> None:
-        for topic_id, of_topic in starts.items():
+    def _move_starts(self, content: LedgerCommit | StartOffsets) -> None:
+        for topic_id, of_topic in content.starts.items():
             for partition, offset in of_topic.items():
                 self.partition(topic_id, partition).start_offset = offset
-
-    def _set_starts(self, content: StartOffsets) -> None:
-        self._move_starts(content.starts)
 
     def _replace(self, content: Replacement) -> None:
         for topic_id, ranges in content.ranges.items():
@@ -545,11 +535,11 @@ class LedgerState:
         LedgerStart: (_start, None),
         NewLimits: (_set_limits, None),
         TopicCreation: (_create, _check_creation),
-        TopicAlteration: (_alter, _check_alteration),
+        TopicAlteration: (_alter, _check_topic),
         TopicGrowth: (_grow, _check_growth),
-        TopicDeletion: (_delete, _check_deletion),
+        TopicDeletion: (_delete, _check_topic),
         LedgerCommit: (_commit, _check_commit),
-        StartOffsets: (_set_starts, _check_start_offsets),
+        StartOffsets: (_move_starts, _check_starts),
         Replacement: (_replace, _check_replacement),
         Fence: (_set_fence, _check_new_fence),
         Horizon: (_set_horizon, _check_horizon),
