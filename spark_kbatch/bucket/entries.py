@@ -61,7 +61,7 @@ from spark_kbatch.store.repetitions import Evidence
 from spark_kbatch.stored_json import StoredObject
 
 FORMAT = 1  # of what this version writes
-CLOSED = 2**53 - 1  # in place of a format: no one writes after it; see `closing`
+CLOSED = 2**53 - 1  # in place of a format: no one writes after it; see `recovery`
 ENVELOPE_VERSION = 1
 ENTRY_BYTES_MAX = 256 << 10
 NO_ENTRY = -1  # the number before the first one
