@@ -310,10 +310,14 @@ class LedgerCheckpoints:
 
     def rest(self, state: LedgerState) -> None:
         """Let a state rest on the newest checkpoint that is not after it; raises as `root`."""
-        newest = self.newest_number(state.checkpoint, state.number)
-        root = self.root(newest) if newest > state.checkpoint else None
+        self._rest_on_newer(state, self.newest_number(state.checkpoint, state.number))
+
+    def _rest_on_newer(self, state: LedgerState, number: int) -> bool:
+        """Let a state rest on a checkpoint, unless it does; return False if that is gone."""
+        root = self.root(number) if number > state.checkpoint else None
         if root is not None:
             _rest_on(state, root)
+        return state.checkpoint == number
 
     # Building.
 
@@ -328,13 +332,8 @@ class LedgerCheckpoints:
             LostPartError: a part that would be merged is gone, and so is its checkpoint.
         """
         newest = self.newest_number(state.checkpoint)
-        if not state.checkpoint <= newest < state.number:
+        if newest >= state.number or not self._rest_on_newer(state, newest):
             return False
-        if newest != state.checkpoint:
-            root = self.root(newest)
-            if root is None:
-                return False
-            _rest_on(state, root)
         random_id = names.random_id(self._rng)
         extents = {
             topic_id: self._parts(state, topic_id, random_id) for topic_id in sorted(state.extents)

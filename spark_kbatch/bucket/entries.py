@@ -474,6 +474,14 @@ class Replacement(_Kind):
     keys: ClassVar = {"topics": _Key("ranges", _ranges, _packed_ranges)}
     has_objects: ClassVar[bool] = True
 
+    @property
+    def stretches(self) -> Stretches:
+        """What is read from now on, by topic id."""
+        return {
+            topic_id: [stretch for one in ranges for stretch in one.stretches]
+            for topic_id, ranges in self.ranges.items()
+        }
+
 
 @dataclass(frozen=True)
 class Fence(_Kind):

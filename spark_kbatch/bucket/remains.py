@@ -275,11 +275,8 @@ class LedgerRemains:
         found: dict[Stretch, None] = {}
         for number in reversed(self.numbers):
             entry = self.entry(number) if number > created else None
-            if entry is not None and isinstance(entry.content, LedgerCommit):
+            if entry is not None and isinstance(entry.content, LedgerCommit | Replacement):
                 found.update(dict.fromkeys(entry.content.stretches.get(topic_id, ())))
-            elif entry is not None and isinstance(entry.content, Replacement):
-                for one in entry.content.ranges.get(topic_id, ()):
-                    found.update(dict.fromkeys(one.stretches))
         for number in reversed(self.checkpoints):
             root = self.root(number) if number >= created else None
             if root is not None:

@@ -66,7 +66,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import BATCHES_REMEMBERED, TopicPartition
-from spark_kbatch.options.topic import PARTITIONS_MAX
+from spark_kbatch.options.topic import PARTITIONS_MAX, TopicConfig, parse_topic_options
 from spark_kbatch.record.header import increment_sequence
 from spark_kbatch.store.repetitions import Evidence
 
@@ -101,6 +101,11 @@ class TopicHead:
     config: dict[str, str]  # given settings by Kafka's keys
     partitions: list[PartitionHead]
     ledger: int = 0
+
+    @property
+    def settings(self) -> TopicConfig:
+        """The topic's settings, with the defaults of those that were not given."""
+        return TopicConfig(**parse_topic_options(self.config))
 
 
 class RememberedBatch(NamedTuple):
@@ -374,10 +379,10 @@ class LedgerState:
         for topic_id, ranges in content.ranges.items():
             for one in ranges:
                 self._check_range(topic_id, one)
-            stretches = {topic_id: [each for one in ranges for each in one.stretches]}
-            self._check_objects(stretches)
+        self._check_objects(content.stretches)
+        for topic_id, stretches in content.stretches.items():
             created = self.topics[topic_id].created
-            for name, number in began(stretches):
+            for name, number in began({topic_id: stretches}):
                 if number < created:
                     _refuse(f"{name} was begun before its topic was created, by entry {created}")
 
@@ -454,9 +459,7 @@ class LedgerState:
             for stretch in stretches:
                 head = self.partition(topic_id, stretch.partition)
                 head.next_offset, head.leader_epoch = stretch.next_offset, stretch.leader_epoch
-                self.extents[topic_id].changes.append(
-                    Change(self.number, stretch.base_offset, stretch.next_offset, stretch)
-                )
+        self._read_from(content)
         if content.micro_batch:
             query_id, number = content.micro_batch
             self.queries[query_id] = QueryHead(number, self.number, self.time_ms, content.evidence)
@@ -488,12 +491,10 @@ class LedgerState:
             for partition, offset in of_topic.items():
                 self.partition(topic_id, partition).start_offset = offset
 
-    def _replace(self, content: Replacement) -> None:
-        for topic_id, ranges in content.ranges.items():
+    def _read_from(self, content: LedgerCommit | Replacement) -> None:
+        for topic_id, stretches in content.stretches.items():
             self.extents[topic_id].changes += [
-                Change(self.number, stretch.base_offset, stretch.next_offset, stretch)
-                for one in ranges
-                for stretch in one.stretches
+                Change(self.number, one.base_offset, one.next_offset, one) for one in stretches
             ]
 
     def _set_fence(self, content: Fence) -> None:
@@ -540,7 +541,7 @@ class LedgerState:
         TopicDeletion: (_delete, _check_topic),
         LedgerCommit: (_commit, _check_commit),
         StartOffsets: (_move_starts, _check_starts),
-        Replacement: (_replace, _check_replacement),
+        Replacement: (_read_from, _check_replacement),
         Fence: (_set_fence, _check_new_fence),
         Horizon: (_set_horizon, _check_horizon),
         NewFormat: (_set_format, _check_format),
