@@ -120,7 +120,7 @@ class _Key(NamedTuple):
     write: _Write = _as_it_is
 
 
-class _Kind:
+class _KnownKind:
     """A kind of entry that this version knows; its format is a table of keys."""
 
     kind: ClassVar[str]
@@ -262,7 +262,7 @@ _LIMITS = _Key("limits", _numbers)
 
 
 @dataclass(frozen=True)
-class LedgerStart(_Kind):
+class LedgerStart(_KnownKind):
     """Entry 0."""
 
     cluster_id: str
@@ -280,7 +280,7 @@ class LedgerStart(_Kind):
 
 
 @dataclass(frozen=True)
-class NewLimits(_Kind):
+class NewLimits(_KnownKind):
     """Limits that replace those of the same name."""
 
     limits: Mapping[str, int]
@@ -290,7 +290,7 @@ class NewLimits(_Kind):
 
 
 @dataclass(frozen=True)
-class TopicCreation(_Kind):
+class TopicCreation(_KnownKind):
     """A topic, with its settings by Kafka's keys and the first offset of each partition."""
 
     topic_id: str
@@ -310,7 +310,7 @@ class TopicCreation(_Kind):
 
 
 @dataclass(frozen=True)
-class TopicAlteration(_Kind):
+class TopicAlteration(_KnownKind):
     """Changes of a topic's settings by Kafka's keys, None for the default."""
 
     topic_id: str
@@ -321,7 +321,7 @@ class TopicAlteration(_Kind):
 
 
 @dataclass(frozen=True)
-class TopicGrowth(_Kind):
+class TopicGrowth(_KnownKind):
     """Partitions that are added to a topic, by their first offsets."""
 
     topic_id: str
@@ -332,7 +332,7 @@ class TopicGrowth(_Kind):
 
 
 @dataclass(frozen=True)
-class TopicDeletion(_Kind):
+class TopicDeletion(_KnownKind):
     """The end of a topic and of all its records."""
 
     topic_id: str
@@ -392,7 +392,7 @@ class HeldFence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LedgerCommit(_Kind):
+class LedgerCommit(_KnownKind):
     """Data, and what goes with it: all of it at once."""
 
     stretches: Stretches = field(default_factory=dict)  # one of each partition at most
@@ -424,7 +424,7 @@ class LedgerCommit(_Kind):
 
 
 @dataclass(frozen=True)
-class StartOffsets(_Kind):
+class StartOffsets(_KnownKind):
     """Start offsets of partitions: all before them is gone."""
 
     starts: StartOffsetsByTopic
@@ -465,7 +465,7 @@ def _packed_ranges(
 
 
 @dataclass(frozen=True)
-class Replacement(_Kind):
+class Replacement(_KnownKind):
     """Other objects with the same records."""
 
     ranges: Mapping[str, tuple[ReplacedRange, ...]]  # by topic id
@@ -484,7 +484,7 @@ class Replacement(_Kind):
 
 
 @dataclass(frozen=True)
-class Fence(_Kind):
+class Fence(_KnownKind):
     """A fence that is moved: a holder of an earlier epoch commits no more."""
 
     name: str
@@ -498,7 +498,7 @@ class Fence(_Kind):
 
 
 @dataclass(frozen=True)
-class Horizon(_Kind):
+class Horizon(_KnownKind):
     """The horizon: what began before that entry commits and replaces no more."""
 
     number: int
@@ -508,7 +508,7 @@ class Horizon(_Kind):
 
 
 @dataclass(frozen=True)
-class NewFormat(_Kind):
+class NewFormat(_KnownKind):
     """Permission to write kinds up to a format; writers that do not know the format write no more."""
 
     format: int
@@ -518,7 +518,7 @@ class NewFormat(_Kind):
 
 
 @dataclass(frozen=True)
-class Tombstone(_Kind):
+class Tombstone(_KnownKind):
     """The rest of an entry whose content is in a checkpoint; its name is not free again."""
 
     kind: ClassVar[str] = "tombstone"
@@ -538,7 +538,7 @@ class LaterContent:
         return dict(self.content)
 
 
-KINDS: Mapping[str, type[_Kind]] = {
+KINDS: Mapping[str, type[_KnownKind]] = {
     kind.kind: kind
     for kind in (
         LedgerStart, NewLimits, TopicCreation, TopicAlteration, TopicGrowth, TopicDeletion, LedgerCommit,
