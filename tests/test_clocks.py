@@ -51,7 +51,6 @@ ENDING = "credentials and tokens with an end"
 SHOWN = ""  # only shown, or what reads a clock for one of the rows
 
 USES = {
-    "bucket/closing.py": {"try_to_close": ENTRIES},
     "bucket/credentials.py": {"FunctionCredentials.__call__": ENDING},
     "bucket/job.py": {"BucketJob._ledger": REMEMBERED},
     "bucket/ledger.py": {
@@ -66,6 +65,7 @@ USES = {
     "bucket/maintenance.py": {"Maintenance.retain": RETENTION, "Maintenance.collect": GARBAGE},
     "bucket/objects.py": {"MemoryObjects._put": GARBAGE},
     "bucket/reading.py": {"PartitionReader._go_back": OVERWRITTEN},
+    "bucket/recovery.py": {"Recovery._try_to_close": ENTRIES},
     "bucket/shared_ledger.py": {"SharedLedger._remember": REMEMBERED},
     "bucket/store.py": {"BucketStore.agreed_offsets": AGREED},
     "catalog/folder_clock.py": {

@@ -226,7 +226,7 @@ class LedgerCheckpoints:
             lambda data: decode(data, entry_name),
             lambda: self._objects.get(entry_name),
         )
-        _ensure_of(root, entry)
+        ensure_of(root, entry)
         return root, data, entry_data
 
     def changes(
@@ -267,7 +267,7 @@ class LedgerCheckpoints:
             CorruptLedgerError: they are damaged, or do not belong together.
         """
         root = unpack_root(objects.root, names.root_name(objects.number), objects.number)
-        _ensure_of(root, decode(objects.entry, names.entry_name(objects.number)))
+        ensure_of(root, decode(objects.entry, names.entry_name(objects.number)))
         if _why_not(root.heads, objects.heads):
             raise LostPartError(root.heads.name, "it is another one")
         state = self._state_of(root, objects.heads)
@@ -310,10 +310,14 @@ class LedgerCheckpoints:
 
     def rest(self, state: LedgerState) -> None:
         """Let a state rest on the newest checkpoint that is not after it; raises as `root`."""
-        newest = self.newest_number(state.checkpoint, state.number)
-        root = self.root(newest) if newest > state.checkpoint else None
+        self._rest_on_newer(state, self.newest_number(state.checkpoint, state.number))
+
+    def _rest_on_newer(self, state: LedgerState, number: int) -> bool:
+        """Let a state rest on a checkpoint, unless it does; return False if that is gone."""
+        root = self.root(number) if number > state.checkpoint else None
         if root is not None:
             _rest_on(state, root)
+        return state.checkpoint == number
 
     # Building.
 
@@ -328,13 +332,8 @@ class LedgerCheckpoints:
             LostPartError: a part that would be merged is gone, and so is its checkpoint.
         """
         newest = self.newest_number(state.checkpoint)
-        if not state.checkpoint <= newest < state.number:
+        if newest >= state.number or not self._rest_on_newer(state, newest):
             return False
-        if newest != state.checkpoint:
-            root = self.root(newest)
-            if root is None:
-                return False
-            _rest_on(state, root)
         random_id = names.random_id(self._rng)
         extents = {
             topic_id: self._parts(state, topic_id, random_id) for topic_id in sorted(state.extents)
@@ -378,7 +377,7 @@ class LedgerCheckpoints:
         found = unseal(self.part(part), part.name)
         reader = StretchReader(found, "changes")
         partitions, changes = len(state.topics[topic_id].partitions), list[Change]()
-        rows = checked_rows(found, "changes", _rows(found, "changes"), int, int, list)
+        rows = checked_rows(found, "changes", found.values.get("changes"), int, int, list)
         for start, end, value in rows:
             stretch = reader.stretch(value)
             is_within = stretch.base_offset <= start < end <= stretch.next_offset
@@ -405,7 +404,7 @@ def _why_not(part: PartRef, data: bytes | None) -> str:
     return f"it has {len(data)} bytes with the sum {sum_of(data)}, and {part[1:]} is expected"
 
 
-def _ensure_of(root: Root, entry: Entry) -> None:
+def ensure_of(root: Root, entry: Entry) -> None:
     """Check that a root belongs to the entry that has its number; raises CorruptLedgerError."""
     if entry.entry_id != root.entry_id:
         raise CorruptLedgerError(
@@ -479,23 +478,25 @@ def unpack_root(data: bytes, name: str, number: int) -> Root:
     if found.integer("number") != number:
         raise found.damaged("number", found.integer("number"), f"the number in its name, {number}")
     extents = found.object("extents")
+    (heads,) = _part_refs(found, "heads", [found.values.get("heads")])
     return Root(
         number,
         found.text("id", names.RANDOM_ID),
         found.integer("time"),
-        _part_ref(found, found.values.get("heads")),
+        heads,
         {
-            topic_id: tuple(_part_ref(found, one) for one in _rows(extents, topic_id))
-            for topic_id in extents.keys()
+            topic_id: _part_refs(extents, topic_id, rows)
+            for topic_id, rows in extents.values.items()
         },
     )
 
 
-def _part_ref(found: StoredObject, value: Any) -> PartRef:
-    (row,) = checked_rows(found, "parts", [value], str, int, str)
-    if not names.PART.fullmatch(row[0]):
-        raise found.damaged("parts", row[0], f"text as {names.PART.pattern}")
-    return PartRef(*row)
+def _part_refs(found: StoredObject, key: str, rows: Any) -> tuple[PartRef, ...]:
+    refs = tuple(PartRef(*row) for row in checked_rows(found, key, rows, str, int, str))
+    for one in refs:
+        if not names.PART.fullmatch(one.name):
+            raise found.damaged(key, one.name, f"text as {names.PART.pattern}")
+    return refs
 
 
 def _pack_changes(changes: Mapping[int, Iterable[Change]]) -> bytes:
@@ -565,7 +566,7 @@ def unpack_heads(found: StoredObject) -> LedgerState:
         producers={
             (row[0], row[1], row[2]): ProducerHead(row[3], row[4], _batches(found, row[5]))
             for row in checked_rows(
-                found, "producers", _rows(found, "producers"), int, str, int, int, int, list
+                found, "producers", found.values.get("producers"), int, str, int, int, int, list
             )
             if _ensure_there(found, "producers", topics, *row[1:3])
         },
@@ -576,7 +577,9 @@ def unpack_heads(found: StoredObject) -> LedgerState:
                 row[3],
                 Evidence.of(evidence.object(row[0])) if row[0] in evidence else None,
             )
-            for row in checked_rows(found, "queries", _rows(found, "queries"), str, int, int, int)
+            for row in checked_rows(
+                found, "queries", found.values.get("queries"), str, int, int, int
+            )
         },
         mirrors={key: mirrors.text(key) for key in mirrors.keys()},
         fences={key: fences.integer(key) for key in fences.keys()},
@@ -584,7 +587,7 @@ def unpack_heads(found: StoredObject) -> LedgerState:
             group: {
                 (row[0], row[1]): GroupHead(*row[2:])
                 for row in checked_rows(
-                    groups, group, _rows(groups, group), str, int, int, str, int
+                    groups, group, groups.values.get(group), str, int, int, str, int
                 )
                 if _ensure_there(groups, group, topics, *row[:2])
             }
@@ -612,7 +615,7 @@ def _batches(found: StoredObject, rows: Any) -> tuple[RememberedBatch, ...]:
 
 def _topic(found: StoredObject) -> TopicHead:
     config = found.object("config")
-    rows = checked_rows(found, "partitions", _rows(found, "partitions"), int, int, int)
+    rows = checked_rows(found, "partitions", found.values.get("partitions"), int, int, int)
     is_sound = all(start <= end and epoch <= INT_MAX for start, end, epoch in rows)
     if not (is_sound and 0 < len(rows) <= PARTITIONS_MAX):
         raise found.damaged("partitions", rows, f"1 to {PARTITIONS_MAX} partitions")
@@ -624,10 +627,3 @@ def _topic(found: StoredObject) -> TopicHead:
         [PartitionHead(*row) for row in rows],
         found.integer("ledger", 0, 0),
     )
-
-
-def _rows(found: StoredObject, key: str) -> list[Any]:
-    rows = found.values.get(key)
-    if not isinstance(rows, list):
-        raise found.damaged(key, rows, "a list")
-    return rows

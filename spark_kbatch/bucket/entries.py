@@ -46,21 +46,22 @@ after one with `skip`, and stops at one without. Keys and versions that it does 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.extents import NameTable, Stretch, Stretches, StretchReader, packed
 from spark_kbatch.bucket.sealed import checked_rows, ensure_version, seal, unseal
 from spark_kbatch.errors import CorruptLedgerError, RefusedEntryError, UnsupportedLedgerError
+from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.store.repetitions import Evidence
 from spark_kbatch.stored_json import StoredObject
 
 FORMAT = 1  # of what this version writes
-CLOSED = 2**53 - 1  # in place of a format: no one writes after it; see `closing`
+CLOSED = 2**53 - 1  # in place of a format: no one writes after it; see `recovery`
 ENVELOPE_VERSION = 1
 ENTRY_BYTES_MAX = 256 << 10
 NO_ENTRY = -1  # the number before the first one
@@ -102,8 +103,166 @@ class Entry(NamedTuple):
     by: str = ""
 
 
+# What reads a key of a content, and what writes it, with the names of objects in a table.
+_Read: TypeAlias = Callable[[StoredObject, str], Any]
+_Write: TypeAlias = Callable[[Any, NameTable], Any]
+
+
+def _as_it_is(value: Any, _table: NameTable) -> Any:
+    return value
+
+
+class _Key(NamedTuple):
+    """A key of a content: the field that it is of, and how it is read and written."""
+
+    field: str
+    read: _Read
+    write: _Write = _as_it_is
+
+
+class _KnownKind:
+    """A kind of entry that this version knows; its format is a table of keys."""
+
+    kind: ClassVar[str]
+    keys: ClassVar[Mapping[str, _Key]] = {}
+    has_objects: ClassVar[bool] = False  # whether their names are in a list beside the keys
+    leaves_out: ClassVar[bool] = False  # keys where there is nothing
+
+    may_be_skipped: ClassVar[bool] = False
+
+    def values(self) -> dict[str, Any]:
+        """Return the content as JSON."""
+        table = NameTable()
+        found = {key: one.write(getattr(self, one.field), table) for key, one in self.keys.items()}
+        if self.has_objects:
+            found["objects"] = table.names
+        return {key: value for key, value in found.items() if value or not self.leaves_out}
+
+    @classmethod
+    def of(cls, found: StoredObject) -> Self:
+        """Return the content that is read."""
+        _ensure_known(found, *cls.keys, *(["objects"] if cls.has_objects else []))
+        return cls(**{one.field: one.read(found, key) for key, one in cls.keys.items()})
+
+
+# How keys are read and written.
+
+
+def _text(pattern: re.Pattern[str]) -> _Read:
+    return lambda found, key: found.text(key, pattern)
+
+
+def _integer(lowest: int, highest: int = LONG_MAX) -> _Read:
+    return lambda found, key: found.integer(key, lowest, highest)
+
+
+def _texts(found: StoredObject, key: str) -> dict[str, str]:
+    values = found.object(key)
+    return {one: values.text(one) for one in values.keys()}
+
+
+def _changes(found: StoredObject, key: str) -> dict[str, str | None]:
+    values = found.object(key)
+    return {one: None if values.values[one] is None else values.text(one) for one in values.keys()}
+
+
+def _numbers(found: StoredObject, key: str) -> dict[str, int]:
+    values = found.object(key)
+    return {one: values.integer(one) for one in values.keys()}
+
+
+def _one_ledger(found: StoredObject, key: str) -> int:
+    ensure_version(found, 1, key=key)
+    return 1
+
+
+def _offsets(found: StoredObject, key: str) -> tuple[int, ...]:
+    values = found.values.get(key)
+    if not isinstance(values, list) or not 0 < len(values) <= PARTITIONS_MAX:
+        raise found.damaged(key, values, f"a list of 1 to {PARTITIONS_MAX} offsets")
+    return tuple(row[0] for row in checked_rows(found, key, [[value] for value in values], int))
+
+
+def _rows(make: Callable[..., Any], *types: type[Any]) -> _Read:
+    """Return what reads a list of lists of these types; of none if it is missing."""
+    return lambda found, key: tuple(
+        make(*row) for row in checked_rows(found, key, found.values.get(key, []), *types)
+    )
+
+
+def _row(make: Callable[..., Any], *types: type[Any]) -> _Read:
+    """Return what reads one list of these types; None if it is missing."""
+
+    def read(found: StoredObject, key: str) -> Any:
+        if key not in found:
+            return None
+        return make(*checked_rows(found, key, [found.values[key]], *types)[0])
+
+    return read
+
+
+def _by_topic(found: StoredObject, key: str) -> dict[str, list[Any]]:
+    """Return the lists at a key, by topic id; none if it is missing."""
+    topics = found.object(key, default={})
+    for topic_id in topics.keys():
+        if not names.TOPIC_ID.fullmatch(topic_id) or not isinstance(topics.values[topic_id], list):
+            raise found.damaged(key, topic_id, "lists by topic id")
+    return topics.values
+
+
+def _starts(found: StoredObject, key: str) -> dict[str, dict[int, int]]:
+    return {
+        topic_id: dict(map(tuple, checked_rows(found, key, rows, int, int)))
+        for topic_id, rows in _by_topic(found, key).items()
+    }
+
+
+def _packed_starts(starts: StartOffsetsByTopic, _table: NameTable) -> dict[str, list[list[int]]]:
+    return {
+        topic_id: [[partition, offset] for partition, offset in sorted(of_topic.items())]
+        for topic_id, of_topic in sorted(starts.items())
+    }
+
+
+def _stretches(found: StoredObject, key: str) -> dict[str, tuple[Stretch, ...]]:
+    reader = StretchReader(found, key)
+    return {
+        topic_id: tuple(map(reader.stretch, of_topic))
+        for topic_id, of_topic in _by_topic(found, key).items()
+    }
+
+
+def _packed_stretches(stretches: Stretches, table: NameTable) -> dict[str, list[Any]]:
+    return {
+        topic_id: [packed(stretch, table) for stretch in of_topic]
+        for topic_id, of_topic in sorted(stretches.items())
+    }
+
+
+def _groups(found: StoredObject, key: str) -> dict[str, tuple[CommittedGroupOffset, ...]]:
+    groups = found.object(key, default={})
+    return {group: _group_offsets(groups, group) for group in groups.keys()}
+
+
+def _group_offsets(groups: StoredObject, group: str) -> tuple[CommittedGroupOffset, ...]:
+    rows = []
+    for row in groups.values[group] if isinstance(groups.values[group], list) else [None]:
+        is_deleted = isinstance(row, list) and len(row) == 4 and row[2] is None
+        types = (str, int, type(None) if is_deleted else int, str)
+        rows += checked_rows(groups, group, [row], *types)
+    return tuple(CommittedGroupOffset(*row) for row in rows)
+
+
+_TOPIC = _Key("topic_id", _text(names.TOPIC_ID))
+_FIRST_OFFSETS = _Key("first_offsets", _offsets)
+_LIMITS = _Key("limits", _numbers)
+
+
+# The kinds.
+
+
 @dataclass(frozen=True)
-class LedgerStart:
+class LedgerStart(_KnownKind):
     """Entry 0."""
 
     cluster_id: str
@@ -112,51 +271,26 @@ class LedgerStart:
     ledgers: int = 1
 
     kind: ClassVar[str] = "start"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return {
-            "cluster": self.cluster_id,
-            "format": self.format,
-            "ledgers": self.ledgers,
-            "limits": dict(self.limits),
-        }
-
-    @classmethod
-    def of(cls, found: StoredObject) -> LedgerStart:
-        """Return the content that is read."""
-        _ensure_known(found, "cluster", "format", "ledgers", "limits")
-        ensure_version(found, 1, key="ledgers")
-        return cls(
-            found.text("cluster", names.RANDOM_ID),
-            _numbers(found.object("limits")),
-            found.integer("format", 1),
-        )
+    keys: ClassVar = {
+        "cluster": _Key("cluster_id", _text(names.RANDOM_ID)),
+        "format": _Key("format", _integer(1)),
+        "ledgers": _Key("ledgers", _one_ledger),
+        "limits": _LIMITS,
+    }
 
 
 @dataclass(frozen=True)
-class NewLimits:
+class NewLimits(_KnownKind):
     """Limits that replace those of the same name."""
 
     limits: Mapping[str, int]
 
     kind: ClassVar[str] = "limits"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return {"limits": dict(self.limits)}
-
-    @classmethod
-    def of(cls, found: StoredObject) -> NewLimits:
-        """Return the content that is read."""
-        _ensure_known(found, "limits")
-        return cls(_numbers(found.object("limits")))
+    keys: ClassVar = {"limits": _LIMITS}
 
 
 @dataclass(frozen=True)
-class TopicCreation:
+class TopicCreation(_KnownKind):
     """A topic, with its settings by Kafka's keys and the first offset of each partition."""
 
     topic_id: str
@@ -166,99 +300,45 @@ class TopicCreation:
     ledger: int = 0
 
     kind: ClassVar[str] = "create"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return {
-            "config": dict(self.config),
-            "first_offsets": [*self.first_offsets],
-            "id": self.topic_id,
-            "ledger": self.ledger,
-            "name": self.name,
-        }
-
-    @classmethod
-    def of(cls, found: StoredObject) -> TopicCreation:
-        """Return the content that is read."""
-        _ensure_known(found, "config", "first_offsets", "id", "ledger", "name")
-        config = found.object("config")
-        return cls(
-            found.text("id", names.TOPIC_ID),
-            found.text("name", names.TOPIC_NAME),
-            _offsets(found, "first_offsets"),
-            {key: config.text(key) for key in config.keys()},
-            found.integer("ledger", 0, 0),
-        )
+    keys: ClassVar = {
+        "config": _Key("config", _texts),
+        "first_offsets": _FIRST_OFFSETS,
+        "id": _TOPIC,
+        "ledger": _Key("ledger", _integer(0, 0)),
+        "name": _Key("name", _text(names.TOPIC_NAME)),
+    }
 
 
 @dataclass(frozen=True)
-class TopicAlteration:
+class TopicAlteration(_KnownKind):
     """Changes of a topic's settings by Kafka's keys, None for the default."""
 
     topic_id: str
     changes: Mapping[str, str | None]
 
     kind: ClassVar[str] = "alter"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return {"changes": dict(self.changes), "id": self.topic_id}
-
-    @classmethod
-    def of(cls, found: StoredObject) -> TopicAlteration:
-        """Return the content that is read."""
-        _ensure_known(found, "changes", "id")
-        changes = found.object("changes")
-        return cls(
-            found.text("id", names.TOPIC_ID),
-            {
-                key: None if changes.values[key] is None else changes.text(key)
-                for key in changes.keys()
-            },
-        )
+    keys: ClassVar = {"changes": _Key("changes", _changes), "id": _TOPIC}
 
 
 @dataclass(frozen=True)
-class TopicGrowth:
+class TopicGrowth(_KnownKind):
     """Partitions that are added to a topic, by their first offsets."""
 
     topic_id: str
     first_offsets: tuple[int, ...]
 
     kind: ClassVar[str] = "grow"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return {"first_offsets": [*self.first_offsets], "id": self.topic_id}
-
-    @classmethod
-    def of(cls, found: StoredObject) -> TopicGrowth:
-        """Return the content that is read."""
-        _ensure_known(found, "first_offsets", "id")
-        return cls(found.text("id", names.TOPIC_ID), _offsets(found, "first_offsets"))
+    keys: ClassVar = {"first_offsets": _FIRST_OFFSETS, "id": _TOPIC}
 
 
 @dataclass(frozen=True)
-class TopicDeletion:
+class TopicDeletion(_KnownKind):
     """The end of a topic and of all its records."""
 
     topic_id: str
 
     kind: ClassVar[str] = "delete"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return {"id": self.topic_id}
-
-    @classmethod
-    def of(cls, found: StoredObject) -> TopicDeletion:
-        """Return the content that is read."""
-        _ensure_known(found, "id")
-        return cls(found.text("id", names.TOPIC_ID))
+    keys: ClassVar = {"id": _TOPIC}
 
 
 def add_names(names: dict[str, str], entries: Iterable[Entry]) -> None:
@@ -312,7 +392,7 @@ class HeldFence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LedgerCommit:
+class LedgerCommit(_KnownKind):
     """Data, and what goes with it: all of it at once."""
 
     stretches: Stretches = field(default_factory=dict)  # one of each partition at most
@@ -325,73 +405,32 @@ class LedgerCommit:
     evidence: Evidence | None = None  # of the micro-batch
 
     kind: ClassVar[str] = "commit"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        table = NameTable()
-        found: dict[str, Any] = {
-            "topics": {
-                topic_id: [packed(stretch, table) for stretch in of_topic]
-                for topic_id, of_topic in sorted(self.stretches.items())
-            },
-            "starts": _packed_starts(self.starts),
-            "query": self.micro_batch,
-            "evidence": None if self.evidence is None else self.evidence._asdict(),
-            "mirror": self.mirror,
-            "producers": [[*one] for one in self.produced],
-            "groups": {group: [[*one] for one in rows] for group, rows in self.groups.items()},
-            "fence": self.fence,
-        }
-        found["objects"] = table.names
-        return {key: value for key, value in found.items() if value}
-
-    @classmethod
-    def of(cls, found: StoredObject) -> LedgerCommit:
-        """Return the content that is read."""
-        _ensure_known(
-            found, "evidence", "fence", "groups", "mirror", "objects", "producers", "query",
-            "starts", "topics",
-        )  # fmt: skip
-        rows = _ContentRows(found)
-        reader = StretchReader(found, "topics")
-        groups = found.object("groups", default={})
-        return cls(
-            {
-                topic_id: tuple(map(reader.stretch, of_topic))
-                for topic_id, of_topic in rows.by_topic("topics").items()
-            },
-            rows.starts("starts"),
-            rows.row("query", MicroBatch, str, int),
-            rows.row("mirror", MirrorStep, str, str, str),
-            tuple(
-                ProducedBatch(*one)
-                for one in rows.rows("producers", int, int, str, int, int, int, int)
-            ),
-            {group: _group_offsets(groups, group) for group in groups.keys()},
-            rows.row("fence", HeldFence, str, int),
-            Evidence.of(found.object("evidence")) if "evidence" in found else None,
-        )
+    keys: ClassVar = {
+        "topics": _Key("stretches", _stretches, _packed_stretches),
+        "starts": _Key("starts", _starts, _packed_starts),
+        "query": _Key("micro_batch", _row(MicroBatch, str, int)),
+        "evidence": _Key(
+            "evidence",
+            lambda found, key: Evidence.of(found.object(key)) if key in found else None,
+            lambda evidence, _table: evidence and evidence._asdict(),
+        ),
+        "mirror": _Key("mirror", _row(MirrorStep, str, str, str)),
+        "producers": _Key("produced", _rows(ProducedBatch, int, int, str, int, int, int, int)),
+        "groups": _Key("groups", _groups),
+        "fence": _Key("fence", _row(HeldFence, str, int)),
+    }
+    has_objects: ClassVar[bool] = True
+    leaves_out: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class StartOffsets:
+class StartOffsets(_KnownKind):
     """Start offsets of partitions: all before them is gone."""
 
     starts: StartOffsetsByTopic
 
     kind: ClassVar[str] = "starts"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return {"topics": _packed_starts(self.starts)}
-
-    @classmethod
-    def of(cls, found: StoredObject) -> StartOffsets:
-        """Return the content that is read."""
-        _ensure_known(found, "topics")
-        return cls(_ContentRows(found).starts("topics"))
+    keys: ClassVar = {"topics": _Key("starts", _starts, _packed_starts)}
 
 
 class ReplacedRange(NamedTuple):
@@ -403,117 +442,86 @@ class ReplacedRange(NamedTuple):
     stretches: tuple[Stretch, ...]
 
 
+def _ranges(found: StoredObject, key: str) -> dict[str, tuple[ReplacedRange, ...]]:
+    reader = StretchReader(found, key)
+    return {
+        topic_id: tuple(
+            ReplacedRange(number, start, end, tuple(map(reader.stretch, stretches)))
+            for number, start, end, stretches in checked_rows(
+                found, key, of_topic, int, int, int, list
+            )
+        )
+        for topic_id, of_topic in _by_topic(found, key).items()
+    }
+
+
+def _packed_ranges(
+    ranges: Mapping[str, Sequence[ReplacedRange]], table: NameTable
+) -> dict[str, list[Any]]:
+    return {
+        topic_id: [[*edges, [packed(one, table) for one in stretches]] for *edges, stretches in of_topic]
+        for topic_id, of_topic in sorted(ranges.items())
+    }  # fmt: skip
+
+
 @dataclass(frozen=True)
-class Replacement:
+class Replacement(_KnownKind):
     """Other objects with the same records."""
 
     ranges: Mapping[str, tuple[ReplacedRange, ...]]  # by topic id
 
     kind: ClassVar[str] = "replace"
-    may_be_skipped: ClassVar[bool] = False
+    keys: ClassVar = {"topics": _Key("ranges", _ranges, _packed_ranges)}
+    has_objects: ClassVar[bool] = True
 
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        table = NameTable()
-        topics = {
-            topic_id: [[*one[:-1], [packed(stretch, table) for stretch in one.stretches]] for one in of_topic]
-            for topic_id, of_topic in sorted(self.ranges.items())
-        }  # fmt: skip
-        return {"objects": table.names, "topics": topics}
-
-    @classmethod
-    def of(cls, found: StoredObject) -> Replacement:
-        """Return the content that is read."""
-        _ensure_known(found, "objects", "topics")
-        reader, rows = StretchReader(found, "topics"), _ContentRows(found)
-        return cls(
-            {
-                topic_id: tuple(
-                    ReplacedRange(one[0], one[1], one[2], tuple(map(reader.stretch, one[3])))
-                    for one in checked_rows(found, "topics", of_topic, int, int, int, list)
-                )
-                for topic_id, of_topic in rows.by_topic("topics").items()
-            }
-        )
+    @property
+    def stretches(self) -> Stretches:
+        """What is read from now on, by topic id."""
+        return {
+            topic_id: [stretch for one in ranges for stretch in one.stretches]
+            for topic_id, ranges in self.ranges.items()
+        }
 
 
 @dataclass(frozen=True)
-class Fence:
+class Fence(_KnownKind):
     """A fence that is moved: a holder of an earlier epoch commits no more."""
 
     name: str
     epoch: int
 
     kind: ClassVar[str] = "fence"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def of(cls, found: StoredObject) -> Fence:
-        """Return the content that is read."""
-        _ensure_known(found, "epoch", "name")
-        return cls(found.text("name"), found.integer("epoch"))
+    keys: ClassVar = {
+        "epoch": _Key("epoch", _integer(0)),
+        "name": _Key("name", StoredObject.text),
+    }
 
 
 @dataclass(frozen=True)
-class Horizon:
+class Horizon(_KnownKind):
     """The horizon: what began before that entry commits and replaces no more."""
 
     number: int
 
     kind: ClassVar[str] = "horizon"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def of(cls, found: StoredObject) -> Horizon:
-        """Return the content that is read."""
-        _ensure_known(found, "number")
-        return cls(found.integer("number"))
+    keys: ClassVar = {"number": _Key("number", _integer(0))}
 
 
 @dataclass(frozen=True)
-class NewFormat:
+class NewFormat(_KnownKind):
     """Permission to write kinds up to a format; writers that do not know the format write no more."""
 
     format: int
 
     kind: ClassVar[str] = "format"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def of(cls, found: StoredObject) -> NewFormat:
-        """Return the content that is read."""
-        _ensure_known(found, "format")
-        return cls(found.integer("format", 1))
+    keys: ClassVar = {"format": _Key("format", _integer(1))}
 
 
 @dataclass(frozen=True)
-class Tombstone:
+class Tombstone(_KnownKind):
     """The rest of an entry whose content is in a checkpoint; its name is not free again."""
 
     kind: ClassVar[str] = "tombstone"
-    may_be_skipped: ClassVar[bool] = False
-
-    def values(self) -> dict[str, Any]:
-        """Return the content as JSON."""
-        return {}
-
-    @classmethod
-    def of(cls, found: StoredObject) -> Tombstone:
-        """Return the content that is read."""
-        _ensure_known(found)
-        return cls()
 
 
 @dataclass(frozen=True)
@@ -530,8 +538,8 @@ class LaterContent:
         return dict(self.content)
 
 
-KINDS: Mapping[str, Callable[[StoredObject], Content]] = {
-    kind.kind: kind.of
+KINDS: Mapping[str, type[_KnownKind]] = {
+    kind.kind: kind
     for kind in (
         LedgerStart, NewLimits, TopicCreation, TopicAlteration, TopicGrowth, TopicDeletion, LedgerCommit,
         StartOffsets, Replacement, Fence, Horizon, NewFormat, Tombstone,
@@ -592,7 +600,7 @@ def decode(data: bytes, name: str) -> Entry:
 def _content(found: StoredObject) -> Content:
     kind, content = found.text("kind"), found.object("content")
     if kind in KINDS:
-        return KINDS[kind](content)
+        return KINDS[kind].of(content)
     if found.values.get("skip") is True:
         return LaterContent(kind, content.values)
     raise UnsupportedLedgerError(f"{found.where}", f"it is of the kind {kind!r}")
@@ -607,64 +615,3 @@ def _ensure_known(found: StoredObject, *keys: str) -> None:
     unknown = [key for key in found.keys() if key not in keys]
     if unknown:
         raise UnsupportedLedgerError(f"{found.where}", f"it has the key {unknown[0]!r}")
-
-
-def _numbers(found: StoredObject) -> dict[str, int]:
-    return {key: found.integer(key) for key in found.keys()}
-
-
-def _offsets(found: StoredObject, key: str) -> tuple[int, ...]:
-    values = found.values.get(key)
-    if not isinstance(values, list) or not 0 < len(values) <= PARTITIONS_MAX:
-        raise found.damaged(key, values, f"a list of 1 to {PARTITIONS_MAX} offsets")
-    return tuple(row[0] for row in checked_rows(found, key, [[value] for value in values], int))
-
-
-def _packed_starts(starts: StartOffsetsByTopic) -> dict[str, list[list[int]]]:
-    return {
-        topic_id: [[partition, offset] for partition, offset in sorted(of_topic.items())]
-        for topic_id, of_topic in sorted(starts.items())
-    }
-
-
-def _group_offsets(groups: StoredObject, group: str) -> tuple[CommittedGroupOffset, ...]:
-    rows = []
-    for row in groups.values[group] if isinstance(groups.values[group], list) else [None]:
-        is_deleted = isinstance(row, list) and len(row) == 4 and row[2] is None
-        types = (str, int, type(None) if is_deleted else int, str)
-        rows += checked_rows(groups, group, [row], *types)
-    return tuple(CommittedGroupOffset(*row) for row in rows)
-
-
-class _ContentRows:
-    """Lists of values in an object, each checked for its types."""
-
-    def __init__(self, found: StoredObject) -> None:
-        self._found = found
-
-    def rows(self, key: str, *types: type[Any]) -> list[list[Any]]:
-        """Return the list of lists at a key; none if it is missing."""
-        return checked_rows(self._found, key, self._found.values.get(key, []), *types)
-
-    def row(self, key: str, make: Callable[..., Any], *types: type[Any]) -> Any:
-        """Return what `make` makes of the list at a key; None if it is missing."""
-        if key not in self._found:
-            return None
-        return make(*checked_rows(self._found, key, [self._found.values[key]], *types)[0])
-
-    def by_topic(self, key: str) -> dict[str, list[Any]]:
-        """Return the lists at a key, by topic id; none if it is missing."""
-        topics = self._found.object(key, default={})
-        for topic_id in topics.keys():
-            if not names.TOPIC_ID.fullmatch(topic_id) or not isinstance(
-                topics.values[topic_id], list
-            ):
-                raise self._found.damaged(key, topic_id, "lists by topic id")
-        return topics.values
-
-    def starts(self, key: str) -> dict[str, dict[int, int]]:
-        """Return start offsets at a key, by topic id and partition."""
-        found = {}
-        for topic_id, rows in self.by_topic(key).items():
-            found[topic_id] = dict(map(tuple, checked_rows(self._found, key, rows, int, int)))
-        return found

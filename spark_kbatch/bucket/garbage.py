@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
@@ -42,7 +43,6 @@ from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, LostPartError, Ro
 from spark_kbatch.bucket.entries import (
     NO_ENTRY,
     STAGING_TIMEOUT_MS,
-    Content,
     Horizon,
     LedgerCommit,
     Replacement,
@@ -222,8 +222,8 @@ class GarbageCollector:
                     return None
                 if entry.number <= horizon:
                     state.apply(entry)
-                else:
-                    for stretch in _stretches(entry.content):
+                elif isinstance(entry.content, LedgerCommit | Replacement):
+                    for stretch in chain.from_iterable(entry.content.stretches.values()):
                         found.add(stretch)
             for topic_id in state.topics:
                 for changes in self._checkpoints.changes(state, topic_id).values():
@@ -358,14 +358,3 @@ class GarbageCollector:
 def _timeout_ms(state: LedgerState) -> int:
     """Return how long after its begin a job may commit."""
     return state.limits.get(STAGING_TIMEOUT_MS, DEFAULT_LIMITS[STAGING_TIMEOUT_MS])
-
-
-def _stretches(content: Content) -> Iterator[Stretch]:
-    """Yield what an entry refers to."""
-    if isinstance(content, LedgerCommit):
-        for of_topic in content.stretches.values():
-            yield from of_topic
-    elif isinstance(content, Replacement):
-        for ranges in content.ranges.values():
-            for one in ranges:
-                yield from one.stretches

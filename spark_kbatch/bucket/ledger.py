@@ -173,8 +173,8 @@ class Ledger:
             ClusterReplacedError: it cannot be read.
         """
         self._place, self._cluster_id, self.timing = place, cluster_id, timing
-        self._objects = Folder(place, f"{cluster_id}/")
-        self._checkpoints = LedgerCheckpoints(self._objects, timing.rng)
+        self.objects: Objects = Folder(place, f"{cluster_id}/")  # of the cluster
+        self._checkpoints = LedgerCheckpoints(self.objects, timing.rng)
         self._checkpoint_every = checkpoint_every
         self._newest_checkpoint = NO_CHECKPOINT  # that is known
         self._rested_at = NO_ENTRY  # when a newer checkpoint was last looked for
@@ -192,11 +192,6 @@ class Ledger:
         if known is None or not self._restore(known):
             self._open(self._hint())
             self._follow_listed()
-
-    @property
-    def objects(self) -> Objects:
-        """The cluster's objects."""
-        return self._objects
 
     def known(self, followed_ms: int) -> KnownLedger | None:
         """Return what the state is made of; None if that is too much to be kept.
@@ -235,7 +230,7 @@ class Ledger:
             self.proved_ms = known.proved_ms
             return True
         name = names.entry_name(self.state.number)
-        entry, hint = self._objects.get_many([name, names.HINT])
+        entry, hint = self.objects.get_many([name, names.HINT])
         if entry is None or decode(entry, name).entry_id != self.state.entry_id:
             return False
         return self._checkpoint_in(hint) <= self.state.number
@@ -285,14 +280,14 @@ class Ledger:
         for start in range(first, last + 1, _WINDOW_MAX):
             numbers = range(start, min(start + _WINDOW_MAX, last + 1))
             wanted = [names.entry_name(number) for number in numbers]
-            for name, data in zip(wanted, self._objects.get_many(wanted), strict=True):
+            for name, data in zip(wanted, self.objects.get_many(wanted), strict=True):
                 if data is None:
                     raise CorruptLedgerError(name, "it is missing")
                 yield self._decoded(name, data)[1]
 
     def _decoded(self, name: str, data: bytes) -> tuple[bytes, Entry]:
         return read_twice(
-            data, functools.partial(decode, name=name), lambda: self._objects.get(name)
+            data, functools.partial(decode, name=name), lambda: self.objects.get(name)
         )
 
     def windows(self, last: int, count: int) -> Iterator[list[Entry]]:
@@ -338,7 +333,7 @@ class Ledger:
         Raises:
             KBatchError: it cannot be made any more, since too much was collected.
         """
-        checkpoints = LedgerCheckpoints(self._objects, self.timing.rng)
+        checkpoints = LedgerCheckpoints(self.objects, self.timing.rng)
         newest = checkpoints.newest_number(last=number - 1)
         root = None if newest == NO_CHECKPOINT else checkpoints.root(newest)
         state = LedgerState() if root is None else checkpoints.opened(root)
@@ -404,11 +399,11 @@ class Ledger:
         """Read the next entries, and return False if there was an end."""
         first = self.state.number + 1
         wanted = [names.entry_name(number) for number in range(first, first + window)]
-        found = self._objects.get_many(wanted)
+        found = self.objects.get_many(wanted)
         for at, (name, data) in enumerate(zip(wanted, found, strict=True)):
             if data is None and any(later is not None for later in found[at:]):
                 # It was created before them, but maybe after it was asked for.
-                data = self._objects.get(name)
+                data = self.objects.get(name)
                 if data is None:
                     raise CorruptLedgerError(name, "it is missing, and later entries are there")
             if data is None:
@@ -442,7 +437,7 @@ class Ledger:
         while True:
             number = self.state.number
             after = names.entry_name(number) if number > NO_ENTRY else ""
-            found = self._objects.list(names.LEDGER, after)
+            found = self.objects.list(names.LEDGER, after)
             listed = max((names.number_of(one.name) for one in found), default=NO_ENTRY)
             stopped = self.follow(listed).number
             if stopped >= listed:
@@ -456,7 +451,7 @@ class Ledger:
 
     def _hint(self) -> int:
         """Return the number of a checkpoint to look at first."""
-        return self._checkpoint_in(self._objects.get(names.HINT))
+        return self._checkpoint_in(self.objects.get(names.HINT))
 
     def _checkpoint_in(self, data: bytes | None) -> int:
         if data is None:
@@ -472,7 +467,7 @@ class Ledger:
         if is_due or now_ms - self._hinted_ms >= HINT_EVERY_MS:
             self._hinted_ms = now_ms
             values = {"checkpoint": self._newest_checkpoint, "entry": self.state.number}
-            self._objects.put(names.HINT, seal(values))
+            self.objects.put(names.HINT, seal(values))
 
     # Writing.
 
@@ -549,10 +544,6 @@ class Ledger:
         first = LedgerStart(self._cluster_id, limits)
         self.commit(lambda state: first if state.number == NO_ENTRY else None)
 
-    def make_checkpoint(self) -> None:
-        """Make a checkpoint of the state, unless there is one; raises as `LedgerCheckpoints.build`."""
-        self._build()
-
     def _rest(self) -> None:
         """Wait for one round trip after a commit that had a rival, which would lose again otherwise."""
         wait_ms = self._rest_until_ms - self.timing.monotonic_ms()
@@ -593,12 +584,12 @@ class Ledger:
         """
         folder = f"{names.AGREEMENTS}{self.timing.now_ms() // names.DAY_MS}/"
         name = f"{folder}clock-{names.random_id(random.Random())}"  # the own chance is a schedule's
-        self._objects.put(name, b"")
-        found = [one for one in self._objects.list(folder, name[:-1]) if one.name == name]
+        self.objects.put(name, b"")
+        found = [one for one in self.objects.list(folder, name[:-1]) if one.name == name]
         if not found:
             raise ObjectStoreError("list", folder, f"it does not show {name}, which was just put")
         with contextlib.suppress(ObjectAccessDeniedError):  # of a writer; maintenance does it then
-            self._objects.delete([name])
+            self.objects.delete([name])
         self._believed_ms = found[0].modified_ms
         ahead_ms = self.timing.now_ms() - self._believed_ms
         self._ahead_ms = max(ahead_ms, 0)
@@ -647,7 +638,7 @@ class Ledger:
 
     def _ask_to_create(self, name: str, data: bytes) -> CreateAnswer:
         began_ms = self.timing.monotonic_ms()
-        answer = self._objects.create(name, data)
+        answer = self.objects.create(name, data)
         if answer is not CreateAnswer.UNKNOWN:
             self._round_trip_ms = self.timing.monotonic_ms() - began_ms
         return answer
@@ -661,7 +652,7 @@ class Ledger:
         name, attempts = names.entry_name(entry.number), 0
         while True:
             try:
-                data = self._objects.get(name)
+                data = self.objects.get(name)
                 return None if data is None else self._decoded(name, data)[1].entry_id
             except (ObjectStoreError, ObjectAccessDeniedError) as error:
                 if self.timing.monotonic_ms() >= deadline_ms:
@@ -680,7 +671,7 @@ class Ledger:
 
     def _look_after(self) -> None:
         try:
-            is_built = self._is_checkpoint_due() and self._build()
+            is_built = self._is_checkpoint_due() and self.make_checkpoint()
             self._maybe_put_hint(is_due=is_built)
         except Exception as error:  # noqa: BLE001  such as that of an interpreter which ends
             logger.warning(
@@ -689,7 +680,11 @@ class Ledger:
                 error,
             )
 
-    def _build(self) -> bool:
+    def make_checkpoint(self) -> bool:
+        """Make a checkpoint of the state, and return True; or False if it is not needed, or cannot be made.
+
+        Raises as `LedgerCheckpoints.build`, and as `follow`.
+        """
         try:
             is_built = self._checkpoints.build(self.state, self._last_entry)
         except LostPartError as error:

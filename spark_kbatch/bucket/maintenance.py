@@ -30,12 +30,11 @@ from spark_kbatch.bucket.entries import (
     StartOffsetsByTopic,
     TopicDeletion,
 )
-from spark_kbatch.bucket.extents import Change
+from spark_kbatch.bucket.extents import NO_TIME, Change
 from spark_kbatch.bucket.garbage import Collected, GarbageCollector
 from spark_kbatch.bucket.ledger import Timing
 from spark_kbatch.bucket.merging import RUN_EXTENTS, Merger, MergeRun, together
-from spark_kbatch.bucket.placement import Placements
-from spark_kbatch.bucket.retention import config_of, retained_from
+from spark_kbatch.bucket.placement import PlacedExtent, Placements
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.bucket.urls import checked, ledger_at
 from spark_kbatch.clock import monotonic_ms
@@ -48,6 +47,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
+from spark_kbatch.options.topic import NO_LIMIT, TopicConfig
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class Maintenance:
         looked_at: dict[str, tuple[int, Mapping[str, str]]] = {}
         moved: dict[TopicPartition, int] = {}
         for topic in [*self._ledger.state.topics.values()]:
-            config = config_of(topic)
+            config = topic.settings
             if not config.has_retention:
                 continue
             time_ms = time_ms or min(self._ledger.store_now_ms(), self._timing.now_ms())
@@ -312,6 +312,39 @@ class Maintenance:
         if due is not None and not dry_run:
             self._collector.move_horizon(due)
         return self._collector.collect(time_ms, dry_run=dry_run, horizon=due)
+
+
+def retained_from(
+    extents: Iterable[PlacedExtent], config: TopicConfig, start_offset: int, now_ms: int
+) -> int:
+    """Return the offset from which on a partition is kept, by its topic's settings.
+
+    Whole extents go, oldest first, as a log's segments do:
+
+        retention.ms      while all records of the oldest extent are older
+        retention.bytes   while what is left has still so many bytes
+
+    An extent whose records have no time is kept by the first, with all that comes after it.
+
+    Args:
+        extents: from the start offset on, in order.
+        config: of the topic.
+        start_offset: where the partition starts now.
+        now_ms: since 1970.
+    """
+    found = [*extents]
+    left = sum(one.extent.size_in_bytes for one in found)
+    for one in found:
+        last_ms = one.extent.last_ms
+        is_old = (
+            config.retention_ms != NO_LIMIT and NO_TIME < last_ms < now_ms - config.retention_ms
+        )
+        left -= one.extent.size_in_bytes
+        is_over = config.retention_bytes != NO_LIMIT and left >= config.retention_bytes
+        if not (is_old or is_over):
+            break
+        start_offset = one.next_offset
+    return start_offset
 
 
 def merge_within(

@@ -29,13 +29,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checking import Fault, faults, why_damaged
 from spark_kbatch.bucket.checkpoints import LostPartError
-from spark_kbatch.bucket.entries import NO_ENTRY, encode
+from spark_kbatch.bucket.entries import NO_ENTRY, Entry, encode
 from spark_kbatch.bucket.extents import Change
 from spark_kbatch.bucket.ledger import Ledger, ensure_may_write, real_timing
 from spark_kbatch.bucket.merging import Merger, MergeRun
@@ -117,15 +117,30 @@ class BucketRepair:
             self._mend_checkpoints()
         return LedgerReport(self._state.number, tuple(self._found), tuple(self._damaged))
 
+    def _mend(self, sentence: str, do: Callable[[], object]) -> None:
+        """Tell what is wrong and is mended, and mend it, unless that is a dry run."""
+        self._found.append(sentence)
+        if not self._dry_run:
+            do()
+
+    def _put_entry(self, what: str, entry: Entry) -> None:
+        """Put an entry in place of one that cannot be read."""
+        name = names.entry_name(entry.number)
+        self._mend(
+            f"{name}: {self._remains.faults[name]}; {what}",
+            lambda: self._objects.put(name, encode(entry)),
+        )
+
     def _mend_place(self) -> None:
         try:
             why = "" if read_cluster(self._place) else f"{names.CLUSTER} is missing"
         except CorruptLedgerError as error:
             why = f"{names.CLUSTER} is damaged: {error.reason}"
         if why:
-            self._found.append(f"{why}: it is put again, and names {self._cluster_id}")
-            if not self._dry_run:
-                replace_cluster(self._place, self._cluster_id, "repaired")
+            self._mend(
+                f"{why}: it is put again, and names {self._cluster_id}",
+                lambda: replace_cluster(self._place, self._cluster_id, "repaired"),
+            )
 
     def _mend_parts(self) -> None:
         remains = self._remains
@@ -133,29 +148,21 @@ class BucketRepair:
         parts = dict.fromkeys(part for root in roots for part in root.parts)
         for part, name, why in remains.reader.damaged(parts):
             with contextlib.suppress(LostPartError):  # told with its checkpoint
-                data = remains.reader.part(part)
-                self._found.append(f"{name}: {why}; it is put again, as there are two of it")
-                if not self._dry_run:
-                    self._objects.put(name, data)
+                put = functools.partial(self._objects.put, name, remains.reader.part(part))
+                self._mend(f"{name}: {why}; it is put again, as there are two of it", put)
 
     def _mend_entries(self, *, quick: bool) -> None:
         remains, state = self._remains, self._state
         base = max((one for one in remains.checkpoints if remains.root(one)), default=NO_ENTRY)
         if base == NO_ENTRY and remains.entry(0) is None and state.checkpoint == NO_CHECKPOINT:
-            name = names.entry_name(0)
-            self._found.append(f"{name}: {remains.faults[name]}; it is made again")
-            if not self._dry_run:
-                self._objects.put(name, encode(remains.first_again()))
+            self._put_entry("it is made again", remains.first_again())
         listed = {*remains.numbers} if quick else {*()}
         for number in range(base + 1):
             if number not in listed and remains.entry(number) is None:
-                name = names.entry_name(number)
-                self._found.append(
-                    f"{name}: {remains.faults[name]}; a tombstone is put in its place, as checkpoint {base} has what "
-                    "it said"
+                self._put_entry(
+                    f"a tombstone is put in its place, as checkpoint {base} has what it said",
+                    remains.tombstone(number, state),
                 )
-                if not self._dry_run:
-                    self._objects.put(name, encode(remains.tombstone(number, state)))
 
     def _mend_checkpoints(self) -> None:
         remains = self._remains

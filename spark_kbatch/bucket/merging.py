@@ -25,22 +25,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.batch_stream import BatchStream, request_threads
 from spark_kbatch.bucket.entries import ReplacedRange, Replacement
-from spark_kbatch.bucket.extents import FINAL_EPOCH, NO_TIME, DataExtent, Stretch
+from spark_kbatch.bucket.extents import FINAL_EPOCH, NO_TIME, DataExtent
 from spark_kbatch.bucket.gathering import REQUESTS_AT_ONCE, HeldObjects
 from spark_kbatch.bucket.ledger import Ledger, Timing
 from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.placement import PlacedExtent, Placements
-from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, with_batch
+from spark_kbatch.bucket.staging import EXTENT_BYTES_MAX, stretch_of, with_batch
 from spark_kbatch.bucket.state import LedgerState
 from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.checksums import crc32c
 from spark_kbatch.record.header import BatchHeader
+
+_Item = TypeVar("_Item")
 
 SMALL_BYTES = 4 << 20  # an extent below is worth a merge
 RUN_EXTENTS = 100  # that are merged
@@ -79,7 +81,7 @@ class MergeRun(NamedTuple):
 def runs(
     topic_id: str,
     partition: int,
-    extents: Iterator[PlacedExtent],
+    extents: Iterable[PlacedExtent],
     planned: int,
     *,
     run_extents: int = RUN_EXTENTS,
@@ -92,35 +94,11 @@ def runs(
         planned: number of the entry up to which that is known.
         run_extents: how many make a run.
     """
-    run: list[PlacedExtent] = []
-    size = 0
-
-    def taken() -> Iterator[MergeRun]:
-        if len(run) >= run_extents or (len(run) > 1 and size >= RUN_BYTES):
-            yield MergeRun(topic_id, partition, tuple(run), planned)
-
-    for one in extents:
-        goes_on = not run or (
-            run[-1].next_offset == one.start_offset
-            and _is_final(run[-1]) == _is_final(one)
-            and size + one.extent.size_in_bytes <= SEGMENT_BYTES
-        )
-        if not goes_on or not is_small(one):
-            yield from taken()
-            run, size = [], 0
-        if is_small(one):
-            run.append(one)
-            size += one.extent.size_in_bytes
-    yield from taken()
-
-
-def _is_final(placed: PlacedExtent) -> bool:
-    return placed.leader_epoch == FINAL_EPOCH
-
-
-def is_small(placed: PlacedExtent) -> bool:
-    """Return True if an extent may be merged: it is small, and all of its offsets are read from it."""
-    return placed == placed.whole and placed.extent.size_in_bytes < SMALL_BYTES
+    small = filter(is_small, extents)
+    for some in _lists(small, _size_of, SEGMENT_BYTES, _go_on_alike):
+        run = MergeRun(topic_id, partition, tuple(some), planned)
+        if len(some) >= run_extents or (len(some) > 1 and run.size_in_bytes >= RUN_BYTES):
+            yield run
 
 
 def runs_in(
@@ -138,34 +116,60 @@ def runs_in(
         planned: number of the entry up to which that is known.
         objects: names of the objects.
     """
-    run: list[PlacedExtent] = []
-    size = 0
-    for one in extents:
-        whole = one.whole
-        goes_on = not run or (
-            run[-1].next_offset == whole.start_offset
-            and size + whole.extent.size_in_bytes <= SEGMENT_BYTES
-        )
-        if not goes_on or whole.extent.name not in objects:
-            if run:
-                yield MergeRun(topic_id, partition, tuple(run), planned)
-            run, size = [], 0
-        if whole.extent.name in objects:
-            run.append(whole)
-            size += whole.extent.size_in_bytes
-    if run:
-        yield MergeRun(topic_id, partition, tuple(run), planned)
+    inside = (one.whole for one in extents if one.extent.name in objects)
+    for some in _lists(inside, _size_of, SEGMENT_BYTES, _go_on):
+        yield MergeRun(topic_id, partition, tuple(some), planned)
 
 
 def together(runs: Iterable[MergeRun]) -> Iterator[list[MergeRun]]:
     """Yield runs of one topic that are merged together."""
-    some, size = list[MergeRun](), 0
-    for run in runs:
-        if some and (run.topic_id != some[0].topic_id or size + run.size_in_bytes > TOGETHER_BYTES):
+    return _lists(
+        runs,
+        lambda run: run.size_in_bytes,
+        TOGETHER_BYTES,
+        lambda last, run: run.topic_id == last.topic_id,
+    )
+
+
+def is_small(placed: PlacedExtent) -> bool:
+    """Return True if an extent may be merged: it is small, and all of its offsets are read from it."""
+    return placed == placed.whole and placed.extent.size_in_bytes < SMALL_BYTES
+
+
+def _size_of(placed: PlacedExtent) -> int:
+    return placed.extent.size_in_bytes
+
+
+def _go_on(last: PlacedExtent, one: PlacedExtent) -> bool:
+    return last.next_offset == one.start_offset
+
+
+def _go_on_alike(last: PlacedExtent, one: PlacedExtent) -> bool:
+    are_final = [placed.leader_epoch == FINAL_EPOCH for placed in (last, one)]
+    return _go_on(last, one) and are_final[0] == are_final[1]
+
+
+def _lists(
+    found: Iterable[_Item],
+    size_of: Callable[[_Item], int],
+    size_max: int,
+    go_on: Callable[[_Item, _Item], bool] = lambda _last, _one: True,
+) -> Iterator[list[_Item]]:
+    """Yield items in lists, each as long as its items go on from each other and it has room for them.
+
+    Args:
+        found: the items.
+        size_of: returns what one takes.
+        size_max: what a list of more than one takes at most.
+        go_on: returns True if an item may be in the list of the one before.
+    """
+    some, size = list[_Item](), 0
+    for one in found:
+        if some and (size + size_of(one) > size_max or not go_on(some[-1], one)):
             yield some
             some, size = [], 0
-        some.append(run)
-        size += run.size_in_bytes
+        some.append(one)
+        size += size_of(one)
     if some:
         yield some
 
@@ -207,7 +211,7 @@ class Merger:
             for change in changes:
                 with noting():
                     extents += self._placements.whole(change)
-            found += runs(topic_id, partition, iter(extents), planned, run_extents=run_extents)
+            found += runs(topic_id, partition, extents, planned, run_extents=run_extents)
         return found
 
     def objects_of(self, topic_id: str) -> set[str]:
@@ -276,14 +280,7 @@ class Merger:
             data = self._objects.get_range(name, extent.position, extent.size_in_bytes)
             if data is None or crc32c(data) != crc:
                 raise CorruptRecordError("segment", path=name, position=extent.position)
-        stretch = Stretch(
-            run.partition,
-            run.start_offset,
-            run.next_offset - run.start_offset,
-            sum(one.records_count for one in extents),
-            FINAL_EPOCH,
-            tuple(extents),
-        )
+        stretch = stretch_of(run.partition, run.start_offset, FINAL_EPOCH, extents)
         return ReplacedRange(run.partition, run.start_offset, run.next_offset, (stretch,))
 
     def commit(self, topic_id: str, ranges: Sequence[ReplacedRange]) -> None:
@@ -299,16 +296,11 @@ class Merger:
 
 def _entries(ranges: Sequence[ReplacedRange]) -> Iterator[list[ReplacedRange]]:
     """Yield as many ranges as fit into one entry."""
-    some, count = list[ReplacedRange](), 0
-    for one in ranges:
-        extents = _EXTENTS_OF_RANGE + sum(len(stretch.placed) for stretch in one.stretches)
-        if some and count + extents > _EXTENTS_OF_ENTRY:
-            yield some
-            some, count = [], 0
-        some.append(one)
-        count += extents
-    if some:
-        yield some
+    return _lists(
+        ranges,
+        lambda one: _EXTENTS_OF_RANGE + sum(len(stretch.placed) for stretch in one.stretches),
+        _EXTENTS_OF_ENTRY,
+    )
 
 
 class _WrittenSegment:

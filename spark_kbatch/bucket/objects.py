@@ -61,7 +61,25 @@ class Upload(Protocol):
         """Let go of what was written; the store may keep it for a while, where no one sees it."""
 
 
-class Objects(Protocol):
+class RangeReader(Protocol):
+    """Objects, or whatever has parts of them."""
+
+    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
+        """Return exactly that range of an object; None if there is no object.
+
+        An answer that is shorter counts as a failure of the store.
+        """
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects whose names start with a folder's name, in the order of names.
+
+        Args:
+            prefix: ends with "/".
+            start_after: yield only names behind this one.
+        """
+
+
+class Objects(RangeReader, Protocol):
     """The objects under one prefix of a bucket, by their names below it. Thread-safe.
 
     Each method raises ObjectStoreError if the store fails or does not answer, and ObjectAccessDeniedError if
@@ -74,25 +92,11 @@ class Objects(Protocol):
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the contents of several objects, asked for at the same time, None for those not there."""
 
-    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
-        """Return exactly that range of an object; None if there is no object.
-
-        An answer that is shorter counts as a failure of the store.
-        """
-
     def create(self, name: str, data: bytes) -> CreateAnswer:
         """Create an object unless it exists; asks the store once."""
 
     def put(self, name: str, data: bytes) -> None:
         """Create an object, or replace it."""
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects whose names start with a folder's name, in the order of names.
-
-        Args:
-            prefix: ends with "/".
-            start_after: yield only names behind this one.
-        """
 
     def copy(self, name: str, to: str) -> bool:
         """Copy an object within the store, in place of what has that name; False if there is none to copy."""
@@ -102,16 +106,6 @@ class Objects(Protocol):
 
     def upload(self, name: str) -> Upload:
         """Begin an object that is put in parts."""
-
-
-class RangeReader(Protocol):
-    """Objects, or whatever has parts of them."""
-
-    def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
-        """Return a range of an object, as `Objects.get_range` does."""
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Yield objects in the order of names, as `Objects.list` does."""
 
 
 class Folder:

@@ -27,7 +27,7 @@ from spark_kbatch.bucket.batch_stream import (
     MissingObjectError,
     request_threads,
 )
-from spark_kbatch.bucket.checking import Fault, check
+from spark_kbatch.bucket.checking import Fault, faults
 from spark_kbatch.bucket.extents import Change, within
 from spark_kbatch.bucket.objects import RangeReader
 from spark_kbatch.bucket.overwritten import OVERWRITTEN_KEPT_MS
@@ -133,20 +133,17 @@ class BucketView:
         return points
 
     def check(self, topic_partition: TopicPartition) -> RepairReport:
-        """Check all that the view shows, and report what is wrong; raises as `checking.check`."""
+        """Check all that the view shows, and report what is wrong; raises as `checking.faults`."""
         start, end = self.offsets.log_start_offset, self.offsets.log_end_offset
+        found: Iterable[Fault]
         try:
             _, changes = self._reads.ledger.partition(self._topic_id, self._partition)
         except CorruptLedgerError as error:
-            why = str(Fault(start, end, f"{error.name}: {error.reason}"))
-            return RepairReport(topic_partition, start, end, (), (why,))
-        return check(
-            self._reads.objects,
-            self._reads.placements,
-            topic_partition,
-            self.offsets,
-            within(changes, start, end),
-        )
+            found = [Fault(start, end, f"{error.name}: {error.reason}")]
+        else:
+            changes = within(changes, start, end)
+            found = faults(self._reads.objects, self._reads.placements, changes, start, end)
+        return RepairReport(topic_partition, start, end, (), tuple(map(str, found)))
 
     def load(self) -> None:
         """Load what index objects tell, so that each is asked for once."""

@@ -165,15 +165,7 @@ class RealObjects:
 
     def get(self, name: str) -> bytes | None:
         """Return an object's content; None if there is none."""
-
-        def get() -> bytes | None:
-            with self.failures("get", name):
-                try:
-                    return bytes(self._obstore.get(self._store, name).bytes())
-                except FileNotFoundError:
-                    return None
-
-        return self._with_credentials(lambda: _asked_again(get))
+        return self._read(name, lambda: bytes(self._obstore.get(self._store, name).bytes()))
 
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the contents of several objects."""
@@ -185,19 +177,23 @@ class RealObjects:
     def get_range(self, name: str, position: int, size_in_bytes: int) -> bytes | None:
         """Return a range of an object."""
 
-        def get() -> bytes | None:
-            with self.failures("get", name):
-                try:
-                    found = self._obstore.get_range(
-                        self._store, name, start=position, length=size_in_bytes
-                    )
-                except FileNotFoundError:
-                    return None
+        def get() -> bytes:
+            found = self._obstore.get_range(self._store, name, start=position, length=size_in_bytes)
             if len(found) != size_in_bytes:
                 raise ObjectStoreError("get", name, f"{len(found)} bytes came of {size_in_bytes}")
             return bytes(found)
 
-        return self._with_credentials(lambda: _asked_again(get))
+        return self._read(name, get)
+
+    def _read(self, name: str, get: Callable[[], bytes]) -> bytes | None:
+        """Return what `get` gets of an object; None if there is none."""
+        return self._with_credentials(lambda: _asked_again(lambda: self._found("get", name, get)))
+
+    def _found(self, request: str, name: str, ask: Callable[[], _Answer]) -> _Answer | None:
+        """Return the answer to a request; None if there is no such object."""
+        with self.failures(request, name), contextlib.suppress(FileNotFoundError):
+            return ask()
+        return None
 
     def create(self, name: str, data: bytes) -> CreateAnswer:
         """Create an object unless it exists; asks the store once."""
@@ -257,14 +253,10 @@ class RealObjects:
         """Copy an object within the store."""
 
         def copy() -> bool:
-            with self.failures("put", to):
-                try:
-                    self._obstore.copy(self._store, name, to)
-                except FileNotFoundError:
-                    return False
+            self._obstore.copy(self._store, name, to)
             return True
 
-        return self._with_credentials(copy)
+        return bool(self._with_credentials(lambda: self._found("put", to, copy)))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects."""

@@ -3,7 +3,8 @@
 A replica gets objects one by one and in no order, and ends at any moment. So what is good in it is a state: the
 newest one that can be told, and of which every object is there.
 
-    0 close    a last entry in the ledger, after which no one commits: what was before is the chain
+    0 close    a last entry in the ledger, after which no one commits: what was before is the chain;
+               it is a `format` with CLOSED, which no version knows
     1 chain    the newest state by checkpoints and entries; if an object is missing to which it
                refers, and that is younger than the horizon, the state before the entry that brought
                it, and so on
@@ -16,6 +17,10 @@ What is missing and older than the horizon is not on its way any more: it is los
 else with it. The new cluster has holes there, as it has where the part of a checkpoint is lost that
 says where the data is, and where no state before can be told: what refers to it stays, and reading
 it is an error.
+
+The last entry is created as any entry is. So whoever has committed is before it, and whoever comes
+later reads it before its next commit, and is refused: no one is told that something is committed
+which is not in what was read of the ledger after it was closed. Readers go on.
 
 Until the last step nothing has changed but that no one writes, and nothing is ever deleted: what
 was there stays below the old id. Who looks only, as `--dry-run` does, begins with step 1.
@@ -44,15 +49,17 @@ from typing import NamedTuple
 
 from spark_kbatch.bucket import names
 from spark_kbatch.bucket.checkpoints import LedgerCheckpoints
-from spark_kbatch.bucket.closing import try_to_close
 from spark_kbatch.bucket.entries import (
+    CLOSED,
     NO_ENTRY,
+    NO_ENTRY_ID,
     Content,
     Entry,
     Fence,
     Horizon,
     LaterContent,
     LedgerCommit,
+    NewFormat,
     Replacement,
     Tombstone,
     TopicCreation,
@@ -60,10 +67,11 @@ from spark_kbatch.bucket.entries import (
 )
 from spark_kbatch.bucket.happenings import EntryWords
 from spark_kbatch.bucket.ledger import Ledger, real_timing
-from spark_kbatch.bucket.objects import Folder, Objects
+from spark_kbatch.bucket.objects import Folder, Objects, create_or_get
 from spark_kbatch.bucket.place import readable_cluster, replace_cluster
 from spark_kbatch.bucket.remains import remains_at
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState, TopicExtents
+from spark_kbatch.clock import now_ms, sleep_ms
 from spark_kbatch.errors import ConfigError, CorruptLedgerError
 from spark_kbatch.model import TopicPartition, text_of_uuid
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
@@ -218,8 +226,7 @@ class Recovery:
             # Else a run that is stopped leaves two folders, and nothing tells which one is meant.
             replace_cluster(self._place, self._cluster_id, "found")
         while not self._remains.is_closed:
-            last = self._remains.last
-            try_to_close(self._remains.objects, last, self._remains.entry(last), _WRITER)
+            self._try_to_close()
             self._look()
         cluster_id, sizes = self._new_cluster()
         target = Folder(self._place, f"{cluster_id}/")
@@ -236,6 +243,19 @@ class Recovery:
         ledger.make_checkpoint()
         replace_cluster(self._place, cluster_id, f"recovered from {self._cluster_id}")
         return cluster_id
+
+    def _try_to_close(self) -> None:
+        """Close the ledger, unless another entry is first, after which it is to be looked at again."""
+        last = self._remains.last
+        before = self._remains.entry(last)
+        # If it cannot be read no one commits after it either.
+        entry_id, time_ms = (before.entry_id, before.time_ms) if before else (NO_ENTRY_ID, 0)
+        own_id, time_ms = names.random_id(random.Random()), max(time_ms, now_ms())
+        entry = Entry(last + 1, own_id, entry_id, time_ms, NewFormat(CLOSED), _WRITER)
+        name, data = names.entry_name(entry.number), encode(entry)
+        create_or_get(
+            self._remains.objects, name, data, attempts=8, pause_ms=100, sleep_ms=sleep_ms
+        )
 
     def _new_cluster(self) -> tuple[str, dict[str, int]]:
         """Return the new cluster's id, and the sizes of the objects that an earlier run has left in its folder."""

@@ -23,14 +23,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.bucket import names
-from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, unpack_root
-from spark_kbatch.bucket.closing import is_closing
+from spark_kbatch.bucket.checkpoints import LedgerCheckpoints, Root, ensure_of, unpack_root
 from spark_kbatch.bucket.entries import (
+    CLOSED,
     NO_ENTRY,
     NO_ENTRY_ID,
     Entry,
     LedgerCommit,
     LedgerStart,
+    NewFormat,
     Replacement,
     Tombstone,
     decode,
@@ -112,7 +113,8 @@ class LedgerRemains:
         self._readable: dict[int, Root | None] = {}  # likewise, of those whose heads can be read
         self.faults: dict[str, str] = {}  # of objects that were read, by name
         self.numbers = self._listed(names.LEDGER)  # of entries, but for one that closes the ledger
-        self.is_closed = bool(self.numbers) and is_closing(self.entry(self.numbers[-1]))
+        last = self.entry(self.numbers[-1]) if self.numbers else None
+        self.is_closed = last is not None and last.content == NewFormat(CLOSED)
         if self.is_closed:
             self.numbers.pop()
         self.checkpoints = self._listed(names.CHECKPOINTS)  # of roots, whole or not
@@ -188,10 +190,8 @@ class LedgerRemains:
         if data is None:
             raise CorruptLedgerError(name, MISSING)
         root, entry = unpack_root(data, name, number), self.entry(number)
-        if entry is not None and entry.entry_id != root.entry_id:
-            raise CorruptLedgerError(
-                name, f"it is of the entry {root.entry_id}, and that one is {entry.entry_id}"
-            )
+        if entry is not None:
+            ensure_of(root, entry)
         return root
 
     def state(self, last: int) -> Reached:
@@ -275,11 +275,8 @@ class LedgerRemains:
         found: dict[Stretch, None] = {}
         for number in reversed(self.numbers):
             entry = self.entry(number) if number > created else None
-            if entry is not None and isinstance(entry.content, LedgerCommit):
+            if entry is not None and isinstance(entry.content, LedgerCommit | Replacement):
                 found.update(dict.fromkeys(entry.content.stretches.get(topic_id, ())))
-            elif entry is not None and isinstance(entry.content, Replacement):
-                for one in entry.content.ranges.get(topic_id, ()):
-                    found.update(dict.fromkeys(one.stretches))
         for number in reversed(self.checkpoints):
             root = self.root(number) if number >= created else None
             if root is not None:

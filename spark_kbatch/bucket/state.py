@@ -51,7 +51,6 @@ from spark_kbatch.bucket.entries import (
     ReplacedRange,
     Replacement,
     StartOffsets,
-    StartOffsetsByTopic,
     TopicAlteration,
     TopicCreation,
     TopicDeletion,
@@ -67,7 +66,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import BATCHES_REMEMBERED, TopicPartition
-from spark_kbatch.options.topic import PARTITIONS_MAX
+from spark_kbatch.options.topic import PARTITIONS_MAX, TopicConfig, parse_topic_options
 from spark_kbatch.record.header import increment_sequence
 from spark_kbatch.store.repetitions import Evidence
 
@@ -102,6 +101,11 @@ class TopicHead:
     config: dict[str, str]  # given settings by Kafka's keys
     partitions: list[PartitionHead]
     ledger: int = 0
+
+    @property
+    def settings(self) -> TopicConfig:
+        """The topic's settings, with the defaults of those that were not given."""
+        return TopicConfig(**parse_topic_options(self.config))
 
 
 class RememberedBatch(NamedTuple):
@@ -254,7 +258,7 @@ class LedgerState:
             other = self.topics[content.topic_id].name
             _refuse(f"topic {other!r} has the id {content.topic_id}")
 
-    def _check_alteration(self, content: TopicAlteration) -> None:
+    def _check_topic(self, content: TopicAlteration | TopicDeletion) -> None:
         self.ensure_topic(content.topic_id)
 
     def _check_growth(self, content: TopicGrowth) -> None:
@@ -262,14 +266,11 @@ class LedgerState:
         if len(topic.partitions) + len(content.first_offsets) > PARTITIONS_MAX:
             _refuse(f"topic {topic.name!r} would have more than {PARTITIONS_MAX} partitions")
 
-    def _check_deletion(self, content: TopicDeletion) -> None:
-        self.ensure_topic(content.topic_id)
-
     def _check_commit(self, content: LedgerCommit) -> None:
         self._check_fence(content)
         self._check_micro_batch(content)
         self._check_mirror(content)
-        self._check_starts(content.starts)
+        self._check_starts(content)
         for topic_id, stretches in content.stretches.items():
             seen = set()
             for stretch in stretches:
@@ -314,8 +315,8 @@ class LedgerState:
         if step is not None and self.mirrors.get(step.name, "") != step.before:
             raise MirrorFencedError(step.name, "the bucket")
 
-    def _check_starts(self, starts: StartOffsetsByTopic) -> None:
-        for topic_id, of_topic in starts.items():
+    def _check_starts(self, content: LedgerCommit | StartOffsets) -> None:
+        for topic_id, of_topic in content.starts.items():
             for partition, offset in of_topic.items():
                 head = self.partition(topic_id, partition)
                 if not head.start_offset <= offset <= head.next_offset:
@@ -374,17 +375,14 @@ class LedgerState:
         if batch.first_sequence != expected:
             raise OutOfOrderSequenceError(where, batch.producer_id, expected, batch.first_sequence)
 
-    def _check_start_offsets(self, content: StartOffsets) -> None:
-        self._check_starts(content.starts)
-
     def _check_replacement(self, content: Replacement) -> None:
         for topic_id, ranges in content.ranges.items():
             for one in ranges:
                 self._check_range(topic_id, one)
-            stretches = {topic_id: [each for one in ranges for each in one.stretches]}
-            self._check_objects(stretches)
+        self._check_objects(content.stretches)
+        for topic_id, stretches in content.stretches.items():
             created = self.topics[topic_id].created
-            for name, number in began(stretches):
+            for name, number in began({topic_id: stretches}):
                 if number < created:
                     _refuse(f"{name} was begun before its topic was created, by entry {created}")
 
@@ -456,14 +454,12 @@ class LedgerState:
             self._set_group(group, {key: one for key, one in offsets.items() if key[0] != topic_id})
 
     def _commit(self, content: LedgerCommit) -> None:
-        self._move_starts(content.starts)
+        self._move_starts(content)
         for topic_id, stretches in content.stretches.items():
             for stretch in stretches:
                 head = self.partition(topic_id, stretch.partition)
                 head.next_offset, head.leader_epoch = stretch.next_offset, stretch.leader_epoch
-                self.extents[topic_id].changes.append(
-                    Change(self.number, stretch.base_offset, stretch.next_offset, stretch)
-                )
+        self._read_from(content)
         if content.micro_batch:
             query_id, number = content.micro_batch
             self.queries[query_id] = QueryHead(number, self.number, self.time_ms, content.evidence)
@@ -490,20 +486,15 @@ class LedgerState:
         else:
             self.groups.pop(group, None)
 
-    def _move_starts(self, starts: StartOffsetsByTopic) -> None:
-        for topic_id, of_topic in starts.items():
+    def _move_starts(self, content: LedgerCommit | StartOffsets) -> None:
+        for topic_id, of_topic in content.starts.items():
             for partition, offset in of_topic.items():
                 self.partition(topic_id, partition).start_offset = offset
 
-    def _set_starts(self, content: StartOffsets) -> None:
-        self._move_starts(content.starts)
-
-    def _replace(self, content: Replacement) -> None:
-        for topic_id, ranges in content.ranges.items():
+    def _read_from(self, content: LedgerCommit | Replacement) -> None:
+        for topic_id, stretches in content.stretches.items():
             self.extents[topic_id].changes += [
-                Change(self.number, stretch.base_offset, stretch.next_offset, stretch)
-                for one in ranges
-                for stretch in one.stretches
+                Change(self.number, one.base_offset, one.next_offset, one) for one in stretches
             ]
 
     def _set_fence(self, content: Fence) -> None:
@@ -545,12 +536,12 @@ class LedgerState:
         LedgerStart: (_start, None),
         NewLimits: (_set_limits, None),
         TopicCreation: (_create, _check_creation),
-        TopicAlteration: (_alter, _check_alteration),
+        TopicAlteration: (_alter, _check_topic),
         TopicGrowth: (_grow, _check_growth),
-        TopicDeletion: (_delete, _check_deletion),
+        TopicDeletion: (_delete, _check_topic),
         LedgerCommit: (_commit, _check_commit),
-        StartOffsets: (_set_starts, _check_start_offsets),
-        Replacement: (_replace, _check_replacement),
+        StartOffsets: (_move_starts, _check_starts),
+        Replacement: (_read_from, _check_replacement),
         Fence: (_set_fence, _check_new_fence),
         Horizon: (_set_horizon, _check_horizon),
         NewFormat: (_set_format, _check_format),

@@ -14,7 +14,6 @@ from spark_kbatch.bucket.entries import (
     TopicGrowth,
 )
 from spark_kbatch.bucket.reading import topic_id_of
-from spark_kbatch.bucket.retention import config_of
 from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.bucket.state import LedgerState, TopicHead
 from spark_kbatch.errors import (
@@ -131,10 +130,8 @@ class BucketTopics:
         version = head.topic_id, len(head.partitions), sorted(head.config.items())
         made = self._made.get(head.name)
         if made is None or made[0] != version:
-            config = config_of(head)
-            topic = Topic(
-                head.name, head.topic_id, len(head.partitions), config, given=frozenset(head.config)
-            )
+            partitions, given = len(head.partitions), frozenset(head.config)
+            topic = Topic(head.name, head.topic_id, partitions, head.settings, given=given)
             self._made[head.name] = made = version, topic
         return made[1]
 

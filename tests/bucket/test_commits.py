@@ -116,7 +116,7 @@ def test_it_starts_where_entries_were_collected() -> None:
         numbers = [one.number for one in cluster.history()]
         store: Store = cluster._store
         ledger = store.ledger._ledger  # type: ignore[attr-defined]
-        ledger._build()
+        ledger.make_checkpoint()
         collector = GarbageCollector(ledger)
         collector._bury(0, numbers[2])
 

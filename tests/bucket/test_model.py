@@ -203,7 +203,7 @@ def _replace_by_what_may_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
             unchecked.setattr(LedgerState, "_check_objects", lambda *_: None)
             LedgerState._check_replacement(self, content)
 
-    rule = (LedgerState._replace, check)
+    rule = (LedgerState._read_from, check)
     monkeypatch.setattr(LedgerState, "_RULES", {**LedgerState._RULES, Replacement: rule})
 
 
@@ -211,7 +211,7 @@ def _let_a_merge_bring_back_what_retention_dropped(monkeypatch: pytest.MonkeyPat
     """Begin a partition where what replaces its extents does."""
 
     def replace(self: LedgerState, content: Replacement) -> None:
-        LedgerState._replace(self, content)
+        LedgerState._read_from(self, content)
         for topic_id, ranges in content.ranges.items():
             for one in ranges:
                 head = self.partition(topic_id, one.partition)
