@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from spark_kbatch.clock import expiring_ms, monotonic_s
 from spark_kbatch.commit import compaction
-from spark_kbatch.commit.history import History, pack
+from spark_kbatch.commit.history import History, ensure_kept, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.sequences import LastSequences
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
@@ -153,7 +153,6 @@ class Coordinator:
         self._staging_retention_ms = staging_retention_ms
         self._commits_retention_bytes = commits_retention_bytes
         self._sequences = LastSequences(manager, flush=flush)
-        self._history = History(manager)
 
     @functools.cached_property
     def _transaction_state(self) -> Partition:
@@ -216,7 +215,7 @@ class Coordinator:
             with self.settled():
                 if self._is_duplicate(job):
                     return False
-                self._history.ensure_kept()
+                ensure_kept(self._manager)
                 ids = create_topics()
                 # Topics are deleted, altered and extended under the commit lock too.
                 by_now, job = self._as_topics_are(by_partition, job, ids)
@@ -405,9 +404,8 @@ class Coordinator:
             replica = partition.ready_locked(flush=True)
             known = last_of_each_id(replica)
             missed: dict[str, int] = {}
-            for commit in self._history.read(
-                lambda tps, _=(): {tp: manager.replica(tp) for tp in tps}
-            ):
+            history = History(lambda tps, _=(): {tp: manager.replica(tp) for tp in tps})
+            for commit in history.read():
                 before = known.get(commit.transactional_id)
                 if commit.sequence > (before.value.sequence if before else NO_TRANSACTION_SEQUENCE):
                     name = commit.transactional_id
