@@ -294,14 +294,8 @@ class Coordinator:
         The next writer would do it, too, but on a full disk there may be none until it is gone.
         """
         for topic_partition in topic_partitions:
-            try:
+            with _failing_alone(f"what a failed commit has placed in {topic_partition} stays"):
                 self._manager.partition(topic_partition).discard_unrecorded_locked()
-            except (OSError, KBatchError) as error:
-                logger.warning(
-                    "what a failed commit has placed in %s stays for now: %s",
-                    topic_partition,
-                    error,
-                )
 
     def take_over(self, transactional_id: str, transaction: str) -> tuple[int, bytes]:
         """Return a mirroring job's last sequence and its progress in the source; -1 and nothing if none.
@@ -511,7 +505,7 @@ class Coordinator:
             return False
         last = self._sequences.last(name)
         if last.sequence != NO_TRANSACTION_SEQUENCE and last.is_mirror != is_mirror:
-            raise _is_taken(name, by_mirror=last.is_mirror)
+            raise _is_taken(name, by_mirror=not is_mirror)
         if job.attempt is None:
             return sequence <= last.sequence
         if last.sequence == NO_TRANSACTION_SEQUENCE and job.attempt.app_id:
@@ -806,15 +800,13 @@ class Coordinator:
 
     def _maybe_rewrite(self) -> None:
         """Keep __transaction_state small; failures are logged, and tried again later."""
-        try:
+        with _failing_alone(f"{TRANSACTION_STATE} cannot be rewritten"):
             expired = compaction.maybe_rewrite(
                 self._manager,
                 now_ms=expiring_ms(self._now_ms()),
                 expiration_ms=self._id_expiration_ms,
             )
             self._sequences.forget(expired)
-        except (OSError, KBatchError) as error:
-            logger.warning("%s cannot be rewritten for now: %s", TRANSACTION_STATE, error)
 
     def _roll_forward_locked(
         self,
@@ -879,7 +871,7 @@ def _log_end(states: Mapping[int, LogState]) -> int:
 
 @contextlib.contextmanager
 def _failing_alone(what: str) -> Iterator[None]:
-    """Log what fails in here as a warning: the job's outcome is settled, whatever it is."""
+    """Log what fails in here as a warning: it does not change the job's outcome."""
     try:
         yield
     except Exception as error:
