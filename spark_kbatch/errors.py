@@ -20,12 +20,13 @@ KBatchError
   InvalidRecordError                a batch that a log does not accept from a client
   UnsupportedForMessageFormatError  a topic keeps an older format than a client sends
   UnexpectedAppendOffsetError       a follower was given batches that do not start at its log's end
-  OffsetsOutOfOrderError            a follower was given batches that do not follow each other
-  OutOfOrderSequenceError           producer_id, expected, found
-  InvalidProducerEpochError         producer_id, current epoch, found
-  UnknownProducerIdError            producer_id
-  InvalidTxnStateError              producer_id, first offset of its open transaction; -1: it has none
-  TransactionCoordinatorFencedError producer_id, current coordinator epoch, found
+    OffsetsOutOfOrderError          a follower was given batches that do not follow each other
+  ProducerStateError                topic_partition, producer_id
+    OutOfOrderSequenceError         expected, found
+    InvalidProducerEpochError       current epoch, found
+    UnknownProducerIdError
+    InvalidTxnStateError            first offset of its open transaction; -1: it has none
+    TransactionCoordinatorFencedError  current coordinator epoch, found
   ClosedError (also ValueError)     a cluster or a broker's logs, used after close
   ServerRunningError                path, address and process of the server that runs
   GroupNotEmptyError                group_id, where; its offsets cannot be set while it has members

@@ -1,4 +1,4 @@
-"""The parts of a cluster in a folder, wired together: metadata, replica manager, history, commit coordinators.
+"""The parts of a cluster in a folder, wired together: metadata, replica manager, commit coordinators.
 
 Other processes may change a cluster at any time, so the disk is looked at on every call.
 """
