@@ -105,7 +105,7 @@ class Overwrite(NamedTuple):
 
 class _Job(NamedTuple):
     transactional_id: str
-    value: TransactionValue  # without log states
+    value: TransactionValue  # without what `_prepare` knows: log states, the time and topics' ids
     author: Author
     overwrite: Overwrite | None
     attempt: Attempt | None
@@ -205,9 +205,7 @@ class Coordinator:
         began_s = monotonic_s()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
         kept = b"" if attempt is None else json.dumps(attempt.evidence._asdict()).encode()
-        value = TransactionValue(
-            PREPARE_COMMIT, sequence, {}, self._now_ms(), source_progress, evidence=kept
-        )
+        value = TransactionValue(PREPARE_COMMIT, sequence, {}, 0, source_progress, evidence=kept)
         job = _Job(transactional_id, value, author, overwrite, attempt)
         progress = _Progress()
         try:
