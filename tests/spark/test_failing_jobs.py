@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch import Cluster
-from spark_kbatch.catalog import folder_clock
+from spark_kbatch.catalog import folder_clock as clock_module
 from spark_kbatch.cluster import job as job_module
 from spark_kbatch.cluster.job import Job, Staged
 from spark_kbatch.commit import coordinator
@@ -409,7 +409,7 @@ def test_a_clock_that_is_set_back_stops_nothing_and_removes_nothing(
     now_ms = job_module.now_ms()
     for number, days in enumerate((0, -400, -200)):
         moment = now_ms + days * DAY_MS
-        for module in (job_module, folder_clock):
+        for module in (job_module, clock_module):
             monkeypatch.setattr(module, "now_ms", lambda moment=moment: moment)
         for topic in ("events", "stamped"):
             job = begin(cluster, topic=topic)
