@@ -20,12 +20,13 @@ KBatchError
   InvalidRecordError                a batch that a log does not accept from a client
   UnsupportedForMessageFormatError  a topic keeps an older format than a client sends
   UnexpectedAppendOffsetError       a follower was given batches that do not start at its log's end
-  OffsetsOutOfOrderError            a follower was given batches that do not follow each other
-  OutOfOrderSequenceError           producer_id, expected, found
-  InvalidProducerEpochError         producer_id, current epoch, found
-  UnknownProducerIdError            producer_id
-  InvalidTxnStateError              producer_id, first offset of its open transaction; -1: it has none
-  TransactionCoordinatorFencedError producer_id, current coordinator epoch, found
+    OffsetsOutOfOrderError          a follower was given batches that do not follow each other
+  ProducerStateError                topic_partition, producer_id
+    OutOfOrderSequenceError         expected, found
+    InvalidProducerEpochError       current epoch, found
+    UnknownProducerIdError
+    InvalidTxnStateError            first offset of its open transaction; -1: it has none
+    TransactionCoordinatorFencedError  current coordinator epoch, found
   ClosedError (also ValueError)     a cluster or a broker's logs, used after close
   ServerRunningError                path, address and process of the server that runs
   GroupNotEmptyError                group_id, where; its offsets cannot be set while it has members
@@ -418,13 +419,8 @@ class UnexpectedAppendOffsetError(KBatchError):
     )
 
 
-@dataclass(eq=False, repr=False)
-class OffsetsOutOfOrderError(KBatchError):
+class OffsetsOutOfOrderError(UnexpectedAppendOffsetError):
     """A follower was given batches whose offsets leave a gap or go back."""
-
-    topic_partition: str
-    expected: int
-    found: int
 
     _text = (
         "a batch for the follower of {topic_partition} starts at offset {found}, but the batch before it "
@@ -433,11 +429,17 @@ class OffsetsOutOfOrderError(KBatchError):
 
 
 @dataclass(eq=False, repr=False)
-class OutOfOrderSequenceError(KBatchError):
-    """A batch of an idempotent producer does not follow the batch before it."""
+class ProducerStateError(KBatchError):
+    """Base of errors about what one producer has sent to a partition."""
 
     topic_partition: str
     producer_id: int
+
+
+@dataclass(eq=False, repr=False)
+class OutOfOrderSequenceError(ProducerStateError):
+    """A batch of an idempotent producer does not follow the batch before it."""
+
     expected: int  # -1 if a broker does not tell
     found: int
 
@@ -449,11 +451,9 @@ class OutOfOrderSequenceError(KBatchError):
 
 
 @dataclass(eq=False, repr=False)
-class InvalidProducerEpochError(KBatchError):
+class InvalidProducerEpochError(ProducerStateError):
     """A batch of an idempotent producer has an epoch that was replaced by a newer one."""
 
-    topic_partition: str
-    producer_id: int
     current: int  # -1 if a broker does not tell
     found: int
 
@@ -464,22 +464,16 @@ class InvalidProducerEpochError(KBatchError):
         )
 
 
-@dataclass(eq=False, repr=False)
-class UnknownProducerIdError(KBatchError):
+class UnknownProducerIdError(ProducerStateError):
     """A broker has forgotten a producer, for instance because all that it wrote was deleted."""
-
-    topic_partition: str
-    producer_id: int
 
     _text = "producer {producer_id} is no longer known to the leader of {topic_partition}"
 
 
 @dataclass(eq=False, repr=False)
-class InvalidTxnStateError(KBatchError):
+class InvalidTxnStateError(ProducerStateError):
     """A transactional batch without an open transaction, or a plain batch of a producer within one."""
 
-    topic_partition: str
-    producer_id: int
     first_offset: int = -1  # of the open transaction
 
     def __str__(self) -> str:
@@ -496,11 +490,9 @@ class InvalidTxnStateError(KBatchError):
 
 
 @dataclass(eq=False, repr=False)
-class TransactionCoordinatorFencedError(KBatchError):
+class TransactionCoordinatorFencedError(ProducerStateError):
     """A transaction marker comes from a coordinator that was replaced by a newer one."""
 
-    topic_partition: str
-    producer_id: int
     current: int
     found: int
 

@@ -18,10 +18,11 @@ all but the id.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -55,14 +56,14 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
-from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
+from spark_kbatch.options.topic import Topic, TopicConfig, topic_key
 from spark_kbatch.options.write import (
     COMMITS_RETENTION_BYTES,
     STAGING_RETENTION_MS,
     WriteOptions,
 )
-from spark_kbatch.store.job import ids_of_created
-from spark_kbatch.store.repetitions import Attempt, ReadPlan, RowSums
+from spark_kbatch.store.job import TopicsOfTask, WholeJob, ids_of_created, topic_to_write
+from spark_kbatch.store.repetitions import Attempt, RowsOfTask
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
@@ -80,11 +81,8 @@ class BucketStaged(NamedTuple):
     job: WriterJob
     extents: StagedExtents
     topics: tuple[Topic, ...]  # of the extents
-    planned_ids: frozenset[str]  # of those that are yet to be created
-    application_id: str | None
-    query_id: str | None
-    run_id: str | None
-    sums: RowSums
+    planned: tuple[Topic, ...]  # that are yet to be created
+    rows: RowsOfTask
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class JobTopic:
     is_planned: bool  # the commit is to create it, rows or not
 
 
-class BucketJob:
+class BucketJob(WholeJob):
     """A Spark job that writes to a cluster in a bucket: made on the driver and copied to tasks."""
 
     def __init__(
@@ -138,10 +136,12 @@ class BucketJob:
         options = replace(options, path=url)
         topics, found = BucketTopics(ledger), None
         if options.topic is not None:
-            topic = find_topic(topics, options.topic, options)
+            topic = topic_to_write(topics.find, options.topic, options)
             if topic is not None:
                 found = JobTopic(topic, is_planned=False)
-            elif not is_micro_batch:
+            elif is_micro_batch:
+                options.ensure_may_create(options.topic)
+            else:
                 found = JobTopic(plan_topic(options.topic, options), is_planned=True)
         job = ledger.begin_job()
         return cls(options, ledger.cluster_id, job, found, is_overwrite=overwrite)
@@ -154,67 +154,65 @@ class BucketJob:
         query_id: str | None = None,
         run_id: str | None = None,
     ) -> BucketStaged:
-        """Write all rows of one task to objects of its own, and delete these if anything fails.
-
-        Args:
-            application_id: of Spark, for the history.
-            query_id: of the streaming query, if there is one.
-            run_id: of that query's run.
-        """
-        ids = application_id, query_id, run_id
+        """Write all rows of one task to objects of its own, and delete these if anything fails."""
+        of_task = RowsOfTask(application_id, query_id, run_id)
         with_rows = (batch for batch in rows if batch.num_rows)
         first = next(with_rows, None)
         if first is None:
-            return BucketStaged(self._job, {}, (), frozenset(), *ids, ())
+            return BucketStaged(self._job, {}, (), (), of_task)
         place = objects_at(self.options.path, self.options.store)
-        topics = _TopicsOfRows(self.options, self._topic, place, self._cluster_id)
+        plan = functools.partial(plan_topic, options=self.options)
+        topics = TopicsOfTask(self._planned, self._finder(place), plan)
         try:
             with self._producer(Folder(place, f"{self._cluster_id}/"), topics) as producer:
                 for batch in itertools.chain([first], with_rows):
                     producer.append(batch)
                 extents = producer.finish()
         except (RecordTooLargeError, InvalidTimestampError) as error:
-            raise replace(error, is_new=topics.is_planned(error.topic)) from error.__cause__
+            raise replace(error, is_new=error.topic in topics.planned) from error.__cause__
         return BucketStaged(
             self._job,
             extents,
             tuple(topics.found.values()),
-            frozenset(topics.planned_ids),
-            *ids,
-            producer.sums,
+            tuple(topics.planned.values()),
+            of_task._replace(sums=producer.sums),
         )
 
-    def _producer(self, objects: Objects, topics: _TopicsOfRows) -> TaskProducer[StagedExtents]:
+    @property
+    def _planned(self) -> Topic | None:
+        of_job = self._topic
+        return of_job.topic if of_job is not None and of_job.is_planned else None
+
+    def _finder(self, place: Objects) -> Callable[[str], Topic | None]:
+        """Return what finds topics for a task; one whose job knows its topic does not read the ledger."""
+        of_job, options, cluster_id = self._topic, self.options, self._cluster_id
+
+        @functools.cache
+        def topics() -> BucketTopics:
+            cache, known = known_at(options.path, options.store, cluster_id)
+            return BucketTopics(SharedLedger(options.path, place, cluster_id, cache, known))
+
+        def find(name: str) -> Topic | None:
+            if of_job is not None and name == of_job.topic.name:
+                return of_job.topic
+            return topic_to_write(topics().find, name, options)
+
+        return find
+
+    def _producer(self, objects: Objects, topics: TopicsOfTask) -> TaskProducer[StagedExtents]:
         # Planning processes, which import this module too, need no producer.
         from spark_kbatch.producer.task_producer import TaskProducer  # noqa: PLC0415
 
         data = DataObjects(objects, self._job, random.Random())
         return TaskProducer(TaskTransport(data), data, topics.find, self.options, now_ms)
 
-    def commit_batch(self, staged: Sequence[BucketStaged]) -> None:
-        """Publish a batch job's rows, unless its `txnVersion` is committed already for its `txnAppId`."""
-        self._commit(staged, Attempt.of_batch(staged, self.options))
-
-    def commit_micro_batch(
-        self, staged: Sequence[BucketStaged], number: int, read_plan: ReadPlan | None = None
-    ) -> None:
-        """Publish a micro-batch of a stream, unless it is committed already.
-
-        Args:
-            staged: what its tasks staged.
-            number: of the micro-batch, in its query.
-            read_plan: returns what the query's checkpoint says of it.
-        """
-        attempt = Attempt.of_micro_batch(staged, number, self.options, read_plan)
-        if attempt is not None:  # else there are no rows
-            self._commit(staged, attempt)
-
     def abort(self, staged: Sequence[BucketStaged]) -> None:
         """Leave all as it is: a commit whose outcome is unknown may still land."""
-        count = sum(len(one.extents) for one in staged)
-        logger.info("a job failed; what it staged for %d partitions stays unseen", count)
+        if count := sum(len(one.extents) for one in staged):
+            logger.info("a job failed; what it staged for %d partitions stays unseen", count)
 
-    def _commit(self, staged: Sequence[BucketStaged], attempt: Attempt | None) -> None:
+    def commit(self, staged: Sequence[BucketStaged], attempt: Attempt | None = None) -> None:
+        """Publish what all tasks staged as one entry of the ledger."""
         began_s = monotonic_s()
         with closing(self._ledger()) as ledger:
             with ledger.state(max_age_ms=_COMMIT_AGE_MAX_MS) as state:
@@ -271,71 +269,18 @@ class BucketJob:
 
     def _created(self, ledger: SharedLedger, staged: Sequence[BucketStaged]) -> dict[str, str]:
         """Create the planned topics that do not exist yet, as `ids_of_created` does."""
-        wanted = [
-            topic for one in staged for topic in one.topics if topic.topic_id in one.planned_ids
-        ]
-        if self._topic is not None and self._topic.is_planned:
-            wanted.insert(0, self._topic.topic)
+        wanted = [] if self._planned is None else [self._planned]
+        wanted += (topic for one in staged for topic in one.planned)
         return ids_of_created(wanted, BucketTopics(ledger).create)
 
 
-class _TopicsOfRows:
-    """The topics that the rows of one task go to: found, or planned if they do not exist."""
-
-    def __init__(
-        self, options: WriteOptions, of_job: JobTopic | None, place: Objects, cluster_id: str
-    ) -> None:
-        self.found: dict[str, Topic] = {}
-        self.planned_ids: set[str] = set()
-        self._options, self._of_job = options, of_job
-        self._place, self._cluster_id = place, cluster_id
-        self._topics: BucketTopics | None = None
-
-    def find(self, name: str) -> Topic:
-        """Return a topic; raises the errors of `find_topic` and `plan_topic`."""
-        if name not in self.found:
-            self.found[name] = self._find(name)
-        return self.found[name]
-
-    def is_planned(self, name: str) -> bool:
-        """Return True if the topic does not exist, and is created by the job's commit."""
-        return name in self.found and self.found[name].topic_id in self.planned_ids
-
-    def _find(self, name: str) -> Topic:
-        options, of_job = self._options, self._of_job
-        if of_job is not None and name == of_job.topic.name:
-            if of_job.is_planned:
-                self.planned_ids.add(of_job.topic.topic_id)
-            return of_job.topic
-        if self._topics is None:  # a task whose job knows its topic does not read the ledger
-            cache, known = known_at(options.path, options.store, self._cluster_id)
-            ledger = SharedLedger(options.path, self._place, self._cluster_id, cache, known)
-            self._topics = BucketTopics(ledger)
-        found = find_topic(self._topics, name, options)
-        if found is None:
-            found = plan_topic(name, options)
-            self.planned_ids.add(found.topic_id)
-        return found
-
-
-def find_topic(topics: BucketTopics, name: str, options: WriteOptions) -> Topic | None:
-    """Return the topic that a write goes to; None if it does not exist.
+def plan_topic(name: str, options: WriteOptions) -> Topic:
+    """Return the topic that a write creates, with its options, when it commits; raises as `planned`.
 
     Raises:
-        ConfigError: it exists with other settings than the options name, or it is internal.
-        UnknownTopicOrPartitionError: it does not exist, and may not be created.
+        UnknownTopicOrPartitionError: the options do not let it be created.
     """
-    ensure_not_internal(name)
-    topic = topics.find(name)
-    if topic is not None:
-        options.ensure_are_of(topic)
-    else:
-        options.ensure_may_create(name)
-    return topic
-
-
-def plan_topic(name: str, options: WriteOptions) -> Topic:
-    """Return the topic that a write creates, with its options, when it commits; raises as `planned`."""
+    options.ensure_may_create(name)
     config = options.topic_config
     keys = map(topic_key, config)
     partitions = options.num_partitions or 1
@@ -415,4 +360,4 @@ def _author(staged: Sequence[BucketStaged]) -> str:
     first = next(iter(staged), None)
     if first is None:
         return JOB
-    return " ".join(filter(None, (JOB, first.application_id, first.query_id)))
+    return " ".join(filter(None, (JOB, first.rows.application_id, first.rows.query_id)))

@@ -19,7 +19,6 @@ from spark_kbatch.bucket.state import LedgerState, TopicHead
 from spark_kbatch.errors import (
     ConfigError,
     OffsetOutOfRangeError,
-    TopicAlreadyExistsError,
 )
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.model import TopicPartition
@@ -177,10 +176,12 @@ class BucketCatalog:
             found = self._topics.create(topic, level=level)
             if found.topic_id == topic.topic_id:
                 return found
-        if not exist_ok:
-            raise TopicAlreadyExistsError(name)
         ensure_has_all(
-            found, partitions=partitions, replication_factor=replication_factor, settings=settings
+            found,
+            exist_ok=exist_ok,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            settings=settings,
         )
         return found
 

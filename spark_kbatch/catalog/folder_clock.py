@@ -37,10 +37,8 @@ class FolderClock:
     def __init__(self, files: Files, folder: Path) -> None:
         """Take a folder in which files can be made, which is asked at the first call."""
         self._files, self._folder = files, folder
-        self._asked_ms, self._ahead_ms = (
-            -ASKED_EVERY_MS,
-            0,
-        )  # two threads may ask at once, for the same
+        # Two threads may ask at once, for the same.
+        self._asked_ms, self._ahead_ms = -ASKED_EVERY_MS, 0
 
     def now_ms(self) -> int:
         """Return the time of day, in ms since 1970."""

@@ -284,15 +284,7 @@ class JsonFiles:
             yield
         finally:
             self._is_changing = False
-        self._tell_mirrors(data)
-
-    def _tell_mirrors(self, cluster: bytes) -> None:
-        """Write cluster.json to the mirrors that took all of a change."""
-        self._missed |= self._up_to_date().write(PurePath(_CLUSTER_FILE), cluster)
-
-    def _up_to_date(self) -> Mirrors:
-        folders = [one for one in self.mirrors.folders if one not in self._missed]
-        return Mirrors(self.files, folders)
+        self.copy(self._cluster_file, data)
 
     def write_cluster(self, value: Mapping[str, Any]) -> None:
         """Replace cluster.json, on disk on return; in the mirrors too, with all else that they have missed."""
@@ -304,7 +296,7 @@ class JsonFiles:
         else:  # A new cluster begins to exist.
             data = as_bytes(dict(value) | {REIGN: 0, GENERATION: 0, "path": str(self.path)})
             self.replace(self._cluster_file, data)
-            self._tell_mirrors(data)
+            self.copy(self._cluster_file, data)
 
     def stale_mirrors(self) -> list[Path]:
         """Return the mirrors that can be read and are not current, except those of another cluster."""
@@ -416,7 +408,8 @@ class JsonFiles:
 
     def copy(self, path: Path, data: bytes) -> None:
         """Write a copy of one of PATH's files to the mirrors that took all of the change so far."""
-        self._missed |= self._up_to_date().write(path.relative_to(self.path), data)
+        folders = [one for one in self.mirrors.folders if one not in self._missed]
+        self._missed |= Mirrors(self.files, folders).write(path.relative_to(self.path), data)
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace one of PATH's files, on disk on return, and in the spare file if the disk is full."""

@@ -1,7 +1,7 @@
 """A cluster in a folder, and a broker's logs, each as a store of topics.
 
 folder_store     a cluster in a folder, as a store
-parts            what it is wired from: metadata, replica manager, history, coordinators
+parts            what it is wired from: metadata, replica manager, coordinators
 catalog          its topics, to create, change and delete
 job              one Spark job's data: begin, stage, commit, abort
 agreements       offsets on which the tasks of one read agreed

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import (
     Topic,
@@ -62,10 +62,12 @@ class FolderCatalog:
                 replication_factor=replication_factor or 1,
                 exist_ok=exist_ok,
             )
-        if not exist_ok:
-            raise TopicAlreadyExistsError(name)
         ensure_has_all(
-            found, partitions=partitions, replication_factor=replication_factor, settings=settings
+            found,
+            exist_ok=exist_ok,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            settings=settings,
         )
         return found
 

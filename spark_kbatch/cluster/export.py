@@ -64,14 +64,13 @@ from spark_kbatch.record.header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    UNKNOWN_COUNT,
     BatchHeader,
     LogRead,
     assign,
     ensure_valid,
     rewrite,
 )
-from spark_kbatch.record.legacy import unwrap
+from spark_kbatch.record.legacy import first_offset
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replicas
 
@@ -269,7 +268,8 @@ def _stage(log: PartitionLog, state: LogState, directory: Path) -> ExportedParti
         read = log.read(state, ReadRange(offset, _READ_BYTES, buffer=buffer))
         if read.path != source:
             source = read.path
-            segments.append(_Segment(files, directory, _base_offset(read), interval_bytes))
+            base_offset = first_offset(read.data, *read.batches[0])
+            segments.append(_Segment(files, directory, base_offset, interval_bytes))
         offset = segments[-1].append(read, end_offset)
     if not segments:
         segments.append(_Segment(files, directory, offset, interval_bytes))
@@ -330,14 +330,6 @@ class _Segment:
         self._files.write(self._segment.offset_index, 0, self._indexer.index)
         self._files.write(self._segment.time_index, 0, self._indexer.time_index)
         self._files.flush(self._segment.paths)
-
-
-def _base_offset(read: LogRead) -> int:
-    """Return the base offset of the first batch read, unwrapping a compressed batch of an old format."""
-    position, header = read.batches[0]
-    if header.records_count == UNKNOWN_COUNT:
-        header = unwrap(read.data, position, header).header
-    return header.base_offset
 
 
 def _ensure_data(header: BatchHeader, position: int) -> None:

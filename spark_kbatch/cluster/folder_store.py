@@ -10,7 +10,7 @@ from spark_kbatch.cluster.agreements import Agreements
 from spark_kbatch.cluster.catalog import FolderCatalog
 from spark_kbatch.cluster.os_errors import translating
 from spark_kbatch.cluster.parts import FolderParts
-from spark_kbatch.commit.history import FolderCommits
+from spark_kbatch.commit.history import History
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.same_topic import OwnSource
 from spark_kbatch.errors import (
@@ -61,9 +61,9 @@ class FolderStore(FolderParts, OwnSource):
         return FolderGroups(self, self)
 
     @property
-    def commits(self) -> FolderCommits:
+    def commits(self) -> History:
         """The commits of Spark jobs."""
-        return FolderCommits(self.history, self.snapshots.replicas)
+        return History(self.snapshots.replicas)
 
     def producer(self, config: Mapping[str, object], options: Mapping[str, object]) -> Producer:
         """Return a producer, which appends to the logs at once."""

@@ -15,6 +15,7 @@ was faster the rows go to its topic, as long as that is the one that was planned
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import itertools
 import os
@@ -39,12 +40,12 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.files import Files
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE
-from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal, topic_key
+from spark_kbatch.options.topic import Topic, TopicConfig, topic_key
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.replica import administration
 from spark_kbatch.store.commits import NOTHING_VISIBLE, Author
-from spark_kbatch.store.job import ids_of_created
-from spark_kbatch.store.repetitions import Attempt, ReadPlan, RowSums
+from spark_kbatch.store.job import TopicsOfTask, WholeJob, ids_of_created, topic_to_write
+from spark_kbatch.store.repetitions import Attempt, RowsOfTask
 
 if TYPE_CHECKING:
     from spark_kbatch.producer.task_producer import TaskProducer
@@ -58,14 +59,11 @@ class Staged(NamedTuple):
 
     extents: list[Extent]
     transaction: str
-    application_id: str | None
-    query_id: str | None
-    run_id: str | None
-    sums: RowSums
+    rows: RowsOfTask
     planned: tuple[Topic, ...]
 
 
-class Job:
+class Job(WholeJob):
     """A Spark job that writes to a cluster in a folder: its state, made on the driver and copied to tasks."""
 
     def __init__(
@@ -115,7 +113,7 @@ class Job:
         replaced, topic_id, planned = None, "", None
         try:
             if options.topic is not None:
-                topic = find_topic(parts, options.topic, options)
+                topic = topic_to_write(parts.metadata.topics.find, options.topic, options)
                 topic_id = topic.topic_id if topic else ""
                 if topic is None and not is_micro_batch:
                     topic = planned = plan_topic(parts, options.topic, options)
@@ -136,21 +134,16 @@ class Job:
         query_id: str | None = None,
         run_id: str | None = None,
     ) -> Staged:
-        """Write all rows of one task to staging files, and remove these if anything fails.
-
-        Args:
-            application_id: of Spark, for the history.
-            query_id: of the streaming query, if there is one.
-            run_id: of that query's run.
-        """
-        ids = application_id, query_id, run_id
+        """Write all rows of one task to staging files, and remove these if anything fails."""
+        of_task = RowsOfTask(application_id, query_id, run_id)
         self._probe.ensure_seen(Files())
         with_rows = (batch for batch in rows if batch.num_rows)
         first = next(with_rows, None)
         if first is None:
-            return Staged([], self._transaction, *ids, (), ())
+            return Staged([], self._transaction, of_task, ())
         parts = FolderParts(self.options.path)
-        topics = _TopicsOfTask(parts, self.options, self._topic_id, self._planned)
+        plan = functools.partial(plan_topic, parts, options=self.options)
+        topics = TopicsOfTask(self._planned, functools.partial(self._find, parts), plan)
         with task_producer(parts, self._transaction, self.options, topics.find) as producer:
             for batch in itertools.chain([first], with_rows):
                 with _explained(topics):
@@ -158,7 +151,26 @@ class Job:
             with _explained(topics):
                 extents = producer.finish()
         planned = tuple(topics.planned.values())
-        return Staged(extents, self._transaction, *ids, producer.sums, planned)
+        rows_of_task = of_task._replace(sums=producer.sums)
+        return Staged(extents, self._transaction, rows_of_task, planned)
+
+    def _find(self, parts: FolderParts, name: str) -> Topic | None:
+        """Return a topic for a task; raises as `topic_to_write`.
+
+        Raises:
+            UnknownTopicOrPartitionError: it was deleted since the job's begin; none is created in its place.
+        """
+        find = parts.metadata.topics.find
+        if name != self.options.topic or not self._topic_id:
+            return topic_to_write(find, name, self.options)
+        topic = find(name)
+        if topic is None or topic.topic_id != self._topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} was deleted while the job ran; "
+                + ("create it again and run" if topic is None else "it was created again: run")
+                + " the job again"
+            )
+        return topic
 
     def commit(self, staged: Sequence[Staged], attempt: Attempt | None = None) -> bool:
         """Publish the rows that all tasks staged, in the order of tasks, as one commit.
@@ -189,26 +201,6 @@ class Job:
         self._discard(coordinator, staged)
         return is_new
 
-    def commit_batch(self, staged: Sequence[Staged]) -> None:
-        """Publish a batch job's rows, unless its `txnVersion` is committed already for its `txnAppId`."""
-        self.commit(staged, Attempt.of_batch(staged, self.options))
-
-    def commit_micro_batch(
-        self, staged: Sequence[Staged], number: int, read_plan: ReadPlan | None = None
-    ) -> None:
-        """Publish a micro-batch of a stream, unless it is committed already.
-
-        Args:
-            staged: what its tasks staged.
-            number: of the micro-batch, in its query.
-            read_plan: returns what the checkpoint says of it; called before locks are taken.
-        """
-        attempt = Attempt.of_micro_batch(staged, number, self.options, read_plan)
-        if attempt is None:
-            self.abort(staged)  # no rows
-            return
-        self.commit(staged, attempt)
-
     def abort(self, staged: Sequence[Staged]) -> None:
         """Remove the files that finished tasks of a failed job staged; others may still be writing."""
         self._discard(coordinator_for(FolderParts(self.options.path), self.options), staged)
@@ -219,19 +211,6 @@ class Job:
         for transaction in dict.fromkeys(transactions):
             coordinator.discard(extents, transaction)
             extents = []
-
-
-def find_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic | None:
-    """Return the topic that a write goes to; None if it does not exist.
-
-    Raises:
-        ConfigError: it exists with other settings than the options name, or it is internal.
-    """
-    ensure_not_internal(name)
-    topic = parts.metadata.topics.find(name)
-    if topic is not None:
-        options.ensure_are_of(topic)
-    return topic
 
 
 def plan_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic:
@@ -252,50 +231,6 @@ def plan_topic(parts: FolderParts, name: str, options: WriteOptions) -> Topic:
     )
     options.ensure_are_of(topic)
     return topic
-
-
-class _TopicsOfTask:
-    """The topics that the rows of one task go to: found, or planned if they do not exist."""
-
-    def __init__(
-        self, parts: FolderParts, options: WriteOptions, topic_id: str, planned: Topic | None
-    ) -> None:
-        """Start with what the job's begin knows of the topic that the options name."""
-        self.planned: dict[str, Topic] = {}
-        self._parts, self._options, self._topic_id = parts, options, topic_id
-        self._of_job = planned
-
-    def find(self, name: str) -> Topic:
-        """Return a topic.
-
-        Raises the errors of `find_topic` and `plan_topic`.
-
-        Raises:
-            UnknownTopicOrPartitionError: it was deleted since the job's begin; none is created in its place.
-        """
-        if name == self._options.topic and self._of_job is not None:
-            return self._of_job
-        if name == self._options.topic and self._topic_id:
-            return self._as_it_was(name)
-        topic = find_topic(self._parts, name, self._options)
-        if topic is None:
-            topic = self.planned[name] = plan_topic(self._parts, name, self._options)
-        return topic
-
-    def is_planned(self, name: str) -> bool:
-        """Return True if the topic does not exist, and is created by the job's commit."""
-        of_job = self._of_job
-        return name in self.planned or (of_job is not None and of_job.name == name)
-
-    def _as_it_was(self, name: str) -> Topic:
-        topic = self._parts.metadata.topics.find(name)
-        if topic is None or topic.topic_id != self._topic_id:
-            raise UnknownTopicOrPartitionError(
-                f"topic {name!r} was deleted while the job ran; "
-                + ("create it again and run" if topic is None else "it was created again: run")
-                + " the job again"
-            )
-        return topic
 
 
 def _create(parts: FolderParts, planned: Iterable[Topic]) -> dict[str, str]:
@@ -387,12 +322,12 @@ def _extents(staged: Iterable[Staged]) -> list[Extent]:
 
 
 @contextlib.contextmanager
-def _explained(topics: _TopicsOfTask) -> Iterator[None]:
+def _explained(topics: TopicsOfTask) -> Iterator[None]:
     """Turn an error while a task stages rows into one that says what it means for the job."""
     try:
         yield
     except (RecordTooLargeError, InvalidTimestampError) as error:
-        raise replace(error, is_new=topics.is_planned(error.topic)) from error.__cause__
+        raise replace(error, is_new=error.topic in topics.planned) from error.__cause__
     except OSError as error:
         raise KafkaStorageError(
             f"a task cannot stage its rows: {error}; nothing of the job is visible"
@@ -402,8 +337,8 @@ def _explained(topics: _TopicsOfTask) -> Iterator[None]:
 def _author(staged: Sequence[Staged]) -> Author:
     first = staged[0] if staged else None
     return Author(
-        application_id=(first and first.application_id) or "",
-        query_id=(first and first.query_id) or "",
+        application_id=(first and first.rows.application_id) or "",
+        query_id=(first and first.rows.query_id) or "",
         user=user_name(),
     )
 

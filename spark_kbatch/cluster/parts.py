@@ -1,4 +1,4 @@
-"""The parts of a cluster in a folder, wired together: metadata, replica manager, history, commit coordinators.
+"""The parts of a cluster in a folder, wired together: metadata, replica manager, commit coordinators.
 
 Other processes may change a cluster at any time, so the disk is looked at on every call.
 """
@@ -16,7 +16,6 @@ from spark_kbatch.catalog.folder_clock import FolderClock
 from spark_kbatch.catalog.metadata import Metadata
 from spark_kbatch.clock import monotonic_s, now_ms
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import Snapshots
 from spark_kbatch.consumer.same_topic import Closed
@@ -78,7 +77,6 @@ class FolderParts:
         self.manager = ReplicaManager(files, self.metadata, clock.now_ms)
         self.snapshots = Snapshots(self.manager, self._elect, self._finish_deletions)
         self.prompt_snapshots = Snapshots(self.manager, self._elect_soon, self._finish_deletions)
-        self.history = History(self.manager)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
         if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
             # Only few processes create one.
@@ -97,7 +95,7 @@ class FolderParts:
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
-        for part in ("metadata", "manager", "snapshots", "prompt_snapshots", "history"):
+        for part in ("metadata", "manager", "snapshots", "prompt_snapshots"):
             setattr(self, part, Closed(self.path))
 
     def _ensure_newest(self, without_nodes: Collection[int]) -> None:

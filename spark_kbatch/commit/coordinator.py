@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from spark_kbatch.clock import expiring_ms, monotonic_s
 from spark_kbatch.commit import compaction
-from spark_kbatch.commit.history import History, pack
+from spark_kbatch.commit.history import History, ensure_kept, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.sequences import LastSequences
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
@@ -105,7 +105,7 @@ class Overwrite(NamedTuple):
 
 class _Job(NamedTuple):
     transactional_id: str
-    value: TransactionValue  # without log states
+    value: TransactionValue  # without what `_prepare` knows: log states, the time and topics' ids
     author: Author
     overwrite: Overwrite | None
     attempt: Attempt | None
@@ -153,7 +153,6 @@ class Coordinator:
         self._staging_retention_ms = staging_retention_ms
         self._commits_retention_bytes = commits_retention_bytes
         self._sequences = LastSequences(manager, flush=flush)
-        self._history = History(manager)
 
     @functools.cached_property
     def _transaction_state(self) -> Partition:
@@ -206,9 +205,7 @@ class Coordinator:
         began_s = monotonic_s()
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
         kept = b"" if attempt is None else json.dumps(attempt.evidence._asdict()).encode()
-        value = TransactionValue(
-            PREPARE_COMMIT, sequence, {}, self._now_ms(), source_progress, evidence=kept
-        )
+        value = TransactionValue(PREPARE_COMMIT, sequence, {}, 0, source_progress, evidence=kept)
         job = _Job(transactional_id, value, author, overwrite, attempt)
         progress = _Progress()
         try:
@@ -216,7 +213,7 @@ class Coordinator:
             with self.settled():
                 if self._is_duplicate(job):
                     return False
-                self._history.ensure_kept()
+                ensure_kept(self._manager)
                 ids = create_topics()
                 # Topics are deleted, altered and extended under the commit lock too.
                 by_now, job = self._as_topics_are(by_partition, job, ids)
@@ -295,14 +292,8 @@ class Coordinator:
         The next writer would do it, too, but on a full disk there may be none until it is gone.
         """
         for topic_partition in topic_partitions:
-            try:
+            with _failing_alone(f"what a failed commit has placed in {topic_partition} stays"):
                 self._manager.partition(topic_partition).discard_unrecorded_locked()
-            except (OSError, KBatchError) as error:
-                logger.warning(
-                    "what a failed commit has placed in %s stays for now: %s",
-                    topic_partition,
-                    error,
-                )
 
     def take_over(self, transactional_id: str, transaction: str) -> tuple[int, bytes]:
         """Return a mirroring job's last sequence and its progress in the source; -1 and nothing if none.
@@ -405,9 +396,8 @@ class Coordinator:
             replica = partition.ready_locked(flush=True)
             known = last_of_each_id(replica)
             missed: dict[str, int] = {}
-            for commit in self._history.read(
-                lambda tps, _=(): {tp: manager.replica(tp) for tp in tps}
-            ):
+            history = History(lambda tps, _=(): {tp: manager.replica(tp) for tp in tps})
+            for commit in history.read():
                 before = known.get(commit.transactional_id)
                 if commit.sequence > (before.value.sequence if before else NO_TRANSACTION_SEQUENCE):
                     name = commit.transactional_id
@@ -513,7 +503,7 @@ class Coordinator:
             return False
         last = self._sequences.last(name)
         if last.sequence != NO_TRANSACTION_SEQUENCE and last.is_mirror != is_mirror:
-            raise _is_taken(name, by_mirror=last.is_mirror)
+            raise _is_taken(name, by_mirror=not is_mirror)
         if job.attempt is None:
             return sequence <= last.sequence
         if last.sequence == NO_TRANSACTION_SEQUENCE and job.attempt.app_id:
@@ -808,15 +798,13 @@ class Coordinator:
 
     def _maybe_rewrite(self) -> None:
         """Keep __transaction_state small; failures are logged, and tried again later."""
-        try:
+        with _failing_alone(f"{TRANSACTION_STATE} cannot be rewritten"):
             expired = compaction.maybe_rewrite(
                 self._manager,
                 now_ms=expiring_ms(self._now_ms()),
                 expiration_ms=self._id_expiration_ms,
             )
             self._sequences.forget(expired)
-        except (OSError, KBatchError) as error:
-            logger.warning("%s cannot be rewritten for now: %s", TRANSACTION_STATE, error)
 
     def _roll_forward_locked(
         self,
@@ -881,7 +869,7 @@ def _log_end(states: Mapping[int, LogState]) -> int:
 
 @contextlib.contextmanager
 def _failing_alone(what: str) -> Iterator[None]:
-    """Log what fails in here as a warning: the job's outcome is settled, whatever it is."""
+    """Log what fails in here as a warning: it does not change the job's outcome."""
     try:
         yield
     except Exception as error:

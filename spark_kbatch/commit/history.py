@@ -53,36 +53,23 @@ _Value = TypeVar("_Value")
 
 
 class History:
-    """The history of one cluster's commits, in the topic `__commits`.
+    """The history of one cluster's commits, in the topic `__commits`; a `store.CommitHistory`.
 
     It is thread-safe.
     """
 
-    def __init__(self, manager: ReplicaManager) -> None:
-        self._manager = manager
+    def __init__(self, replicas: Replicas) -> None:
+        """List a history, as of one moment each time; `replicas` returns the replica to read."""
+        self._replicas = replicas
 
-    def ensure_kept(self) -> None:
-        """Create `__commits`, which clusters of earlier releases do not have."""
-        try:
-            self._manager.partition(COMMITS)
-        except UnknownTopicOrPartitionError:
-            transactions = self._manager.partition(TRANSACTION_STATE)
-            create_topic(
-                self._manager,
-                COMMITS.topic,
-                partitions=1,
-                config=INTERNAL_TOPIC_CONFIG,
-                replication_factor=len(transactions.replicas),
-            )
-
-    def first_number(self, replicas: Replicas) -> int:
+    def first_number(self) -> int:
         """Return the number of the oldest commit in the history, or of the next one if there is none."""
-        found = self._replica(replicas)
+        found = self._replica()
         return found.state.log_start_offset if found else 0
 
-    def read(self, replicas: Replicas, topic: str | None = None) -> Iterator[Commit]:
+    def read(self, topic: str | None = None) -> Iterator[Commit]:
         """Yield the commits in the history, or only those that touched a topic, newest first."""
-        found = self._replica(replicas)
+        found = self._replica()
         if found is None:
             return
         _, log, state = found
@@ -92,7 +79,7 @@ class History:
             try:
                 page = list(_commits(log, state, first, end))
             except (FileNotFoundError, KafkaStorageError):
-                start = self.first_number(replicas)
+                start = self.first_number()
                 if start <= first:
                     raise
                 # The oldest commits were deleted in the meantime; read what is left.
@@ -101,13 +88,13 @@ class History:
             yield from (c for c in reversed(page) if topic is None or topic in c.topics)
             end = first
 
-    def find(self, replicas: Replicas, number: int) -> Commit:
+    def find(self, number: int) -> Commit:
         """Return the commit with this number.
 
         Raises:
             ConfigError: there is none, or it was deleted.
         """
-        found = self._replica(replicas)
+        found = self._replica()
         start, end = (found.state.log_start_offset, found.state.high_watermark) if found else (0, 0)
         if found is not None and number < start:
             kept = f"the history keeps commits {start} to {end - 1}" if end > start else "none is"
@@ -122,32 +109,27 @@ class History:
             raise ConfigError(f"there is no commit {number}; {there_are}")
         return next(_commits(*found[1:], number, number + 1))
 
-    def _replica(self, replicas: Replicas) -> Replica | None:
+    def _replica(self) -> Replica | None:
         """Return the replica of `__commits` to read; None if the topic does not exist yet."""
         try:
-            return replicas([COMMITS])[COMMITS]
+            return self._replicas([COMMITS])[COMMITS]
         except UnknownTopicOrPartitionError:
             return None
 
 
-class FolderCommits:
-    """The history as it is listed, at one moment each time; a `store.CommitHistory`."""
-
-    def __init__(self, history: History, replicas: Replicas) -> None:
-        """List a history; `replicas` returns the replica to read."""
-        self._history, self._replicas = history, replicas
-
-    def read(self, topic: str | None = None) -> Iterator[Commit]:
-        """Yield the commits, or only those that touched a topic, newest first."""
-        return self._history.read(self._replicas, topic)
-
-    def first_number(self) -> int:
-        """Return the number of the oldest commit that is kept, or of the next one if there is none."""
-        return self._history.first_number(self._replicas)
-
-    def find(self, number: int) -> Commit:
-        """Return the commit with this number; raises ConfigError if there is none, or it was deleted."""
-        return self._history.find(self._replicas, number)
+def ensure_kept(manager: ReplicaManager) -> None:
+    """Create `__commits`, which clusters of earlier releases do not have."""
+    try:
+        manager.partition(COMMITS)
+    except UnknownTopicOrPartitionError:
+        transactions = manager.partition(TRANSACTION_STATE)
+        create_topic(
+            manager,
+            COMMITS.topic,
+            partitions=1,
+            config=INTERNAL_TOPIC_CONFIG,
+            replication_factor=len(transactions.replicas),
+        )
 
 
 def _commits(log: PartitionLog, state: LogState, first: int, end: int) -> Iterator[Commit]:

@@ -54,31 +54,22 @@ _SCANNED_MAX = 40  # offsets; a commit takes two, so this takes under 1 ms
 
 
 class LastCommit(NamedTuple):
-    """The sequence of a transactional id's last decided commit, and whether a mirror has the id."""
+    """The last decided commit of a transactional id, as its file keeps it."""
 
-    sequence: int
-    is_mirror: bool
-    evidence: bytes = b""  # as the log has it
-
-
-_NONE = LastCommit(NO_TRANSACTION_SEQUENCE, is_mirror=False)
-
-
-class _Saved(NamedTuple):
     transactional_id: str
     sequence: int
-    offset: int
-    is_mirror: int
-    evidence: str
+    offset: int  # of its PrepareCommit
+    is_mirror: int  # 1 if a mirror has the id, else 0
+    evidence: str  # as the log has it
 
     @classmethod
-    def of(cls, last: Transaction) -> _Saved:
+    def of(cls, last: Transaction) -> LastCommit:
+        """Return it as the log has it."""
         name, value, offset = last
         return cls(name, value.sequence, offset, int(value.is_mirrors), value.evidence.decode())
 
-    @property
-    def last_commit(self) -> LastCommit:
-        return LastCommit(self.sequence, bool(self.is_mirror), self.evidence.encode())
+
+_NONE = LastCommit("", NO_TRANSACTION_SEQUENCE, 0, 0, "")
 
 
 class _Whole(NamedTuple):
@@ -109,7 +100,7 @@ class LastSequences:
             if state.high_watermark - covered > _SCANNED_MAX:
                 self._cover(since, whole._replace(covered=state.high_watermark))
             if transactional_id in since:
-                return since[transactional_id].last_commit
+                return since[transactional_id]
         saved = self._saved(transactional_id, replica)
         return self._from_log(transactional_id, replica) if saved is None else saved
 
@@ -121,7 +112,7 @@ class LastSequences:
             whole = None if self._flush else self._read_whole()
             if whole is not None and whole.boot == _ALL_FLUSHED:
                 self._write_whole(whole._replace(boot=boot_id().hex()))
-            self._write(_Saved.of(decided))
+            self._write(LastCommit.of(decided))
         except OSError as error:
             logger.warning(
                 "the next commit will scan __transaction_state: a sequence cannot be saved: %s",
@@ -159,7 +150,7 @@ class LastSequences:
             self._whole, (boot if covered is None else f"{boot} {covered}").encode()
         )
 
-    def _cover(self, since: Mapping[str, _Saved], whole: _Whole) -> None:
+    def _cover(self, since: Mapping[str, LastCommit], whole: _Whole) -> None:
         """Save what was found in the log, then that the files have it; if that fails, it is found again."""
         try:
             if not self._flush and whole.boot == _ALL_FLUSHED:
@@ -178,7 +169,7 @@ class LastSequences:
         try:
             path = self._path(transactional_id)
             content = parse(self._files.read(path), path)
-            saved = _Saved(
+            saved = LastCommit(
                 content.text("transactional_id"),
                 content.integer("sequence"),
                 content.integer("offset"),
@@ -189,13 +180,13 @@ class LastSequences:
                 return None
             if saved.offset >= state.log_start_offset:
                 found = next(transactions(replica, saved.offset))
-                if _Saved.of(found)._replace(offset=saved.offset) != saved:
+                if LastCommit.of(found)._replace(offset=saved.offset) != saved:
                     return None
         except FileNotFoundError:
             return _NONE
         except (OSError, KafkaStorageError, CorruptRecordError):
             return None
-        return saved.last_commit
+        return saved
 
     def _from_log(self, transactional_id: str, replica: Replica) -> LastCommit:
         """Return a transactional id's last commit from __transaction_state, and rebuild all files from it."""
@@ -213,10 +204,9 @@ class LastSequences:
                 self._files.flush([self._directory.parent])
         except OSError as error:
             logger.warning("__transaction_state will be scanned again: %s", error)
-        found = entries.get(transactional_id)
-        return _NONE if found is None else found.last_commit
+        return entries.get(transactional_id, _NONE)
 
-    def _write(self, saved: _Saved) -> None:
+    def _write(self, saved: LastCommit) -> None:
         path = self._path(saved.transactional_id)
         aside = path.with_suffix(".tmp")
         self._files.remove(aside)
@@ -230,5 +220,5 @@ class LastSequences:
         return self._directory / f"{name}.json"
 
 
-def _last_of_each_id_from(offset: int, replica: Replica) -> dict[str, _Saved]:
-    return {name: _Saved.of(last) for name, last in last_of_each_id(replica, offset).items()}
+def _last_of_each_id_from(offset: int, replica: Replica) -> dict[str, LastCommit]:
+    return {name: LastCommit.of(last) for name, last in last_of_each_id(replica, offset).items()}

@@ -21,7 +21,6 @@ from spark_kbatch.errors import (
     KBatchError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
-    TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import (
@@ -190,10 +189,13 @@ class MemoryStore(OwnSource):
                 )  # fmt: skip
                 self._place.topics[name] = _Held(topic, [_Log() for _ in range(topic.partitions)])
                 return topic
-            if not exist_ok:
-                raise TopicAlreadyExistsError(name)
-            numbers = {"partitions": partitions, "replication_factor": None}
-            ensure_has_all(found.topic, settings=settings, **numbers)
+            ensure_has_all(
+                found.topic,
+                exist_ok=exist_ok,
+                partitions=partitions,
+                replication_factor=None,
+                settings=settings,
+            )
             return found.topic
 
     def delete_topic(self, name: str) -> Topic:

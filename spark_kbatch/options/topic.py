@@ -447,21 +447,25 @@ def settings_to_keep(topic: Topic) -> dict[str, str]:
 def ensure_has_all(
     topic: Topic,
     *,
+    exist_ok: bool,
     partitions: int | None,
     replication_factor: int | None,
     settings: Mapping[str, object],
 ) -> None:
-    """Check that an existing topic has what one that is to be created is given.
+    """Check that a topic which is to be created, and exists, may exist and has what is given.
 
     Args:
         topic: which exists, with known settings.
+        exist_ok: whether it may.
         partitions: how many; None if that is not given.
         replication_factor: copies of each record; None if that is not given.
         settings: by fields of TopicConfig.
 
     Raises:
-        TopicAlreadyExistsError: it differs; says how.
+        TopicAlreadyExistsError: it may not, or it differs; says how.
     """
+    if not exist_ok:
+        raise TopicAlreadyExistsError(topic.name)
     given = {"partitions": partitions, "replication_factor": replication_factor}
     differs = [
         f"{key}={has}"

@@ -79,6 +79,14 @@ def run(messages: memoryview, position: int, run_bytes: int, magic: int) -> tupl
     return position + LOG_OVERHEAD + int(size), 1
 
 
+def first_offset(data: Buffer, position: int, header: BatchHeader) -> int:
+    """Return the first offset in the batch at `position`; raises as `unwrap`.
+
+    The header of a wrapper does not tell it, only what that holds.
+    """
+    return (unwrap(data, position, header).header if header.is_wrapper else header).base_offset
+
+
 def unwrap(
     data: Buffer,
     position: int,

@@ -19,7 +19,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, has_more
 from spark_kbatch.model import ReadRange
 from spark_kbatch.record.header import walk
-from spark_kbatch.record.legacy import unwrap
+from spark_kbatch.record.legacy import first_offset
 
 _COPY_BYTES = 8 << 20
 
@@ -126,7 +126,7 @@ class ReplicaFetcher:
             return end
         data = self._read(start)
         _, header = next(walk(data))
-        return (unwrap(data, 0, header).header if header.is_wrapper else header).base_offset
+        return first_offset(data, 0, header)
 
     def _epochs(self) -> LeaderEpochCache:
         try:

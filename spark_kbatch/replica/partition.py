@@ -551,10 +551,7 @@ class Partition:
         """Let followers leave whose disks have no copy of the topic's file: as the last ones they would not know it."""
         lacking = self._dirs.of_mirrors(self._lacking_mirrors())
         isr = [n for n in led.state.isr if n == led.state.leader or n not in lacking]
-        if tuple(isr) == led.state.isr:
-            return led
-        state = self.elections.change_isr_locked(led.state, isr, led.log_state.high_watermark)
-        return led._replace(state=state)
+        return self._only_in_sync_locked(led, isr)
 
     def look_locked(self) -> None:
         """Take replicas out of the ISR that a look shows not to be in sync: they catch up as others do.
@@ -648,17 +645,20 @@ class Partition:
         changes. The partition is ready.
         """
         if self.only_log is None:
-            state, _, log_state = led = self._ready()
-            if len(state.isr) < min(min_isr, len(self.replicas)):
-                told = [
-                    node
-                    for node in state.isr
-                    if node == state.leader
-                    or self.elections.tell_locked(node, log_state.high_watermark)
-                ]
-                self._only_in_sync_locked(led, told)
+            if len(self._ready().state.isr) < min(min_isr, len(self.replicas)):
+                self._tell_followers_locked(self.elections.tell_locked)
 
     # Followers.
+
+    def _tell_followers_locked(self, tell: Callable[[int, int], bool]) -> None:
+        """Tell in-sync followers something, with the high watermark; one for which that fails leaves the ISR."""
+        state, _, log_state = led = self._ready()
+        told = [
+            node
+            for node in state.isr
+            if node == state.leader or tell(node, log_state.high_watermark)
+        ]
+        self._only_in_sync_locked(led, told)
 
     def _catch_all_up_locked(
         self, led: Leadership, *, flush: bool, ahead: Ahead | None
@@ -845,14 +845,7 @@ class Partition:
 
     def _delete_on_followers_locked(self, offset: int, now_ms: int) -> None:
         """Move the log start of in-sync followers; one for which that fails leaves the ISR, on disk on return."""
-        state, _, log_state = led = self._ready()
-        told = [
-            node
-            for node in state.isr
-            if node == state.leader
-            or self._deleted_locked(node, offset, log_state.high_watermark, now_ms)
-        ]
-        self._only_in_sync_locked(led, told)
+        self._tell_followers_locked(lambda n, hw: self._deleted_locked(n, offset, hw, now_ms))
 
     def _deleted_locked(self, node_id: int, offset: int, high_watermark: int, now_ms: int) -> bool:
         log = self._log_of(node_id)

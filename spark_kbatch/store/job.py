@@ -7,13 +7,56 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_kbatch.errors import CommitError
-from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.topic import Topic, ensure_not_internal
+from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.store.commits import NOTHING_VISIBLE
+from spark_kbatch.store.repetitions import Attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_kbatch.store.repetitions import ReadPlan
+
+
+class TopicsOfTask:
+    """The topics that the rows of one task go to: found, or planned if they do not exist.
+
+    The commit creates the planned ones.
+    """
+
+    def __init__(
+        self,
+        planned: Topic | None,
+        find: Callable[[str], Topic | None],
+        plan: Callable[[str], Topic],
+    ) -> None:
+        """Take the topic that the job itself has planned, and how its place finds and plans others."""
+        self.found: dict[str, Topic] = {}
+        self.planned = {} if planned is None else {planned.name: planned}
+        self._find, self._plan = find, plan
+
+    def find(self, name: str) -> Topic:
+        """Return a topic; raises as the place's functions."""
+        topic = self.planned.get(name) or self._find(name)
+        if topic is None:
+            topic = self.planned[name] = self._plan(name)
+        self.found[name] = topic
+        return topic
+
+
+def topic_to_write(
+    find: Callable[[str], Topic | None], name: str, options: WriteOptions
+) -> Topic | None:
+    """Return the topic that a write goes to, which `find` returns; None if it does not exist.
+
+    Raises:
+        ConfigError: it exists with other settings than the options name, or it is internal.
+    """
+    ensure_not_internal(name)
+    topic = find(name)
+    if topic is not None:
+        options.ensure_are_of(topic)
+    return topic
 
 
 def ids_of_created(planned: Iterable[Topic], create: Callable[[Topic], Topic]) -> dict[str, str]:
@@ -70,3 +113,30 @@ class WriteJob(Protocol):
 
     def abort(self, staged: Sequence[Any]) -> None:
         """Clean up after a failed job, from the results of its finished tasks."""
+
+
+class WholeJob(WriteJob, Protocol):
+    """A job whose rows are published together, and not again if they are a repetition.
+
+    What a task stages has `rows`, a `RowsOfTask`.
+    """
+
+    options: WriteOptions
+
+    def commit(self, staged: Sequence[Any], attempt: Attempt | None = None) -> object:
+        """Publish what all tasks staged, in their order; `attempt` identifies what may be a repetition."""
+
+    def commit_batch(self, staged: Sequence[Any]) -> None:
+        """Publish a batch job's rows, unless its `txnVersion` is committed already for its `txnAppId`."""
+        self.commit(staged, Attempt.of_batch([one.rows for one in staged], self.options))
+
+    def commit_micro_batch(
+        self, staged: Sequence[Any], number: int, read_plan: ReadPlan | None = None
+    ) -> None:
+        """Publish a micro-batch of a stream, unless it is committed already, or has no rows."""
+        rows = [one.rows for one in staged]
+        attempt = Attempt.of_micro_batch(rows, number, self.options, read_plan)
+        if attempt is None:
+            self.abort(staged)
+        else:
+            self.commit(staged, attempt)

@@ -22,7 +22,7 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import CommitError
@@ -43,23 +43,16 @@ UNREAD: PlannedOffsets = "", ""
 ReadPlan: TypeAlias = Callable[[str, int], PlannedOffsets]  # of a query's id and a number
 
 
-class StagedByTask(Protocol):
-    """The rows that one task has staged."""
+class RowsOfTask(NamedTuple):
+    """The rows that one task has staged: how many and how large they are, and for whom it did that."""
 
-    @property
-    def query_id(self) -> str | None:
-        """The streaming query that the task is of."""
-
-    @property
-    def run_id(self) -> str | None:
-        """The run of that query."""
-
-    @property
-    def sums(self) -> RowSums:
-        """How many rows they are, and how large."""
+    application_id: str | None  # of Spark
+    query_id: str | None  # of the streaming query, if there is one
+    run_id: str | None  # of that query's run
+    sums: RowSums = ()
 
 
-def query_of(staged: Iterable[StagedByTask]) -> str | None:
+def query_of(staged: Iterable[RowsOfTask]) -> str | None:
     """Return the query whose micro-batch these tasks have staged; None if they have no rows.
 
     Raises:
@@ -92,7 +85,7 @@ class Evidence(NamedTuple):
 
     @classmethod
     def of_tasks(
-        cls, staged: Sequence[StagedByTask], topic: str | None, plan: PlannedOffsets = UNREAD
+        cls, staged: Sequence[RowsOfTask], topic: str | None, plan: PlannedOffsets = UNREAD
     ) -> Evidence:
         """Return what tells apart what some tasks staged."""
         sums: dict[str, tuple[int, ...]] = {}
@@ -131,7 +124,7 @@ class Attempt(NamedTuple):
     @classmethod
     def of_micro_batch(
         cls,
-        staged: Sequence[StagedByTask],
+        staged: Sequence[RowsOfTask],
         number: int,
         options: WriteOptions,
         read_plan: ReadPlan | None,
@@ -149,7 +142,7 @@ class Attempt(NamedTuple):
         )
 
     @classmethod
-    def of_batch(cls, staged: Sequence[StagedByTask], options: WriteOptions) -> Attempt | None:
+    def of_batch(cls, staged: Sequence[RowsOfTask], options: WriteOptions) -> Attempt | None:
         """Return a batch job's version of the name in its options; None if they have none."""
         name, number, topic = options.txn_app_id, options.txn_version, options.topic
         if name is None or number is None:

@@ -420,7 +420,7 @@ def test_rows_and_bytes_are_counted_by_topic_however_tasks_divide_them(
         return begin_job(SparkDriver(address, None).options, is_micro_batch=True)
 
     found = [
-        Evidence.of_tasks([job().stage(batches, query_id="q") for batches in tasks], None).sums
+        Evidence.of_tasks([job().stage(batches, query_id="q").rows for batches in tasks], None).sums
         for tasks in ([staged[0]], [[one] for one in staged[1]], [staged[2]])
     ]
     assert set(found) == {

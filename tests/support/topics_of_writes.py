@@ -8,11 +8,12 @@ from spark_kbatch.commit.staging import Extent
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.task_producer import TaskProducer
+from spark_kbatch.store.job import topic_to_write
 
 
 def find_or_create_topic(parts: FolderStore, name: str, options: WriteOptions) -> Topic:
     """Return the topic that a write goes to, created with its options if it does not exist."""
-    found = job.find_topic(parts, name, options)
+    found = topic_to_write(parts.metadata.topics.find, name, options)
     return found or parts.make_planned_topic(job.plan_topic(parts, name, options))
 
 

@@ -21,7 +21,6 @@ from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.log.segment import Segment, base_offset_of, segment_at
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import legacy
-from spark_kbatch.record.header import UNKNOWN_COUNT
 
 _OTHERS = (".timeindex", ".txnindex", ".snapshot")
 
@@ -66,9 +65,7 @@ def _check_segment(
         damaged += tail
         tail = []
         header = found.header
-        base_offset = header.base_offset
-        if header.records_count == UNKNOWN_COUNT:
-            base_offset = legacy.unwrap(memoryview(found.data), 0, header).header.base_offset
+        base_offset = legacy.first_offset(memoryview(found.data), 0, header)
         if base_offset < next_offset:
             damaged.append(
                 f"{path}: position {found.position}: base offset: expected {next_offset} or more, "

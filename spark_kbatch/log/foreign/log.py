@@ -313,10 +313,7 @@ class ForeignLog:
             header = valid_batch_at(self.files, descriptor, 0, size)
         if header is None:
             return 0
-        if header.is_wrapper:
-            data = self.files.read(path, 0, header.size_in_bytes)
-            return legacy.unwrap(data, 0, header).header.base_offset
-        return header.base_offset
+        return legacy.first_offset(self.files.read(path, 0, header.size_in_bytes), 0, header)
 
     def _up_to_the_end(
         self, segments: list[Segment], checkpoints: Checkpoints
