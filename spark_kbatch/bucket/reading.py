@@ -302,13 +302,22 @@ class PartitionReader:
         """Return batches as the newest state knows them, after an object was not there."""
         self._look_again(self._reads.ledger)
         self._ensure_in_range(asked.offset)
-        first = next(self._extents(asked.offset), None)
-        if first is not None and first.extent.name == str(missing):
-            raise CorruptRecordError("the object is missing", path=first.extent.name)
+        ends = (one.next_offset for one in self._changes if one.next_offset > asked.offset)
+        next_offset = next(ends, asked.offset)  # after what an index lists
         try:
+            first = next(self._extents(asked.offset), None)
+            if first is not None:
+                next_offset = first.next_offset
+                if first.extent.name == str(missing):
+                    raise missing
             return self._take(asked)
-        except MissingObjectError as error:
-            raise CorruptRecordError("the object is missing", path=str(error)) from None
+        except (MissingObjectError, CorruptLedgerError) as error:
+            what, name = "the object is missing", str(error)
+            if isinstance(error, CorruptLedgerError):
+                what, name = error.reason, error.name
+            raise CorruptRecordError(
+                what, name, offset=asked.offset, next_offset=next_offset
+            ) from None
 
     def _ensure_in_range(self, offset: int) -> None:
         if self._first_offset <= offset <= self._next_offset:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import pyarrow as pa
@@ -32,8 +33,8 @@ from spark_kbatch.cli.paths import (
 )
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.errors import ConfigError, CorruptRecordError
-from spark_kbatch.model import IsolationLevel
+from spark_kbatch.errors import UNREADABLE, ConfigError, CorruptRecordError, KBatchError
+from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.record.lines import Lines, json_layout
 from spark_kbatch.terminal import to_json, visible
 
@@ -84,8 +85,8 @@ def export(
 
     FILE is Parquet or CSV with the columns that Spark shows (key, value, topic, partition, offset, timestamp,
     timestampType, headers), or JSON lines as of `kbatch consume --json`. It has its name only once it is whole.
-    Where records are damaged, those before them are in a file with .incomplete in its name, and
-    the exit code is 1.
+    Where records cannot be read, those before them, and all other partitions, are in a file with
+    .incomplete in its name, and the exit code is 1.
     PATH may be HOST:PORT of a real cluster. `kbatch produce` reads such files.
 
     With --log-dir, the records go into the log dir of a stopped Kafka broker. It must have the topic already, with
@@ -112,32 +113,42 @@ def export(
     _ensure_may_be_written(file, overwrite=overwrite)
     cluster = open_readable(path, client, foreign_end)
     numbers = partitions or [tp.partition for tp in cluster.partitions(topic)]
-    edges = [
-        row.offsets for row in cluster.describe([topic]) if row.topic_partition.partition in numbers
-    ]
-    total = sum(one.high_watermark - one.log_start_offset for one in edges)
-    count, damage = 0, list[CorruptRecordError]()
+    isolation, total = IsolationLevel(isolation_level), 0
+    ends = dict[int, Any].fromkeys(numbers, "latest")  # as of one moment
+    for row in cluster.describe([topic]):
+        if row.topic_partition.partition in ends and not row.error:
+            ends[row.topic_partition.partition] = row.offsets.end_offset(isolation)
+            total += row.offsets.high_watermark - row.offsets.log_start_offset
+    count, unreadable = 0, list[KBatchError]()
     started = monotonic_s()
     with (
         progress_bar(f"{topic} to {file.name}", hidden=as_json) as on_progress,
         _made(file) as temporary,
     ):
         if kind == "json":
+            reader = open_topic_reader(path, client, foreign_end)
             written = _json_lines(
-                path, client, foreign_end, topic, numbers, isolation_level,
-                max_decompressed_batch_bytes, temporary, damage,
+                path, reader, topic, ends, isolation, max_decompressed_batch_bytes,
+                temporary, unreadable,
             )  # fmt: skip
         else:
-            reader = cluster.read(
-                topic,
-                partitions=numbers,
-                isolation_level=isolation_level,
-                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            from spark_kbatch.consumer.rows import BYTES  # noqa: PLC0415  takes long to import
+
+            reads = (
+                functools.partial(
+                    cluster.read,
+                    topic,
+                    partitions=[number],
+                    end=end,
+                    isolation_level=isolation_level,
+                    max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+                )
+                for number, end in ends.items()
             )
+            sound = (batch for read in reads for batch in _readable(read, path, unreadable))
             as_text = text or kind == "csv"
-            sound = _before_damage(reader, path, damage)
             rows = map(_with_strings, sound) if as_text else sound
-            schema = _schema_with_strings(reader.schema) if as_text else reader.schema
+            schema = _schema_with_strings(BYTES.schema) if as_text else BYTES.schema
             write = _parquet if kind == "parquet" else _csv
             written = write(rows, schema, temporary)
         for more in written:
@@ -145,11 +156,13 @@ def export(
             if on_progress is not None:
                 rate = count / max(monotonic_s() - started, 1e-3)
                 on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
-        if damage:
+        if unreadable:
             part = file.with_stem(f"{file.stem}.incomplete")
             temporary.replace(part)
             click.echo(visible(f"{counted(count, 'record')} before damage are in {part}"), err=True)
-            raise damage[0]
+            for error in unreadable[1:]:
+                click.echo(visible(f"kbatch: {error}"), err=True)
+            raise unreadable[0]
     size = file.stat().st_size
     if as_json:
         told = {"topic": topic, "file": str(file), "format": kind}
@@ -158,21 +171,18 @@ def export(
         print_line(visible(f"Wrote {count:,} records of {topic} to {file}, {size:,} bytes."))
 
 
-def _before_damage(
-    batches: Iterable[pa.RecordBatch], path: str, damage: list[CorruptRecordError]
+def _readable(
+    read: Callable[[], Iterable[pa.RecordBatch]], path: str, unreadable: list[KBatchError]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield these batches up to damage; `damage` then has the error, which says how to read on."""
+    """Yield batches of a partition up to one that cannot be read; `unreadable` then has why, and how to read on."""
     try:
-        yield from batches
-    except CorruptRecordError as error:
-        topic, _, partition = error.topic_partition.rpartition("-")
-        damage.append(
-            replace(
-                error,
-                how=error.how
-                and f"`kbatch consume {path} {topic} --partition {partition} --start {error.next_offset}`",
-            )
-        )
+        yield from read()
+    except UNREADABLE as error:
+        if isinstance(error, CorruptRecordError) and error.how:
+            topic, _, partition = error.topic_partition.rpartition("-")
+            how = f"`kbatch consume {path} {topic} --partition {partition} --start {error.next_offset}`"
+            error = replace(error, how=how)
+        unreadable.append(error)
 
 
 def _ensure_may_be_written(file: Path, *, overwrite: bool) -> None:
@@ -201,28 +211,31 @@ def _made(file: Path) -> Iterator[Path]:
 
 def _json_lines(
     path: str,
-    client: Mapping[str, str],
-    foreign_end: str | None,
+    reader: Any,
     topic: str,
-    partitions: Sequence[int],
-    isolation_level: str,
+    ends: Mapping[int, Any],
+    isolation: IsolationLevel,
     max_decompressed_batch_bytes: int,
     file: Path,
-    damage: list[CorruptRecordError],
+    unreadable: list[KBatchError],
 ) -> Iterator[int]:
-    layout, isolation = json_layout(), IsolationLevel(isolation_level)
-    reader = open_topic_reader(path, client, foreign_end)
-    ranges = reader.offset_ranges(topic, partitions=partitions, isolation_level=isolation_level)
-    with file.open("wb") as out:
-        for wanted in itertools.takewhile(lambda _: not damage, ranges):
-            lines = Lines(layout, wanted.topic_partition)
-            batches = reader.read_range(
+    layout = json_layout()
+
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        for wanted in reader.offset_ranges(
+            topic, partitions=[number], end=ends[number], isolation_level=isolation.value
+        ):
+            yield from reader.read_range(
                 wanted,
                 layout.columns,
                 isolation,
                 max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             )
-            for batch in _before_damage(batches, path, damage):
+
+    with file.open("wb") as out:
+        for number in ends:
+            lines = Lines(layout, TopicPartition(topic, number))
+            for batch in _readable(functools.partial(read, number), path, unreadable):
                 for text in lines.of(batch):
                     out.write(text)
                 yield batch.num_rows
