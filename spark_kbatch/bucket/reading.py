@@ -16,6 +16,7 @@ An object that is missing was deleted because nothing refers to it any more, so 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
@@ -305,18 +306,17 @@ class PartitionReader:
         ends = (one.next_offset for one in self._changes if one.next_offset > asked.offset)
         next_offset = next(ends, asked.offset)  # after what an index lists
         try:
-            first = next(self._extents(asked.offset), None)
-            if first is not None:
+            for first in itertools.islice(self._extents(asked.offset), 1):
                 next_offset = first.next_offset
                 if first.extent.name == str(missing):
                     raise missing
             return self._take(asked)
         except (MissingObjectError, CorruptLedgerError) as error:
-            what, name = "the object is missing", str(error)
-            if isinstance(error, CorruptLedgerError):
-                what, name = error.reason, error.name
             raise CorruptRecordError(
-                what, name, offset=asked.offset, next_offset=next_offset
+                error.reason if isinstance(error, CorruptLedgerError) else "the object is missing",
+                error.name if isinstance(error, CorruptLedgerError) else str(error),
+                offset=asked.offset,
+                next_offset=next_offset,
             ) from None
 
     def _ensure_in_range(self, offset: int) -> None:

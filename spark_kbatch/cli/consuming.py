@@ -16,7 +16,7 @@ import pyarrow as pa
 from click.core import ParameterSource
 
 from spark_kbatch.cli.formats import layout_of, parse_format
-from spark_kbatch.cli.output import is_terminal, whole_pipe
+from spark_kbatch.cli.output import is_terminal, raise_first, whole_pipe
 from spark_kbatch.cli.parameters import (
     TIME_HELP,
     examples,
@@ -264,10 +264,7 @@ def consume(
                     failed.append(error)
     for topic_partition, why in chosen.unreadable.items():
         click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
-    for error in failed[1:]:
-        click.echo(visible(f"kbatch: {error}"), err=True)
-    if failed:
-        raise failed[0]
+    raise_first(failed)
     if chosen.unreadable:
         sys.exit(1)
 

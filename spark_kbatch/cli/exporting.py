@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import pyarrow as pa
 
 from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
-from spark_kbatch.cli.output import Table, counted, print_json, print_line, text_or_base64
+from spark_kbatch.cli.output import (
+    Table,
+    counted,
+    print_json,
+    print_line,
+    raise_first,
+    text_or_base64,
+)
 from spark_kbatch.cli.parameters import (
     examples,
     foreign_end_option,
@@ -26,7 +31,6 @@ from spark_kbatch.cli.parameters import (
 from spark_kbatch.cli.paths import (
     client_options,
     open_cluster,
-    open_readable,
     open_topic_reader,
     path_argument,
     topic_argument,
@@ -34,7 +38,7 @@ from spark_kbatch.cli.paths import (
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.clock import monotonic_s
 from spark_kbatch.errors import UNREADABLE, ConfigError, CorruptRecordError, KBatchError
-from spark_kbatch.model import IsolationLevel, TopicPartition
+from spark_kbatch.model import IsolationLevel, OffsetRange
 from spark_kbatch.record.lines import Lines, json_layout
 from spark_kbatch.terminal import to_json, visible
 
@@ -111,46 +115,45 @@ def export(
     if text and kind == "json":
         raise click.UsageError("--text is for Parquet: JSON has strings wherever bytes are text")
     _ensure_may_be_written(file, overwrite=overwrite)
-    cluster = open_readable(path, client, foreign_end)
-    numbers = partitions or [tp.partition for tp in cluster.partitions(topic)]
-    isolation, total = IsolationLevel(isolation_level), 0
-    ends = dict[int, Any].fromkeys(numbers, "latest")  # as of one moment
-    for row in cluster.describe([topic]):
-        if row.topic_partition.partition in ends and not row.error:
-            ends[row.topic_partition.partition] = row.offsets.end_offset(isolation)
-            total += row.offsets.high_watermark - row.offsets.log_start_offset
-    count, unreadable = 0, list[KBatchError]()
-    started = monotonic_s()
+    from spark_kbatch.consumer.rows import BYTES, Rows  # noqa: PLC0415  takes long to import
+
+    reader, rows = open_topic_reader(path, client, foreign_end), Rows(BYTES.schema.names)
+    ranges = reader.offset_ranges(
+        topic, partitions=partitions or None, isolation_level=isolation_level
+    )
+    count, total = 0, sum(one.end - one.start for one in ranges)
+    started, unreadable = monotonic_s(), list[KBatchError]()
+
+    def read(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Yield records up to one that cannot be read; `unreadable` then has why, and how to read on."""
+        try:
+            found = reader.read_range(
+                wanted,
+                json_layout().columns if kind == "json" else rows.decoded,
+                IsolationLevel(isolation_level),
+                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            )
+            yield from found if kind == "json" else rows.of(found, wanted.topic_partition)
+        except UNREADABLE as error:
+            if isinstance(error, CorruptRecordError) and error.how:
+                where = f"{topic} --partition {wanted.topic_partition.partition}"
+                how = f"`kbatch consume {path} {where} --start {error.next_offset}`"
+                error = replace(error, how=how)
+            unreadable.append(error)
+
     with (
         progress_bar(f"{topic} to {file.name}", hidden=as_json) as on_progress,
         _made(file) as temporary,
     ):
         if kind == "json":
-            reader = open_topic_reader(path, client, foreign_end)
-            written = _json_lines(
-                path, reader, topic, ends, isolation, max_decompressed_batch_bytes,
-                temporary, unreadable,
-            )  # fmt: skip
+            written = _json_lines(ranges, read, temporary)
         else:
-            from spark_kbatch.consumer.rows import BYTES  # noqa: PLC0415  takes long to import
-
-            reads = (
-                functools.partial(
-                    cluster.read,
-                    topic,
-                    partitions=[number],
-                    end=end,
-                    isolation_level=isolation_level,
-                    max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-                )
-                for number, end in ends.items()
-            )
-            sound = (batch for read in reads for batch in _readable(read, path, unreadable))
             as_text = text or kind == "csv"
-            rows = map(_with_strings, sound) if as_text else sound
-            schema = _schema_with_strings(BYTES.schema) if as_text else BYTES.schema
+            found = (batch for wanted in ranges for batch in read(wanted))
+            shown = map(_with_strings, found) if as_text else found
+            schema = _schema_with_strings(rows.schema) if as_text else rows.schema
             write = _parquet if kind == "parquet" else _csv
-            written = write(rows, schema, temporary)
+            written = write(shown, schema, temporary)
         for more in written:
             count += more
             if on_progress is not None:
@@ -160,29 +163,13 @@ def export(
             part = file.with_stem(f"{file.stem}.incomplete")
             temporary.replace(part)
             click.echo(visible(f"{counted(count, 'record')} before damage are in {part}"), err=True)
-            for error in unreadable[1:]:
-                click.echo(visible(f"kbatch: {error}"), err=True)
-            raise unreadable[0]
+            raise_first(unreadable)
     size = file.stat().st_size
     if as_json:
         told = {"topic": topic, "file": str(file), "format": kind}
         print_json({**told, "records": count, "size_in_bytes": size})
     else:
         print_line(visible(f"Wrote {count:,} records of {topic} to {file}, {size:,} bytes."))
-
-
-def _readable(
-    read: Callable[[], Iterable[pa.RecordBatch]], path: str, unreadable: list[KBatchError]
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches of a partition up to one that cannot be read; `unreadable` then has why, and how to read on."""
-    try:
-        yield from read()
-    except UNREADABLE as error:
-        if isinstance(error, CorruptRecordError) and error.how:
-            topic, _, partition = error.topic_partition.rpartition("-")
-            how = f"`kbatch consume {path} {topic} --partition {partition} --start {error.next_offset}`"
-            error = replace(error, how=how)
-        unreadable.append(error)
 
 
 def _ensure_may_be_written(file: Path, *, overwrite: bool) -> None:
@@ -210,32 +197,14 @@ def _made(file: Path) -> Iterator[Path]:
 
 
 def _json_lines(
-    path: str,
-    reader: Any,
-    topic: str,
-    ends: Mapping[int, Any],
-    isolation: IsolationLevel,
-    max_decompressed_batch_bytes: int,
+    ranges: Iterable[OffsetRange],
+    read: Callable[[OffsetRange], Iterator[pa.RecordBatch]],
     file: Path,
-    unreadable: list[KBatchError],
 ) -> Iterator[int]:
-    layout = json_layout()
-
-    def read(number: int) -> Iterator[pa.RecordBatch]:
-        for wanted in reader.offset_ranges(
-            topic, partitions=[number], end=ends[number], isolation_level=isolation.value
-        ):
-            yield from reader.read_range(
-                wanted,
-                layout.columns,
-                isolation,
-                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            )
-
     with file.open("wb") as out:
-        for number in ends:
-            lines = Lines(layout, TopicPartition(topic, number))
-            for batch in _readable(functools.partial(read, number), path, unreadable):
+        for wanted in ranges:
+            lines = Lines(json_layout(), wanted.topic_partition)
+            for batch in read(wanted):
                 for text in lines.of(batch):
                     out.write(text)
                 yield batch.num_rows

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.consumer.reading import FETCH_BYTES
+from spark_kbatch.consumer.reading import FETCH_BYTES, told
 from spark_kbatch.errors import (
     UNREADABLE,
     ConfigError,
@@ -77,11 +77,7 @@ OnProgress = Callable[[MirrorProgress], object]
 
 
 class _UnreadableError(Exception):
-    """A partition of the source cannot be read on; the error is one that the target cannot have had."""
-
-    def __init__(self, why: KBatchError) -> None:
-        super().__init__(why)
-        self.why = why
+    """A partition of the source cannot be read on. Its argument says why; the target has had no such error."""
 
 
 class Settings(NamedTuple):
@@ -346,7 +342,8 @@ class Mirror:
                 self._ensure_same(topic_partition.topic)  # says more
                 raise
             except _UnreadableError as error:
-                unreadable = unreadable or error.why
+                why = told(error.args[0], topic_partition, "a read from offset {1} on")
+                unreadable = unreadable or why
                 continue
             if self._offsets[topic_partition] < self._ends[topic_partition]:
                 left.append(topic_partition)
