@@ -115,25 +115,35 @@ def export(
     if text and kind == "json":
         raise click.UsageError("--text is for Parquet: JSON has strings wherever bytes are text")
     _ensure_may_be_written(file, overwrite=overwrite)
-    from spark_kbatch.consumer.rows import BYTES, Rows  # noqa: PLC0415  takes long to import
-
-    reader, rows = open_topic_reader(path, client, foreign_end), Rows(BYTES.schema.names)
+    reader = open_topic_reader(path, client, foreign_end)
     ranges = reader.offset_ranges(
         topic, partitions=partitions or None, isolation_level=isolation_level
     )
     count, total = 0, sum(one.end - one.start for one in ranges)
     started, unreadable = monotonic_s(), list[KBatchError]()
 
+    def rows(wanted: OffsetRange) -> pa.RecordBatchReader:
+        return reader.read(
+            topic,
+            partitions=[wanted.topic_partition.partition],
+            end=wanted.end,
+            isolation_level=isolation_level,
+            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+        )
+
     def read(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Yield records up to one that cannot be read; `unreadable` then has why, and how to read on."""
         try:
-            found = reader.read_range(
-                wanted,
-                json_layout().columns if kind == "json" else rows.decoded,
-                IsolationLevel(isolation_level),
-                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            )
-            yield from found if kind == "json" else rows.of(found, wanted.topic_partition)
+            if kind == "json":
+                columns, isolation = json_layout().columns, IsolationLevel(isolation_level)
+                yield from reader.read_range(
+                    wanted,
+                    columns,
+                    isolation,
+                    max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+                )
+            else:
+                yield from rows(wanted)
         except UNREADABLE as error:
             if isinstance(error, CorruptRecordError) and error.how:
                 where = f"{topic} --partition {wanted.topic_partition.partition}"
@@ -151,7 +161,8 @@ def export(
             as_text = text or kind == "csv"
             found = (batch for wanted in ranges for batch in read(wanted))
             shown = map(_with_strings, found) if as_text else found
-            schema = _schema_with_strings(rows.schema) if as_text else rows.schema
+            schema = rows(ranges[0]).schema
+            schema = _schema_with_strings(schema) if as_text else schema
             write = _parquet if kind == "parquet" else _csv
             written = write(shown, schema, temporary)
         for more in written:
