@@ -344,6 +344,7 @@ class InvalidTimestampError(KBatchError):
     now_ms: int = -1
     records: tuple[tuple[int, int], ...] = ()  # of a client's batch: their numbers and times
     is_new: bool = False  # the topic does not exist yet: a job's commit would create it
+    where: str = ""  # which record, of those that are read
 
     def __str__(self) -> str:
         if self.option:
@@ -359,7 +360,7 @@ class InvalidTimestampError(KBatchError):
             )
         if self.topic:
             return (
-                f"a record of topic {self.topic!r} has the time {self.timestamp_ms} ms, which does not "
+                f"a record of topic {self.topic!r}{self.where} has the time {self.timestamp_ms} ms, which does not "
                 "fit into a 64-bit timestamp in microseconds; read the other columns by name: "
                 '.schema("offset bigint, value binary") in Spark, columns=["offset", "value"] '
                 "in Python"
@@ -873,6 +874,10 @@ class FileSystemError(KafkaStorageError, OSError):
         remedy = _REMEDIES.get(self.errno or 0)
         where = f"{self.filename}: " if self.filename else ""
         return f"{where}{self.strerror}{(remedy and f'; {remedy}') or ''}"
+
+
+# That some records cannot be read: those before them, and other partitions, can be.
+UNREADABLE = (CorruptRecordError, CorruptLedgerError, InvalidTimestampError, KafkaStorageError)
 
 
 class StagedFilesGoneError(KafkaStorageError):

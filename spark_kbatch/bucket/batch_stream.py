@@ -195,7 +195,9 @@ class BatchStream:
             executor: reads ahead; if none is given, nothing is read ahead.
         """
         self.next_offset = start_offset  # after the batches that were taken
-        self._objects, self._extents, self._executor = objects, extents, executor
+        self._why_no_more: KBatchError | None = None  # extents, as an index cannot be read
+        self._objects, self._executor = objects, executor
+        self._extents = self._known(extents)
         self._start_offset = start_offset
         self._reads = self._read()
         self._left: LogRead | None = None  # that was read, and not taken
@@ -228,9 +230,16 @@ class BatchStream:
                 raise error.at(read.path, read.position) from None
             yield read
 
+    def _known(self, extents: Iterable[PlacedExtent]) -> Iterator[PlacedExtent]:
+        """Yield the extents up to an error, which is raised once they are read."""
+        try:
+            yield from extents
+        except KBatchError as error:
+            self._why_no_more = error
+
     def _read(self) -> Iterator[LogRead]:
         run: _Run | None = None
-        why: KBatchError | None = None
+        why = None
         try:
             for batch in self._batches():
                 if run is None:
@@ -244,7 +253,7 @@ class BatchStream:
             why = error  # after what was read before it
         if run is not None:
             yield run.read()
-        if why is not None:
+        if why := why or self._why_no_more:
             raise why
 
     def _batches(self) -> Iterator[_StoredBatch]:

@@ -16,6 +16,7 @@ An object that is missing was deleted because nothing refers to it any more, so 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
@@ -299,13 +300,21 @@ class PartitionReader:
         """Return batches as the newest state knows them, after an object was not there."""
         self._look_again(self._reads.ledger)
         self._ensure_in_range(asked.offset)
-        first = next(self._extents(asked.offset), None)
-        if first is not None and first.extent.name == str(missing):
-            raise CorruptRecordError("the object is missing", path=first.extent.name)
+        ends = (one.next_offset for one in self._changes if one.next_offset > asked.offset)
+        next_offset = next(ends, asked.offset)  # after what an index lists
         try:
+            for first in itertools.islice(self._extents(asked.offset), 1):
+                next_offset = first.next_offset
+                if first.extent.name == str(missing):
+                    raise missing
             return self._take(asked)
-        except MissingObjectError as error:
-            raise CorruptRecordError("the object is missing", path=str(error)) from None
+        except (MissingObjectError, CorruptLedgerError) as error:
+            raise CorruptRecordError(
+                error.reason if isinstance(error, CorruptLedgerError) else "the object is missing",
+                error.name if isinstance(error, CorruptLedgerError) else str(error),
+                offset=asked.offset,
+                next_offset=next_offset,
+            ) from None
 
     def _ensure_in_range(self, offset: int) -> None:
         if self._first_offset <= offset <= self._next_offset:

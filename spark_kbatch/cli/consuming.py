@@ -16,7 +16,7 @@ import pyarrow as pa
 from click.core import ParameterSource
 
 from spark_kbatch.cli.formats import layout_of, parse_format
-from spark_kbatch.cli.output import is_terminal, whole_pipe
+from spark_kbatch.cli.output import is_terminal, raise_first, whole_pipe
 from spark_kbatch.cli.parameters import (
     TIME_HELP,
     examples,
@@ -30,9 +30,11 @@ from spark_kbatch.cli.parameters import (
 from spark_kbatch.cli.paths import client_options, complete_topic, open_topic_reader, path_argument
 from spark_kbatch.cli.stopping import asked_to_stop
 from spark_kbatch.errors import (
+    UNREADABLE,
     ConfigError,
     CorruptRecordError,
     KafkaStorageError,
+    KBatchError,
     ObjectStoreError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -188,8 +190,8 @@ def consume(
     Values without such framing need --value-schema. One that cannot be read ends the command, after
     all records before it, unless --permissive is given.
 
-    Partitions that cannot be read, because a disk is away, are listed once all others are printed; the exit code
-    is 1 then.
+    Of a partition where records are damaged, or a disk is away, all before that are printed. What cannot be read is
+    listed once all other partitions are printed; the exit code is 1 then.
     """
     if sum(one is not None for one in (start, from_ms, last)) > 1:
         raise click.UsageError("give one of --start, --from and --last")
@@ -238,6 +240,7 @@ def consume(
         last,
         isolation,
     )
+    failed = list[KBatchError]()
     with whole_pipe():
         ranges = chosen.ranges(may_be_none=follow)
         follows = follow and not chosen.unreadable
@@ -255,9 +258,13 @@ def consume(
             _follow(chosen, printer, ranges)
         else:
             for wanted in ranges:
-                printer.print(wanted)
+                try:
+                    printer.print(wanted)
+                except UNREADABLE as error:
+                    failed.append(error)
     for topic_partition, why in chosen.unreadable.items():
         click.echo(visible(f"kbatch: {topic_partition} cannot be read: {why}"), err=True)
+    raise_first(failed)
     if chosen.unreadable:
         sys.exit(1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,14 @@ import click
 import pyarrow as pa
 
 from spark_kbatch.cli.inputs import FORMAT_OF_SUFFIX
-from spark_kbatch.cli.output import Table, counted, print_json, print_line, text_or_base64
+from spark_kbatch.cli.output import (
+    Table,
+    counted,
+    print_json,
+    print_line,
+    raise_first,
+    text_or_base64,
+)
 from spark_kbatch.cli.parameters import (
     examples,
     foreign_end_option,
@@ -24,15 +31,14 @@ from spark_kbatch.cli.parameters import (
 from spark_kbatch.cli.paths import (
     client_options,
     open_cluster,
-    open_readable,
     open_topic_reader,
     path_argument,
     topic_argument,
 )
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.clock import monotonic_s
-from spark_kbatch.errors import ConfigError, CorruptRecordError
-from spark_kbatch.model import IsolationLevel
+from spark_kbatch.errors import UNREADABLE, ConfigError, CorruptRecordError, KBatchError
+from spark_kbatch.model import IsolationLevel, OffsetRange
 from spark_kbatch.record.lines import Lines, json_layout
 from spark_kbatch.terminal import to_json, visible
 
@@ -83,8 +89,8 @@ def export(
 
     FILE is Parquet or CSV with the columns that Spark shows (key, value, topic, partition, offset, timestamp,
     timestampType, headers), or JSON lines as of `kbatch consume --json`. It has its name only once it is whole.
-    Where records are damaged, those before them are in a file with .incomplete in its name, and
-    the exit code is 1.
+    Where records cannot be read, those before them, and all other partitions, are in a file with
+    .incomplete in its name, and the exit code is 1.
     PATH may be HOST:PORT of a real cluster. `kbatch produce` reads such files.
 
     With --log-dir, the records go into the log dir of a stopped Kafka broker. It must have the topic already, with
@@ -109,57 +115,72 @@ def export(
     if text and kind == "json":
         raise click.UsageError("--text is for Parquet: JSON has strings wherever bytes are text")
     _ensure_may_be_written(file, overwrite=overwrite)
-    cluster = open_readable(path, client, foreign_end)
-    numbers = partitions or [tp.partition for tp in cluster.partitions(topic)]
-    edges = [
-        row.offsets for row in cluster.describe([topic]) if row.topic_partition.partition in numbers
-    ]
-    total = sum(one.high_watermark - one.log_start_offset for one in edges)
-    count, started = 0, monotonic_s()
+    reader = open_topic_reader(path, client, foreign_end)
+    ranges = reader.offset_ranges(
+        topic, partitions=partitions or None, isolation_level=isolation_level
+    )
+    count, total = 0, sum(one.end - one.start for one in ranges)
+    started, unreadable = monotonic_s(), list[KBatchError]()
+
+    def rows(wanted: OffsetRange) -> pa.RecordBatchReader:
+        return reader.read(
+            topic,
+            partitions=[wanted.topic_partition.partition],
+            end=wanted.end,
+            isolation_level=isolation_level,
+            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+        )
+
+    def read(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Yield records up to one that cannot be read; `unreadable` then has why, and how to read on."""
+        try:
+            if kind == "json":
+                columns, isolation = json_layout().columns, IsolationLevel(isolation_level)
+                yield from reader.read_range(
+                    wanted,
+                    columns,
+                    isolation,
+                    max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+                )
+            else:
+                yield from rows(wanted)
+        except UNREADABLE as error:
+            if isinstance(error, CorruptRecordError) and error.how:
+                where = f"{topic} --partition {wanted.topic_partition.partition}"
+                how = f"`kbatch consume {path} {where} --start {error.next_offset}`"
+                error = replace(error, how=how)
+            unreadable.append(error)
+
     with (
         progress_bar(f"{topic} to {file.name}", hidden=as_json) as on_progress,
         _made(file) as temporary,
     ):
         if kind == "json":
-            written = _json_lines(
-                path, client, foreign_end, topic, numbers, isolation_level,
-                max_decompressed_batch_bytes, temporary,
-            )  # fmt: skip
+            written = _json_lines(ranges, read, temporary)
         else:
-            reader = cluster.read(
-                topic,
-                partitions=numbers,
-                isolation_level=isolation_level,
-                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            )
             as_text = text or kind == "csv"
-            rows = map(_with_strings, reader) if as_text else iter(reader)
-            schema = _schema_with_strings(reader.schema) if as_text else reader.schema
+            found = (batch for wanted in ranges for batch in read(wanted))
+            shown = map(_with_strings, found) if as_text else found
+            schema = rows(ranges[0]).schema
+            schema = _schema_with_strings(schema) if as_text else schema
             write = _parquet if kind == "parquet" else _csv
-            written = write(rows, schema, temporary)
-        try:
-            for more in written:
-                count += more
-                if on_progress is not None:
-                    rate = count / max(monotonic_s() - started, 1e-3)
-                    on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
-        except CorruptRecordError as error:  # What is before it is written, and the file closed.
+            written = write(shown, schema, temporary)
+        for more in written:
+            count += more
+            if on_progress is not None:
+                rate = count / max(monotonic_s() - started, 1e-3)
+                on_progress(count, total, f"{count:,} records, {rate:,.0f}/s")
+        if unreadable:
             part = file.with_stem(f"{file.stem}.incomplete")
             temporary.replace(part)
             click.echo(visible(f"{counted(count, 'record')} before damage are in {part}"), err=True)
-            raise _saying_how_to_go_on(error, path) from None
+            raise_first(unreadable)
     size = file.stat().st_size
     if as_json:
         told = {"topic": topic, "file": str(file), "format": kind}
         print_json({**told, "records": count, "size_in_bytes": size})
     else:
         print_line(visible(f"Wrote {count:,} records of {topic} to {file}, {size:,} bytes."))
-
-
-def _saying_how_to_go_on(error: CorruptRecordError, path: str) -> CorruptRecordError:
-    topic, _, partition = error.topic_partition.rpartition("-")
-    go_on = f"{path} {topic} --partition {partition} --start {error.next_offset}"
-    return replace(error, how=error.how and f"`kbatch consume {go_on}`")
 
 
 def _ensure_may_be_written(file: Path, *, overwrite: bool) -> None:
@@ -187,28 +208,14 @@ def _made(file: Path) -> Iterator[Path]:
 
 
 def _json_lines(
-    path: str,
-    client: Mapping[str, str],
-    foreign_end: str | None,
-    topic: str,
-    partitions: Sequence[int],
-    isolation_level: str,
-    max_decompressed_batch_bytes: int,
+    ranges: Iterable[OffsetRange],
+    read: Callable[[OffsetRange], Iterator[pa.RecordBatch]],
     file: Path,
 ) -> Iterator[int]:
-    layout, isolation = json_layout(), IsolationLevel(isolation_level)
-    reader = open_topic_reader(path, client, foreign_end)
-    ranges = reader.offset_ranges(topic, partitions=partitions, isolation_level=isolation_level)
     with file.open("wb") as out:
         for wanted in ranges:
-            lines = Lines(layout, wanted.topic_partition)
-            batches = reader.read_range(
-                wanted,
-                layout.columns,
-                isolation,
-                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-            )
-            for batch in batches:
+            lines = Lines(json_layout(), wanted.topic_partition)
+            for batch in read(wanted):
                 for text in lines.of(batch):
                     out.write(text)
                 yield batch.num_rows
@@ -220,17 +227,15 @@ def _parquet(rows: Iterator[pa.RecordBatch], schema: pa.Schema, file: Path) -> I
     with parquet.ParquetWriter(file, schema, compression="zstd") as out:
         group: list[pa.RecordBatch] = []
         size = 0
-        try:
-            for batch in rows:
-                group.append(batch)
-                size += batch.nbytes
-                if size >= _ROW_GROUP_BYTES:
-                    out.write_table(pa.Table.from_batches(group, schema))
-                    group, size = [], 0
-                yield batch.num_rows
-        finally:  # also before damage
-            if group:
+        for batch in rows:
+            group.append(batch)
+            size += batch.nbytes
+            if size >= _ROW_GROUP_BYTES:
                 out.write_table(pa.Table.from_batches(group, schema))
+                group, size = [], 0
+            yield batch.num_rows
+        if group:
+            out.write_table(pa.Table.from_batches(group, schema))
 
 
 def _csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, file: Path) -> Iterator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def mirror(
             on_progress=on_progress,
             stop=stop,
         )
-        done = _followed(run, stop) if follow else run()
+        done = _followed(run, stop, on_progress) if follow else run()
     if as_json:
         print_json({"source": source, "target": target, "topics": names, **_as_json(done)})
     else:
@@ -94,15 +95,36 @@ def mirror(
         end_as_interrupted()
 
 
-def _followed(run: Callable[[], MirrorProgress], stop: StopOnceBegun) -> MirrorProgress:
-    """Run a mirror; again where it was, after a pause, if a store fails once it has begun."""
+def _followed(
+    run: Callable[..., MirrorProgress], stop: StopOnceBegun, on_progress: OnProgress | None
+) -> MirrorProgress:
+    """Run a mirror; again where it was, after a pause, if a store fails once it has begun.
+
+    Of a run that failed, what it has committed is counted; the next one copies the rest.
+    """
+    before = committed = spark_kbatch.MirrorProgress(0, 0, 0, 0, 0, 0, ())
+
+    def report(done: MirrorProgress) -> None:
+        nonlocal committed
+        total = _sum(before, done)
+        if total.units > committed.units:
+            committed = total
+        if on_progress is not None:
+            on_progress(total)
+
     while True:
         try:
-            return run()
+            return _sum(before, run(on_progress=report))
         except (CommitError, ObjectStoreError) as error:
             if not stop.has_begun or stop.wait(_AGAIN_S):
                 raise
             click.echo(visible(f"kbatch: {error}; it goes on where it was"), err=True)
+            before = committed
+
+
+def _sum(before: MirrorProgress, done: MirrorProgress) -> MirrorProgress:
+    total = spark_kbatch.MirrorProgress(*map(operator.add, before, done))
+    return total._replace(offsets_left=done.offsets_left)
 
 
 def _as_json(done: MirrorProgress) -> dict[str, Any]:

@@ -187,6 +187,14 @@ def _shown(value: Any) -> str:
     return visible(text_of(value))
 
 
+def raise_first(errors: Sequence[Exception]) -> None:
+    """Raise the first of these errors, if there are any, after the others are printed to stderr."""
+    for error in errors[1:]:
+        click.echo(visible(f"kbatch: {error}"), err=True)
+    for error in errors[:1]:
+        raise error
+
+
 def print_json(value: dict[str, Any]) -> None:
     """Print an object as one line of JSON."""
     print_line(to_json(value))

@@ -10,7 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 _LIMIT = "max.decompressed.batch.bytes"
 
 
+_Error = TypeVar("_Error", bound=KBatchError)
 OnLoss: TypeAlias = Callable[[OffsetRange, OffsetOutOfRangeError], None]
 
 
@@ -89,7 +90,7 @@ def read_range(
             offset = held_from
             continue
         except CorruptRecordError as error:
-            raise _told(error, topic_partition) from None
+            raise told(error, topic_partition) from None
         if not read.batches:
             log_end = edges.end_offset(isolation)
             if end > log_end:
@@ -156,7 +157,7 @@ def _before_damage(
     damage = damage.at(read.path, read.position)
     if _LIMIT not in str(damage.expected):  # Else it is sound.
         damage = replace(damage, offset=damaged.base_offset, next_offset=next_offset)
-    raise _told(damage, topic_partition) from None
+    raise told(damage, topic_partition) from None
 
 
 def _is_valid(read: LogRead, position: int, header: BatchHeader) -> bool:
@@ -167,11 +168,13 @@ def _is_valid(read: LogRead, position: int, header: BatchHeader) -> bool:
     return True
 
 
-def _told(error: CorruptRecordError, topic_partition: TopicPartition) -> CorruptRecordError:
-    """Return an error that says, in the words of Python, where to go on."""
-    if error.next_offset < 0:
+def told(
+    error: _Error, topic_partition: TopicPartition, how: str = "start={{{0.partition}: {1}}}"
+) -> _Error:
+    """Return an error that says where to go on, if that is known; by default in the words of Python."""
+    if not isinstance(error, CorruptRecordError) or error.next_offset < 0:
         return error
-    how = f"start={{{topic_partition.partition}: {error.next_offset}}}"
+    how = how.format(topic_partition, error.next_offset)
     return replace(error, topic_partition=str(topic_partition), how=how)
 
 

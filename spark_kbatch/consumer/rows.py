@@ -19,7 +19,7 @@ import contextlib
 import difflib
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -361,7 +361,10 @@ class Rows:
                 row = records.column("timestamp").index(error.timestamp_ms).as_py()
                 if row:
                     yield from self._of(records.slice(0, row), topic_partition)
-                raise
+                if "offset" not in records.schema.names:
+                    raise
+                where = f", at offset {records.column('offset')[row]} of {topic_partition},"
+                raise replace(error, where=where) from None
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _arrays(

@@ -239,7 +239,8 @@ class PartitionLog:
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.
             CorruptRecordError: impossible sizes, magic bytes, offsets or epochs, at the offset; batches
-                before damage are returned. Says where reading can go on. CRCs are not checked.
+                before damage are returned. Or no segment holds the offset. Says where reading can go on.
+                CRCs are not checked.
             KafkaStorageError: the files are shorter than the state says.
         Source: LocalLog.read, LogSegment.translateOffset.
         """
@@ -256,7 +257,13 @@ class PartitionLog:
         bases = held if held[-1:] == [active] else [*held, active]
         at = bisect.bisect_right(bases, offset) - 1
         if at < 0 or at == len(held):  # the first one is missing, or the active one
-            raise self.segments.missing(offset, bases[at + 1 : at + 2])
+            ends = *bases[at + 1 : at + 2], state.high_watermark
+            raise CorruptRecordError(
+                f"no segment holds offset {offset}",
+                str(self.directory),
+                offset=offset,
+                next_offset=ends[0],
+            )
         segment = self.segments.view(state, bases, at)
         with self.files.opened(segment.log) as descriptor:
             found = self._batches_from(descriptor, segment, asked)

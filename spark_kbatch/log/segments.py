@@ -86,7 +86,7 @@ class LogSegments:
         """
         bases = self.bases(state)
         if not bases or bases[-1] != state.segment_base_offset:
-            raise self.missing(state.segment_base_offset)
+            raise KafkaStorageError(f"{self.active(state).log} is missing: it has the log's end")
         return bases
 
     def sizes(self, state: LogState, bases: Sequence[int], *, if_gone: int = 0) -> list[int]:
@@ -155,16 +155,6 @@ class LogSegments:
             size == state.segment_size
             and state.boot_id == boot_id()
             and (active == end or not self.files.holds(self.directory, first_made_name(end)))
-        )
-
-    def missing(self, offset: int, following: Sequence[int] = ()) -> KafkaStorageError:
-        """Return the error for an offset that no segment holds.
-
-        `following` may have the base offset of the next one.
-        """
-        return KafkaStorageError(
-            f"{self.directory} has no segment that holds offset {offset}"
-            + "".join(f"; go on at offset {base}, where the next one starts" for base in following)
         )
 
     def gone(self, path: Path) -> KafkaStorageError:

@@ -7,8 +7,8 @@
                      old enough, and with it the progress is stored, even if what was read has no record
                      to send: the source may delete it before the next run
 
-Where a source's partition is damaged, or records are missing from it, all before that is copied, and
-so are other partitions; this is committed, and then the run fails.
+Where a source's partition is damaged, or records are missing from it, or its files or objects cannot be
+read, all before that is copied, and so are other partitions; this is committed, and then the run fails.
 
 Before a partition is copied on, its source is asked for the batch that was copied last. By the first unit
 with records of a topic, that topic has to be as it was found.
@@ -35,18 +35,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.consumer.reading import FETCH_BYTES
+from spark_kbatch.consumer.reading import FETCH_BYTES, told
 from spark_kbatch.errors import (
+    UNREADABLE,
     ConfigError,
     CorruptRecordError,
     DataLossError,
+    KBatchError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.mirroring.batches import MirroredBatch, batches, gap
 from spark_kbatch.mirroring.progress import NOTHING, LastBatch, Progress, TopicIds
 from spark_kbatch.mirroring.target import KeptTopic, Target, TargetTopic
-from spark_kbatch.model import IsolationLevel, OffsetRange, ReadRange, TopicPartition
+from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.option import MiB
 from spark_kbatch.options.topic import Topic, settings_to_keep
 from spark_kbatch.record.header import NO_LEADER_EPOCH, LogRead
@@ -72,6 +74,10 @@ class MirrorProgress(NamedTuple):
 
 
 OnProgress = Callable[[MirrorProgress], object]
+
+
+class _UnreadableError(Exception):
+    """A partition of the source cannot be read on. Its argument says why; the target has had no such error."""
 
 
 class Settings(NamedTuple):
@@ -140,8 +146,8 @@ class Mirror:
             DataLossError: the source does not hold records that were not copied yet.
             MirrorFencedError: another process mirrors under the same name.
             RecordTooLargeError: the target takes no batch that large.
-            CorruptRecordError: of the source; with file and position. What precedes the damage, and
-                all other partitions, are copied.
+            CorruptRecordError, CorruptLedgerError, KafkaStorageError: records of the source cannot be
+                read. What precedes them, and all other partitions, are copied.
         """
         try:
             self._begin(list(topics))
@@ -323,9 +329,10 @@ class Mirror:
         """Copy all partitions up to the end offsets last looked up, or until stopped.
 
         Raises:
-            CorruptRecordError: the first that a partition had, once all others are copied.
+            CorruptRecordError, CorruptLedgerError, KafkaStorageError: the first that a partition had, once
+                all others are copied.
         """
-        damaged: CorruptRecordError | None = None
+        unreadable: KBatchError | None = None
         left = deque(tp for tp, end in self._ends.items() if self._offsets[tp] < end)
         while left and not self._stop.is_set():
             topic_partition = left.popleft()
@@ -334,14 +341,15 @@ class Mirror:
             except UnknownTopicOrPartitionError:
                 self._ensure_same(topic_partition.topic)  # says more
                 raise
-            except CorruptRecordError as error:
-                damaged = damaged or error
+            except _UnreadableError as error:
+                why = told(error.args[0], topic_partition, "a read from offset {1} on")
+                unreadable = unreadable or why
                 continue
             if self._offsets[topic_partition] < self._ends[topic_partition]:
                 left.append(topic_partition)
-        if damaged is not None:
+        if unreadable is not None:
             self._commit()
-            raise damaged
+            raise unreadable
 
     def _copy_turn(self, tp: TopicPartition) -> None:
         """Copy one partition up to its end offset, or until it is another partition's turn."""
@@ -371,7 +379,7 @@ class Mirror:
         self._unchecked.discard(tp)
         offset, last = self._offsets[tp], self._last_batches[tp]
         try:
-            read, _ = self._source.fetch(tp, ReadRange(offset - 1, 1, _ISOLATION))
+            read, _ = _fetched(self._source.fetch, tp, ReadRange(offset - 1, 1, _ISOLATION))
         except OffsetOutOfRangeError:
             return  # it was deleted since, or the next fetch fails, too
         if read.batches and not last.may_be(read.batches[0][1], offset):
@@ -387,7 +395,7 @@ class Mirror:
         offset, end = self._offsets[topic_partition], self._ends[topic_partition]
         asked = ReadRange(offset, FETCH_BYTES, _ISOLATION, buffer=self._buffer)
         try:
-            read, edges = fetcher.fetch(topic_partition, asked)
+            read, edges = _fetched(fetcher.fetch, topic_partition, asked)
         except OffsetOutOfRangeError as error:
             self._skip_lost(topic_partition, error)
             return
@@ -407,7 +415,7 @@ class Mirror:
                 if read.position + at + one.size_in_bytes <= error.position
             ]
             if not sound:
-                raise
+                raise _UnreadableError(error) from None
             read = read.below(sound[-1].next_offset)
             self._send(topic_partition, read, offset)
         header = read.batches[-1][1]
@@ -531,6 +539,17 @@ class Mirror:
         left = sum(max(end - self._offsets[tp], 0) for tp, end in self._ends.items())
         self._done = self._done._replace(offsets_left=left)
         self._on_progress(self._done)
+
+
+def _fetched(
+    fetch: Callable[[TopicPartition, ReadRange], tuple[LogRead, LogOffsets]],
+    topic_partition: TopicPartition,
+    asked: ReadRange,
+) -> tuple[LogRead, LogOffsets]:
+    try:
+        return fetch(topic_partition, asked)
+    except UNREADABLE as error:
+        raise _UnreadableError(error) from None
 
 
 def _kept(topic: Topic, starts: Mapping[TopicPartition, int]) -> KeptTopic:

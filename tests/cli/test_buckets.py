@@ -158,6 +158,7 @@ def test_a_mirror_goes_on_following_where_it_was_after_a_store_failed(
 
     assert found.exit_code == 0, (found.output, found.exception)
     assert found.stderr.count("503, as the test says; it goes on where it was") == 2
+    assert "Copied 3 records of 1 topic" in found.stdout, "by all runs"
     assert done("consume", target, "events", "--raw") == "1\n2\n3\n"
 
 

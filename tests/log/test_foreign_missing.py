@@ -9,6 +9,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click.testing
 import pytest
@@ -16,6 +17,7 @@ import pytest
 import spark_kbatch
 from spark_kbatch.cli.main import cli
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log.foreign import log as foreign_log
 from spark_kbatch.options.read import parse_read_options
 from tests.support import builders
 from tests.support.broker_dirs import (
@@ -373,6 +375,40 @@ def test_times_are_looked_up_among_what_is_there(tmp_path: Path) -> None:
 
     assert found[TP] == (24, ALL[24].timestamp)
     assert logs.list_offsets({TP: ALL[29].timestamp})[TP] is None
+
+
+@pytest.mark.parametrize("content", [b"", bytes(960)], ids=["empty", "zeros"])
+def test_an_empty_index_at_the_end_of_a_log_is_no_missing_segment(
+    tmp_path: Path, content: bytes
+) -> None:
+    directory = a_partition(tmp_path / "t-0", HELD)
+    for suffix in (".index", ".timeindex"):
+        (directory / f"{30:020d}{suffix}").write_bytes(content)
+    assert read(tmp_path) == ALL
+    assert run("verify", tmp_path)[0] == 0
+
+    checkpoint(tmp_path, "replication", {"t 0": 31})
+    assert read_to_the_error(tmp_path)[1].next_offset == 31, (
+        "another thing shows that it had records"
+    )
+
+
+def test_a_segment_that_a_broker_deletes_while_it_is_looked_at_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = a_partition(tmp_path / "t-0", HELD)
+    log, index = (directory / f"{0:020d}.{suffix}" for suffix in ("log", "index"))
+    log.unlink()  # as `.log.deleted`, which is gone too by now
+
+    find = foreign_log.find_missing
+
+    def then_the_index_goes(*given: Any) -> Any:
+        found = find(*given)
+        index.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(foreign_log, "find_missing", then_the_index_goes)
+    assert read(tmp_path) == ALL[10:]
 
 
 def test_an_index_alone_is_found_in_a_log_dir(tmp_path: Path) -> None:

@@ -219,7 +219,9 @@ class ForeignLog:
         missing = ""
         for _ in range(_ATTEMPTS):
             try:
-                return self._look_once(checkpoints)
+                view = self._look_once(checkpoints)
+                # A running broker may just have been renaming the files of a segment.
+                return self._look_once(checkpoints) if view.missing else view
             except FileNotFoundError as error:
                 # A segment that was listed may have been removed or renamed since.
                 missing = error.filename

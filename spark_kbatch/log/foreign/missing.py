@@ -1,7 +1,8 @@
 """Evidence that a broker's log once had records that are missing, which is more than a torn tail.
 
     a checkpoint       it had reached its recovery point, and its high watermark
-    a segment's trace  its index is there, or a .log file under another name, and its .log is not
+    a segment's trace  its index is there, or a .log file under another name, and its .log is not;
+                       an empty index at the log's end is none
     no log             its last file starts neither with a valid batch nor with the start of one, as
                        a crash may leave it, or is the only one; and it is neither empty nor zeros
 
@@ -77,7 +78,10 @@ def find_missing(
     for base, name in lost.items():
         # Of several beside each other, the first one tells.
         following = next((s.base_offset for s in segments if s.base_offset > base), last_known)
-        packed = packed_as(files.read(directory / name, 0, PACKED_BYTES))
+        head = files.read(directory / name, 0, _LOOKED_AT_BYTES)
+        if base == start and ".log" not in name and not head.strip(b"\0"):
+            continue  # of a roll at the log's end: no record is known to have been there
+        packed = packed_as(head)
         error = CorruptRecordError(
             f"the file is missing, and {name} is there"
             f"{packed and f', which is {packed}: unpack it first'}; {_REMEDY}",
