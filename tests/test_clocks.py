@@ -6,7 +6,11 @@ import ast
 import datetime
 import functools
 import itertools
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +29,9 @@ from spark_kbatch.catalog import folder_clock
 from spark_kbatch.cluster.agreements import KEPT_MS, Agreements
 from spark_kbatch.errors import InvalidTimestampError, ObjectAccessDeniedError, ObjectStoreError
 from spark_kbatch.files import Files
+from spark_kbatch.log import steps as log_steps
+from spark_kbatch.log.steps import expiring_ms
+from spark_kbatch.machine_files import MachineFiles
 from spark_kbatch.model import TopicPartition
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import AgingObjects, a_bucket, opened_again, values
@@ -76,8 +83,6 @@ USES = {
     "clock.py": {
         "now_ms": SHOWN,
         "latest_ms": REFUSED,
-        "_Steps.__init__": EXPIRY,
-        "_Steps.expiring_ms": EXPIRY,
     },
     "cluster/agreements.py": {
         "Agreements._read": AGREED,
@@ -114,6 +119,7 @@ USES = {
         "ProducerStates.remove_expired": EXPIRY,
     },
     "log/repair.py": {"LogRepair._check_indexes": KEPT},
+    "log/steps.py": {"_Steps.expiring_ms": EXPIRY},
     "log/retention.py": {
         "_is_older": EXPIRY,
         "_old_deleted_files": KEPT,
@@ -251,14 +257,17 @@ class Wrong:
 
     @contextmanager
     def on(self, *, is_new: bool = True) -> Iterator[None]:
-        """Let this machine's clock be wrong inside the block; by default it is so since the process began."""
+        """Let this machine's clock be wrong inside the block; by default since its start."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time_ns", self.time_ns)
             patch.setattr(time, "clock_gettime_ns", self.gettime_ns)
             patch.setattr(time, "time", lambda: self.time_ns() / 1e9)
+            steps = expiring_ms.__self__
+            for name, value in vars(steps).items():
+                patch.setattr(steps, name, value)  # so that it is as before after the block
+            patch.setattr(steps, "_files", MachineFiles("", "", folder=Path("/none")))
             if is_new:
-                steps = clock.expiring_ms.__self__
-                patch.setattr(steps, "_ahead_ms", clock.now_ms() - clock.monotonic_ms())
+                patch.setattr(steps, "_ahead_ms", clock.now_ms() - clock.since_boot_ms())
                 patch.setattr(steps, "_until_ms", 0)
             yield
 
@@ -524,14 +533,14 @@ def test_nothing_expires_by_a_step_forward_for_ten_minutes_and_it_is_logged(
             for value in ("a", "b", "c"):
                 producer.send("events", value).result()
                 time.sleep(0.002)
-        clock.expiring_ms(0)
+        expiring_ms(0)
         with step.on(is_new=False):
             cluster.collect_garbage()
             assert cluster.read("events").read_all().num_rows == 3
             assert "the clock was set by 86" in caplog.text
 
-            elapsed_ms = clock.monotonic_ms()
-            monkeypatch.setattr(clock, "monotonic_ms", lambda: elapsed_ms + 11 * MINUTE_MS)
+            elapsed_ms = clock.since_boot_ms()
+            monkeypatch.setattr(log_steps, "since_boot_ms", lambda: elapsed_ms + 11 * MINUTE_MS)
             monkeypatch.setattr(step, "_began_ns", step._began_ns)
             real = step._time_ns
             monkeypatch.setattr(step, "_time_ns", lambda: real() + 11 * MINUTE_MS * 1_000_000)
@@ -540,17 +549,123 @@ def test_nothing_expires_by_a_step_forward_for_ten_minutes_and_it_is_logged(
 
 
 def test_a_step_back_is_logged_and_holds_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    clock.expiring_ms(0)
+    expiring_ms(0)
     with Wrong("a day behind").on(is_new=False):
-        assert clock.expiring_ms(7) == 7
+        assert expiring_ms(7) == 7
     assert "the clock was set by -86" in caplog.text
+
+
+# Runs a command while the clock is some seconds ahead, and some seconds later, maybe after another start.
+COMMAND = """
+import pathlib, sys, time, uuid
+wall_ns, gettime_ns = time.time_ns, time.clock_gettime_ns
+ahead_ns, later_ns, is_restarted = (int(one) * 10**9 for one in sys.argv.pop(1).split(","))
+time.time_ns = lambda: wall_ns() + ahead_ns + later_ns
+time.clock_gettime_ns = lambda number: (
+    gettime_ns(number) + later_ns + ahead_ns * (number == time.CLOCK_REALTIME)
+)
+if is_restarted:
+    from spark_kbatch.log import state
+    state._BOOT_ID_FILE = pathlib.Path(sys.argv.pop(1))
+from spark_kbatch.cli.main import main
+main()
+"""
+
+
+class OfCron:
+    """Commands that each begin a process, on a machine of their own, with twelve hours of retention."""
+
+    def __init__(self, path: Path) -> None:
+        self.cluster, self._path = path / "c", path
+        (path / "boot").write_text("c0ffee00-0000-4000-8000-000000000000\n")
+        with spark_kbatch.open(self.cluster, create=True) as cluster:
+            config = {"segment.ms": 1, "retention.ms": DAY_MS // 2}
+            cluster.create_topic("events", config=config)
+            with cluster.producer(linger_ms=0) as producer:
+                for value in ("a", "b", "c"):
+                    producer.send("events", value).result()
+                    time.sleep(0.002)
+
+    def run(
+        self, *words: str, ahead_ms: int = 0, later_ms: int = 0, is_restarted: bool = False
+    ) -> str:
+        """Run a command, and return what it says on stderr."""
+        (self._path / "tmp").mkdir(exist_ok=True)
+        how = f"{ahead_ms // 1000},{later_ms // 1000},{int(is_restarted)}"
+        boot = [f"{self._path / 'boot'}"] if is_restarted else []
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND, how, *boot, *words],
+            env={**os.environ, "TMPDIR": f"{self._path / 'tmp'}"},
+            input="d\n", capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def left(self) -> int:
+        with spark_kbatch.open(self.cluster) as cluster:
+            return cluster.read("events").read_all().num_rows
+
+
+def test_a_collection_of_cron_keeps_what_a_step_since_the_last_one_makes_old(
+    tmp_path: Path,
+) -> None:
+    cron = OfCron(tmp_path)
+    gc = ("gc", f"{cron.cluster}")
+
+    assert "the clock was set" not in cron.run(*gc)
+    assert "the clock was set by 86" in cron.run(*gc, ahead_ms=DAY_MS)
+    assert "the clock was set" not in cron.run(*gc, ahead_ms=DAY_MS)  # it is logged once
+    assert cron.left() == 3
+    cron.run(*gc, ahead_ms=DAY_MS, later_ms=11 * MINUTE_MS)
+    assert cron.left() < 3
+
+
+def test_a_command_that_writes_keeps_what_a_step_makes_old(tmp_path: Path) -> None:
+    cron = OfCron(tmp_path)
+    produce = ("produce", f"{cron.cluster}", "events")
+
+    cron.run(*produce)
+    assert "the clock was set by 86" in cron.run(*produce, ahead_ms=DAY_MS)
+    assert cron.left() == 5
+
+
+def test_a_step_back_is_seen_by_the_next_process_and_time_that_passed_is_none(
+    tmp_path: Path,
+) -> None:
+    cron = OfCron(tmp_path)
+    gc = ("gc", f"{cron.cluster}")
+
+    cron.run(*gc)
+    assert "the clock was set" not in cron.run(*gc, later_ms=6 * HOUR_MS)
+    assert "the clock was set by -86" in cron.run(*gc, ahead_ms=-DAY_MS)
+
+
+def test_after_another_start_of_the_machine_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    cron = OfCron(tmp_path)
+    gc = ("gc", f"{cron.cluster}")
+
+    cron.run(*gc)
+    assert "the clock was set" not in cron.run(*gc, ahead_ms=DAY_MS, is_restarted=True)
+    assert cron.left() < 3
+
+
+def test_a_process_in_which_time_is_frozen_tells_no_other_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}")
+    frozen, after = log_steps._Steps(), log_steps._Steps()
+    frozen.expiring_ms(0)
+
+    with at(-2 * DAY_MS):
+        assert frozen.expiring_ms(3 * DAY_MS) < 2 * DAY_MS
+    assert after.expiring_ms(7) == 7
 
 
 def test_an_idempotent_producer_is_known_after_a_step(tmp_path: Path) -> None:
     with spark_kbatch.open(tmp_path / "c", create=True) as cluster:
         with cluster.producer(linger_ms=0) as producer:
             producer.send("events", "a", partition=0).result()
-            clock.expiring_ms(0)
+            expiring_ms(0)
             with Wrong("a day ahead").on(is_new=False):
                 with cluster.producer(linger_ms=0) as other:
                     other.send("events", "b", partition=0).result()
