@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import spark_kbatch
@@ -27,12 +28,20 @@ from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects
 from spark_kbatch.bucket.urls import ledger_at
 from spark_kbatch.catalog import folder_clock
 from spark_kbatch.cluster.agreements import KEPT_MS, Agreements
-from spark_kbatch.errors import InvalidTimestampError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.errors import (
+    InvalidTimestampError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
+    OffsetOutOfRangeError,
+)
 from spark_kbatch.files import Files
 from spark_kbatch.log import steps as log_steps
 from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.machine_files import MachineFiles
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.options.write import parse_write_options
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import AgingObjects, a_bucket, opened_again, values
 from tests.test_layout import PACKAGE
@@ -65,7 +74,7 @@ USES = {
         "Ledger.__init__": REMEMBERED,
         "Ledger._is_there": REMEMBERED,
         "Ledger._read": REMEMBERED,
-        "Ledger._follow_until": PRODUCERS,
+        "Ledger._try_to_ask": PRODUCERS,
         "Ledger._may_be_ahead": PRODUCERS,
         "Ledger.store_now_ms": PRODUCERS,
         "Ledger._proposed": ENTRIES,
@@ -423,6 +432,33 @@ def network(wrong: Wrong, path: Path) -> str:
     return found.pop() if len(found) == 1 else f"{found}"
 
 
+def overwritten(wrong: Wrong, _path: Path) -> str:
+    def is_gone(age_ms: int, *, has_entry: bool) -> bool:
+        with at(age_ms):
+            cluster = a_bucket(Realistic(), "events")
+            for value in ("old", "new"):
+                options = parse_write_options({"path": cluster.address, "topic": "events"})
+                job = begin_job(options, overwrite=value == "new")
+                row = pa.RecordBatch.from_pydict({"value": [value]})
+                job.commit_batch([job.stage(iter([row]), application_id="a", query_id=None)])
+        if has_entry:
+            cluster.create_topic("others")
+        of_old = OffsetRange(TopicPartition("events", 0), 0, 1)
+        with wrong.on():
+            try:
+                reader = TopicReader(opened_again(cluster)._store.source)
+                return [batch.num_rows for batch in reader.read_range(of_old, ["value"])] != [1]
+            except OffsetOutOfRangeError:
+                return True
+
+    if wrong.ahead_ms > 0:
+        assert is_gone(2 * HOUR_MS, has_entry=True)
+    return outcome(
+        is_young_gone=is_gone(HOUR_MS // 2, has_entry=True),
+        is_old_gone=is_gone(2 * HOUR_MS, has_entry=False),
+    )
+
+
 def times(wrong: Wrong, path: Path) -> str:
     with wrong.on(), spark_kbatch.open(path, create=True) as cluster:
         with cluster.producer(linger_ms=0) as producer:
@@ -487,9 +523,9 @@ def ending(wrong: Wrong, _path: Path) -> str:
     return "right" if given["expires_at"] <= end else "wrong"
 
 
-# Rows that tests of their own have, with a clock that is set: in tests/bucket/test_same_rows.py,
-# tests/bucket/test_ledger_cache.py and tests/test_files.py.
-TESTED_ELSEWHERE = {OVERWRITTEN, REMEMBERED}
+# Rows that tests of their own have, with a clock that is set: in tests/bucket/test_ledger_cache.py
+# and tests/test_files.py.
+TESTED_ELSEWHERE = {REMEMBERED}
 
 CASES: dict[str, Callable[[Wrong, Path], str]] = {
     RETENTION: retention,
@@ -499,6 +535,7 @@ CASES: dict[str, Callable[[Wrong, Path], str]] = {
     EXPIRY: expiry,
     KEPT: kept,
     NETWORK: network,
+    OVERWRITTEN: overwritten,
     TIMES: times,
     REFUSED: refused,
     AGREED: agreed,
@@ -689,7 +726,9 @@ def test_a_writer_asks_the_stores_clock_only_where_its_own_may_be_ahead() -> Non
         return sum(objects.taken().values())
 
     usual = requests()
-    with at(-2 * HOUR_MS):
+    with at(-HOUR_MS - MINUTE_MS):  # as the next one of an hourly job is
+        assert requests() == usual
+    with at(-4 * HOUR_MS):
         assert requests() > usual
         assert requests() == usual  # it knows by how much it is ahead
     assert requests() == usual
@@ -708,6 +747,25 @@ def test_a_writer_that_may_not_delete_asks_too(caplog: pytest.LogCaptureFixture)
     assert re.search(r"clock is 1727\d\d s ahead of the store's: set it right", caplog.text) or (
         "clock is 172800 s ahead" in caplog.text
     )
+
+
+def test_a_writer_that_may_not_put_what_has_the_time_commits_and_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class NoAgreements(Realistic):
+        def put(self, name: str, data: bytes) -> None:
+            if "/agreements/" in name:
+                raise ObjectAccessDeniedError("put", name, "as the test says")
+            super().put(name, data)
+
+    cluster = a_bucket(NoAgreements(), "events")
+    with at(-3 * HOUR_MS):
+        cluster.create_topic("others")
+        assert "entries go by this machine's clock" in caplog.text
+        caplog.clear()
+        cluster.create_topic("more")
+    assert "this machine's clock" not in caplog.text
+    assert {"others", "more"} <= {*opened_again(cluster).topic_names()}
 
 
 def test_a_record_is_written_once_though_another_writers_clock_is_days_ahead() -> None:

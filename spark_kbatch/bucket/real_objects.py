@@ -395,9 +395,9 @@ class _RealUpload:
 
 
 def _is_of(asked: str, url: str) -> bool:
-    """Return True if a request went to the store of a URL, so it names its host or bucket; one for credentials none.
+    """Return True if a request went to the store of a URL, so it names its host or its bucket.
 
-    What is below the bucket tells nothing: `latest` may be there, and is in paths of AWS's metadata service too.
+    What is below the bucket tells nothing: `latest` may be there, and AWS's metadata service has it.
     """
     host, *path = _PARTS.split(asked.partition("://")[2])
     names = _PARTS.split(url.partition("://")[2])[0].split("@")
