@@ -53,7 +53,6 @@ _DENIED = re.compile(
     r"status code: 40[13]\b|\b(AccessDenied|ExpiredToken|InvalidToken|TokenRefreshRequired"
     r"|RequestExpired|InvalidAuthenticationInfo)\b"
 )
-_PARTS = re.compile(r"[/?]")  # of a URL
 _ASKED = re.compile(r"\bperforming [A-Z]+ (https?://\S+)")
 _REFUSED_BY_OTHERS = re.compile(r"status code: 4")
 _LIMITS = re.compile(r" retries, max_retries: \d+, retry_timeout: \S+")
@@ -397,10 +396,10 @@ class _RealUpload:
 def _is_of(asked: str, url: str) -> bool:
     """Return True if a request went to the store of a URL, so it names its host or its bucket.
 
-    What is below the bucket tells nothing: `latest` may be there, and AWS's metadata service has it.
+    What is below the bucket tells nothing: AWS's metadata service has a `latest` too.
     """
-    host, *path = _PARTS.split(asked.partition("://")[2])
-    names = _PARTS.split(url.partition("://")[2])[0].split("@")
+    host, *path = asked.partition("://")[2].replace("?", "/").split("/")
+    names = url.partition("://")[2].partition("/")[0].split("@")
     return any(name in (host, *path) or host.startswith(f"{name}.") for name in names)
 
 

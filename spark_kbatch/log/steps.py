@@ -1,8 +1,8 @@
 """Steps of the wall clock: nothing expires by one that has just been made, in any process here.
 
 The wall clock minus the one that counts from the machine's start is constant, unless someone sets
-the clock. So that number is kept in a file of the machine (`machine_files`), beside the boot that it
-is of, and a process that begins, such as a `kbatch gc` of cron, compares its own with it. After
+the clock. So that number is kept in a file of the machine (`machine_files`), beside the boot that
+it is of, and a process that begins, such as a `kbatch gc` of cron, compares its own with it. After
 another start there is nothing to compare.
 
 The file is read once in a process, where something may expire, and written when the number has
@@ -37,7 +37,13 @@ class _Steps:
         """
         elapsed_ms = since_boot_ms()
         ahead_ms, systems_ms = now_ms() - elapsed_ms, latest_ms() - elapsed_ms
-        files = self._files or self._begin(ahead_ms)
+        if (files := self._files) is None:
+            files, self._ahead_ms = MachineFiles("spark_kbatch-clock", ""), ahead_ms
+            match files.get(""):
+                case [str(boot), int(kept), int(held), int(until)] if boot == boot_id().hex():
+                    self._ahead_ms = self._kept_ms = kept
+                    self._held_ms, self._until_ms = held, until
+            self._files = files
         step_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
         if not -_BACK_MS < step_ms < _FORWARD_MS:
             logger.warning(
@@ -49,17 +55,6 @@ class _Steps:
             self._kept_ms = systems_ms
             files.put("", [boot_id().hex(), systems_ms, self._held_ms, self._until_ms])
         return time_ms - (self._held_ms if elapsed_ms < self._until_ms else 0)
-
-    def _begin(self, ahead_ms: int) -> MachineFiles:
-        """Take up what the machine's last process has seen, if it was in this boot."""
-        files = MachineFiles("spark_kbatch-clock", "")
-        self._ahead_ms = ahead_ms
-        match files.get(""):
-            case [str(boot), int(kept), int(held), int(until)] if boot == boot_id().hex():
-                self._ahead_ms = self._kept_ms = kept
-                self._held_ms, self._until_ms = held, until
-        self._files = files
-        return files
 
 
 expiring_ms = _Steps().expiring_ms
