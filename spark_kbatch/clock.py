@@ -2,9 +2,9 @@
 
 now_ms         times of records and ages of files, which other machines and processes see too
 latest_ms      the later of that and the system's own, which others have while a test freezes time
-expiring_ms    what expires: the wall clock, but for a step that it has just made
 monotonic_ms   durations and deadlines: no one can set it back or forward
 monotonic_s    the same in seconds, for what waits on locks and sockets
+since_boot_ms  what has passed since the machine's start, sleep too: the same in all its processes
 sleep_ms       a pause
 
 A test that freezes time freezes the wall clock, as it wants to; freezegun puts its own functions in place of
@@ -14,14 +14,10 @@ number, which no such tool replaces: the one that Python's own `time.monotonic`,
 
 from __future__ import annotations
 
-import logging
 import time
 
-logger = logging.getLogger(__name__)
-
 _MONOTONIC: int = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # the first on macOS
-
-_BACK_MS, _FORWARD_MS, _HELD_MS = 60_000, 3_600_000, 600_000  # of steps
+_SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC_RAW)  # macOS
 
 
 def now_ms() -> int:
@@ -44,35 +40,11 @@ def monotonic_s() -> float:
     return time.clock_gettime(_MONOTONIC)
 
 
+def since_boot_ms() -> int:
+    """Return the time in ms since the machine was started, or since a moment near that."""
+    return time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000
+
+
 def sleep_ms(ms: float) -> None:
     """Wait for a time in ms."""
     time.sleep(ms / 1000)
-
-
-class _Steps:
-    """Steps of the wall clock, beside the one that no one sets."""
-
-    def __init__(self) -> None:
-        self._ahead_ms = now_ms() - monotonic_ms()
-        self._held_ms = self._until_ms = 0  # a race of two threads only holds more back
-
-    def expiring_ms(self, now_ms: int) -> int:
-        """Return the time by which things may expire, given the time of day.
-
-        A step forward of over an hour does not count for ten minutes, and is logged, as is a step
-        back: nothing expires by it, and there is time to set the clock right. A machine that has
-        slept looks like one whose clock was set.
-        """
-        elapsed_ms = monotonic_ms()
-        ahead_ms = time.time_ns() // 1_000_000 - elapsed_ms
-        step_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
-        if not -_BACK_MS < step_ms < _FORWARD_MS:
-            logger.warning(
-                "the clock was set by %d s: for now nothing expires by it", step_ms // 1000
-            )
-            self._held_ms = max(self._held_ms + step_ms, 0)
-            self._until_ms = elapsed_ms + _HELD_MS
-        return now_ms - (self._held_ms if elapsed_ms < self._until_ms else 0)
-
-
-expiring_ms = _Steps().expiring_ms

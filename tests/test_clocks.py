@@ -6,13 +6,18 @@ import ast
 import datetime
 import functools
 import itertools
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import spark_kbatch
@@ -23,9 +28,20 @@ from spark_kbatch.bucket.objects import CreateAnswer, MemoryObjects
 from spark_kbatch.bucket.urls import ledger_at
 from spark_kbatch.catalog import folder_clock
 from spark_kbatch.cluster.agreements import KEPT_MS, Agreements
-from spark_kbatch.errors import InvalidTimestampError, ObjectAccessDeniedError, ObjectStoreError
+from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.errors import (
+    InvalidTimestampError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
+    OffsetOutOfRangeError,
+)
 from spark_kbatch.files import Files
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.log import steps as log_steps
+from spark_kbatch.log.steps import expiring_ms
+from spark_kbatch.machine_files import MachineFiles
+from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.opening.writes import begin_job
+from spark_kbatch.options.write import parse_write_options
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import AgingObjects, a_bucket, opened_again, values
 from tests.test_layout import PACKAGE
@@ -57,7 +73,7 @@ USES = {
         "Ledger.__init__": REMEMBERED,
         "Ledger._is_there": REMEMBERED,
         "Ledger._read": REMEMBERED,
-        "Ledger._follow_until": PRODUCERS,
+        "Ledger._try_to_ask": PRODUCERS,
         "Ledger._may_be_ahead": PRODUCERS,
         "Ledger.store_now_ms": PRODUCERS,
         "Ledger._proposed": ENTRIES,
@@ -76,8 +92,6 @@ USES = {
     "clock.py": {
         "now_ms": SHOWN,
         "latest_ms": REFUSED,
-        "_Steps.__init__": EXPIRY,
-        "_Steps.expiring_ms": EXPIRY,
     },
     "cluster/agreements.py": {
         "Agreements._read": AGREED,
@@ -91,6 +105,7 @@ USES = {
         "alter_offsets": TIMES,
     },
     "commit/coordinator.py": {
+        "Coordinator.commit": TIMES,
         "Coordinator._publish_locked": TIMES,
         "Coordinator.elect_unclean": TIMES,
         "Coordinator._prepare": KEPT,
@@ -113,6 +128,7 @@ USES = {
         "ProducerStates.remove_expired": EXPIRY,
     },
     "log/repair.py": {"LogRepair._check_indexes": KEPT},
+    "log/steps.py": {"_Steps.expiring_ms": EXPIRY},
     "log/retention.py": {
         "_is_older": EXPIRY,
         "_old_deleted_files": KEPT,
@@ -146,6 +162,7 @@ USES = {
         "Partition.append_together_locked": TIMES,
         "Partition._deleted_on_leader_locked": KEPT,
     },
+    "store/repetitions.py": {"Evidence.of_tasks": TIMES},
     "server/groups/membership.py": {
         "Memberships.join": TIMES,
         "Memberships._prepare_rebalance": TIMES,
@@ -250,14 +267,17 @@ class Wrong:
 
     @contextmanager
     def on(self, *, is_new: bool = True) -> Iterator[None]:
-        """Let this machine's clock be wrong inside the block; by default it is so since the process began."""
+        """Let this machine's clock be wrong inside the block; by default since its start."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time_ns", self.time_ns)
             patch.setattr(time, "clock_gettime_ns", self.gettime_ns)
             patch.setattr(time, "time", lambda: self.time_ns() / 1e9)
+            steps = expiring_ms.__self__
+            for name, value in vars(steps).items():
+                patch.setattr(steps, name, value)  # so that it is as before after the block
+            patch.setattr(steps, "_files", MachineFiles("", "", folder=Path("/none")))
             if is_new:
-                steps = clock.expiring_ms.__self__
-                patch.setattr(steps, "_ahead_ms", clock.now_ms() - clock.monotonic_ms())
+                patch.setattr(steps, "_ahead_ms", clock.now_ms() - clock.since_boot_ms())
                 patch.setattr(steps, "_until_ms", 0)
             yield
 
@@ -413,6 +433,33 @@ def network(wrong: Wrong, path: Path) -> str:
     return found.pop() if len(found) == 1 else f"{found}"
 
 
+def overwritten(wrong: Wrong, _path: Path) -> str:
+    def is_gone(age_ms: int, *, has_entry: bool) -> bool:
+        with at(age_ms):
+            cluster = a_bucket(Realistic(), "events")
+            for value in ("old", "new"):
+                options = parse_write_options({"path": cluster.address, "topic": "events"})
+                job = begin_job(options, overwrite=value == "new")
+                row = pa.RecordBatch.from_pydict({"value": [value]})
+                job.commit_batch([job.stage(iter([row]), application_id="a", query_id=None)])
+        if has_entry:
+            cluster.create_topic("others")
+        of_old = OffsetRange(TopicPartition("events", 0), 0, 1)
+        with wrong.on():
+            try:
+                reader = TopicReader(opened_again(cluster)._store.source)
+                return [batch.num_rows for batch in reader.read_range(of_old, ["value"])] != [1]
+            except OffsetOutOfRangeError:
+                return True
+
+    if wrong.ahead_ms > 0:
+        assert is_gone(2 * HOUR_MS, has_entry=True)
+    return outcome(
+        is_young_gone=is_gone(HOUR_MS // 2, has_entry=True),
+        is_old_gone=is_gone(2 * HOUR_MS, has_entry=False),
+    )
+
+
 def times(wrong: Wrong, path: Path) -> str:
     with wrong.on(), spark_kbatch.open(path, create=True) as cluster:
         with cluster.producer(linger_ms=0) as producer:
@@ -477,9 +524,9 @@ def ending(wrong: Wrong, _path: Path) -> str:
     return "right" if given["expires_at"] <= end else "wrong"
 
 
-# Rows that tests of their own have, with a clock that is set: in tests/bucket/test_same_rows.py,
-# tests/bucket/test_ledger_cache.py and tests/test_files.py.
-TESTED_ELSEWHERE = {OVERWRITTEN, REMEMBERED}
+# Rows that tests of their own have, with a clock that is set: in tests/bucket/test_ledger_cache.py
+# and tests/test_files.py.
+TESTED_ELSEWHERE = {REMEMBERED}
 
 CASES: dict[str, Callable[[Wrong, Path], str]] = {
     RETENTION: retention,
@@ -489,6 +536,7 @@ CASES: dict[str, Callable[[Wrong, Path], str]] = {
     EXPIRY: expiry,
     KEPT: kept,
     NETWORK: network,
+    OVERWRITTEN: overwritten,
     TIMES: times,
     REFUSED: refused,
     AGREED: agreed,
@@ -523,14 +571,14 @@ def test_nothing_expires_by_a_step_forward_for_ten_minutes_and_it_is_logged(
             for value in ("a", "b", "c"):
                 producer.send("events", value).result()
                 time.sleep(0.002)
-        clock.expiring_ms(0)
+        expiring_ms(0)
         with step.on(is_new=False):
             cluster.collect_garbage()
             assert cluster.read("events").read_all().num_rows == 3
             assert "the clock was set by 86" in caplog.text
 
-            elapsed_ms = clock.monotonic_ms()
-            monkeypatch.setattr(clock, "monotonic_ms", lambda: elapsed_ms + 11 * MINUTE_MS)
+            elapsed_ms = clock.since_boot_ms()
+            monkeypatch.setattr(log_steps, "since_boot_ms", lambda: elapsed_ms + 11 * MINUTE_MS)
             monkeypatch.setattr(step, "_began_ns", step._began_ns)
             real = step._time_ns
             monkeypatch.setattr(step, "_time_ns", lambda: real() + 11 * MINUTE_MS * 1_000_000)
@@ -539,17 +587,123 @@ def test_nothing_expires_by_a_step_forward_for_ten_minutes_and_it_is_logged(
 
 
 def test_a_step_back_is_logged_and_holds_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    clock.expiring_ms(0)
+    expiring_ms(0)
     with Wrong("a day behind").on(is_new=False):
-        assert clock.expiring_ms(7) == 7
+        assert expiring_ms(7) == 7
     assert "the clock was set by -86" in caplog.text
+
+
+# Runs a command while the clock is some seconds ahead, and some seconds later, maybe after another start.
+COMMAND = """
+import pathlib, sys, time, uuid
+wall_ns, gettime_ns = time.time_ns, time.clock_gettime_ns
+ahead_ns, later_ns, is_restarted = (int(one) * 10**9 for one in sys.argv.pop(1).split(","))
+time.time_ns = lambda: wall_ns() + ahead_ns + later_ns
+time.clock_gettime_ns = lambda number: (
+    gettime_ns(number) + later_ns + ahead_ns * (number == time.CLOCK_REALTIME)
+)
+if is_restarted:
+    from spark_kbatch.log import state
+    state._BOOT_ID_FILE = pathlib.Path(sys.argv.pop(1))
+from spark_kbatch.cli.main import main
+main()
+"""
+
+
+class OfCron:
+    """Commands that each begin a process, on a machine of their own, with twelve hours of retention."""
+
+    def __init__(self, path: Path) -> None:
+        self.cluster, self._path = path / "c", path
+        (path / "boot").write_text("c0ffee00-0000-4000-8000-000000000000\n")
+        with spark_kbatch.open(self.cluster, create=True) as cluster:
+            config = {"segment.ms": 1, "retention.ms": DAY_MS // 2}
+            cluster.create_topic("events", config=config)
+            with cluster.producer(linger_ms=0) as producer:
+                for value in ("a", "b", "c"):
+                    producer.send("events", value).result()
+                    time.sleep(0.002)
+
+    def run(
+        self, *words: str, ahead_ms: int = 0, later_ms: int = 0, is_restarted: bool = False
+    ) -> str:
+        """Run a command, and return what it says on stderr."""
+        (self._path / "tmp").mkdir(exist_ok=True)
+        how = f"{ahead_ms // 1000},{later_ms // 1000},{int(is_restarted)}"
+        boot = [f"{self._path / 'boot'}"] if is_restarted else []
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND, how, *boot, *words],
+            env={**os.environ, "TMPDIR": f"{self._path / 'tmp'}"},
+            input="d\n", capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def left(self) -> int:
+        with spark_kbatch.open(self.cluster) as cluster:
+            return cluster.read("events").read_all().num_rows
+
+
+def test_a_collection_of_cron_keeps_what_a_step_since_the_last_one_makes_old(
+    tmp_path: Path,
+) -> None:
+    cron = OfCron(tmp_path)
+    gc = ("gc", f"{cron.cluster}")
+
+    assert "the clock was set" not in cron.run(*gc)
+    assert "the clock was set by 86" in cron.run(*gc, ahead_ms=DAY_MS)
+    assert "the clock was set" not in cron.run(*gc, ahead_ms=DAY_MS)  # it is logged once
+    assert cron.left() == 3
+    cron.run(*gc, ahead_ms=DAY_MS, later_ms=11 * MINUTE_MS)
+    assert cron.left() < 3
+
+
+def test_a_command_that_writes_keeps_what_a_step_makes_old(tmp_path: Path) -> None:
+    cron = OfCron(tmp_path)
+    produce = ("produce", f"{cron.cluster}", "events")
+
+    cron.run(*produce)
+    assert "the clock was set by 86" in cron.run(*produce, ahead_ms=DAY_MS)
+    assert cron.left() == 5
+
+
+def test_a_step_back_is_seen_by_the_next_process_and_time_that_passed_is_none(
+    tmp_path: Path,
+) -> None:
+    cron = OfCron(tmp_path)
+    gc = ("gc", f"{cron.cluster}")
+
+    cron.run(*gc)
+    assert "the clock was set" not in cron.run(*gc, later_ms=6 * HOUR_MS)
+    assert "the clock was set by -86" in cron.run(*gc, ahead_ms=-DAY_MS)
+
+
+def test_after_another_start_of_the_machine_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    cron = OfCron(tmp_path)
+    gc = ("gc", f"{cron.cluster}")
+
+    cron.run(*gc)
+    assert "the clock was set" not in cron.run(*gc, ahead_ms=DAY_MS, is_restarted=True)
+    assert cron.left() < 3
+
+
+def test_a_process_in_which_time_is_frozen_tells_no_other_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}")
+    frozen, after = log_steps._Steps(), log_steps._Steps()
+    frozen.expiring_ms(0)
+
+    with at(-2 * DAY_MS):
+        assert frozen.expiring_ms(3 * DAY_MS) < 2 * DAY_MS
+    assert after.expiring_ms(7) == 7
 
 
 def test_an_idempotent_producer_is_known_after_a_step(tmp_path: Path) -> None:
     with spark_kbatch.open(tmp_path / "c", create=True) as cluster:
         with cluster.producer(linger_ms=0) as producer:
             producer.send("events", "a", partition=0).result()
-            clock.expiring_ms(0)
+            expiring_ms(0)
             with Wrong("a day ahead").on(is_new=False):
                 with cluster.producer(linger_ms=0) as other:
                     other.send("events", "b", partition=0).result()
@@ -573,7 +727,9 @@ def test_a_writer_asks_the_stores_clock_only_where_its_own_may_be_ahead() -> Non
         return sum(objects.taken().values())
 
     usual = requests()
-    with at(-2 * HOUR_MS):
+    with at(-HOUR_MS - MINUTE_MS):  # as the next one of an hourly job is
+        assert requests() == usual
+    with at(-4 * HOUR_MS):
         assert requests() > usual
         assert requests() == usual  # it knows by how much it is ahead
     assert requests() == usual
@@ -592,6 +748,25 @@ def test_a_writer_that_may_not_delete_asks_too(caplog: pytest.LogCaptureFixture)
     assert re.search(r"clock is 1727\d\d s ahead of the store's: set it right", caplog.text) or (
         "clock is 172800 s ahead" in caplog.text
     )
+
+
+def test_a_writer_that_may_not_put_what_has_the_time_commits_and_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class NoAgreements(Realistic):
+        def put(self, name: str, data: bytes) -> None:
+            if "/agreements/" in name:
+                raise ObjectAccessDeniedError("put", name, "as the test says")
+            super().put(name, data)
+
+    cluster = a_bucket(NoAgreements(), "events")
+    with at(-3 * HOUR_MS):
+        cluster.create_topic("others")
+        assert "entries go by this machine's clock" in caplog.text
+        caplog.clear()
+        cluster.create_topic("more")
+    assert "this machine's clock" not in caplog.text
+    assert {"others", "more"} <= {*opened_again(cluster).topic_names()}
 
 
 def test_a_record_is_written_once_though_another_writers_clock_is_days_ahead() -> None:

@@ -64,7 +64,8 @@ DOORS = {
     "memory": {"store"},
     "log": {
         "append", "checkpoints", "contents", "epochs", "foreign.log_dir", "overwritten",
-        "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
+        "partition_log", "repair", "retention", "segment", "state", "steps",
+        "truncation", "validator",
     },
     "producer": {
         "accumulator", "batch", "futures", "idempotence", "memory", "metrics", "nodes", "producer", "sender",

@@ -328,8 +328,10 @@ class PartitionReader:
 
         What comes after that may have been overwritten, too, by a later commit: it is looked for in its turn.
         """
-        partition, since_ms = self._topic_partition.partition, now_ms() - OVERWRITTEN_KEPT_MS
-        found = self._reads.ledger.overwritten(self._topic_id, partition, offset, since_ms)
+        partition = self._topic_partition.partition
+        found = self._reads.ledger.overwritten(
+            self._topic_id, partition, offset, now_ms(), OVERWRITTEN_KEPT_MS
+        )
         if found is None:
             return False
         head, self._changes = found

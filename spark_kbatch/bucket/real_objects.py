@@ -53,7 +53,6 @@ _DENIED = re.compile(
     r"status code: 40[13]\b|\b(AccessDenied|ExpiredToken|InvalidToken|TokenRefreshRequired"
     r"|RequestExpired|InvalidAuthenticationInfo)\b"
 )
-_PARTS = re.compile(r"[/:.@?&=]|%2F")  # of a URL
 _ASKED = re.compile(r"\bperforming [A-Z]+ (https?://\S+)")
 _REFUSED_BY_OTHERS = re.compile(r"status code: 4")
 _LIMITS = re.compile(r" retries, max_retries: \d+, retry_timeout: \S+")
@@ -320,8 +319,7 @@ class RealObjects:
             said = self._said(error)
             is_denied = isinstance(error, (kinds.PermissionDeniedError, kinds.UnauthenticatedError))
             asked = _ASKED.search(said)
-            # A request to the store names the bucket, or the place in it; one for credentials none.
-            if asked and not {*_PARTS.split(asked[1])} & {*_PARTS.split(self._url)[1:]} - {""}:
+            if asked and not _is_of(asked[1], self._url):
                 looked = _LOOKED_AT.get(store_kind(self._url), "")
                 why = (
                     f"looked at the options store.*, {looked} and the machine's metadata service; "
@@ -385,6 +383,16 @@ class _RealUpload:
 
     def abandon(self) -> None:
         self._writer, self._held = None, bytearray()
+
+
+def _is_of(asked: str, url: str) -> bool:
+    """Return True if a request went to the store of a URL, so it names its host or its bucket.
+
+    What is below the bucket tells nothing: AWS's metadata service has a `latest` too.
+    """
+    host, *path = asked.partition("://")[2].replace("?", "/").split("/")
+    names = url.partition("://")[2].partition("/")[0].split("@")
+    return any(name in (host, *path) or host.startswith(f"{name}.") for name in names)
 
 
 def _asked_again(ask: Callable[[], _Answer]) -> _Answer:

@@ -121,14 +121,16 @@ class SharedLedger:
             return dataclasses.replace(head), changes
 
     def overwritten(
-        self, topic_id: str, partition: int, offset: int, since_ms: int
+        self, topic_id: str, partition: int, offset: int, time_ms: int, kept_ms: int
     ) -> tuple[PartitionHead, list[Change]] | None:
         """Return a partition as it was before a commit overwrote an offset; None if that cannot be told.
 
         Args:
             topic_id, partition: the partition.
             offset: below its start.
-            since_ms: when the commit was made, or later; since 1970.
+            time_ms: the time of day; that of the last entry counts if it is before that, as this
+                machine's clock may be ahead.
+            kept_ms: how long before that the commit was made at most.
 
         Raises ObjectStoreError, ObjectAccessDeniedError, ClosedError, and as `LedgerState.ensure_topic`.
         """
@@ -136,6 +138,7 @@ class SharedLedger:
         with self._lock:
             last = self._ledger.state.number
             created = self._ledger.state.ensure_topic(topic_id).created
+            since_ms = min(time_ms, self._ledger.state.time_ms) - kept_ms
         return self._overwritten.find(last, created, topic_id, partition, offset, since_ms)
 
     def windows(self, last: int, count: int) -> Iterator[list[Entry]]:

@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.clock import expiring_ms, monotonic_s
+from spark_kbatch.clock import monotonic_s
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.history import History, ensure_kept, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
@@ -53,6 +53,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.state import LogState
+from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import NO_TRANSACTION_SEQUENCE, TopicPartition
 from spark_kbatch.options.topic import NO_LIMIT, Topic
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS

@@ -31,6 +31,7 @@ are the sizes of their files.
     validator       what a leader checks in a batch
     lookup          from timestamps to offsets; where to split a range
     retention       deleting from the start of a log
+    steps           by which time things expire after the clock was set
     truncation      removing from its end
     overwritten     `kbatch.overwritten`
     recovery        what happens when files are not as the state says

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from spark_kbatch.clock import expiring_ms
 from spark_kbatch.cluster.folder_store import FolderStore
 from spark_kbatch.commit.cluster_repair import ClusterRepair, unreadable, with_followers
 from spark_kbatch.commit.internal_topics import COMMITS, CONSUMER_OFFSETS, INTERNAL_TOPICS
@@ -20,6 +19,7 @@ from spark_kbatch.commit.staging import (
 )
 from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.log.repair import RepairReport
+from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import DeletedTopic, Deletion, TopicPartition, Waiting
 from spark_kbatch.opening.listing import damaged_topics, skipping_deleted
 from spark_kbatch.replica import lost_topics

@@ -55,7 +55,7 @@ from spark_kbatch import mutexes
 from spark_kbatch.catalog.deletions import Deletions
 from spark_kbatch.catalog.log_dirs import LogDirs
 from spark_kbatch.catalog.metadata import Metadata
-from spark_kbatch.clock import expiring_ms, latest_ms, monotonic_ms, monotonic_s
+from spark_kbatch.clock import latest_ms, monotonic_ms, monotonic_s
 from spark_kbatch.errors import (
     CorruptRecordError,
     InvalidRequiredAcksError,
@@ -70,6 +70,7 @@ from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log import overwritten, retention
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_high_watermarks
+from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.log.validator import Accepted, accept
 from spark_kbatch.meters import BrokerTopicMetrics
 from spark_kbatch.model import (

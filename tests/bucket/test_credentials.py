@@ -196,13 +196,14 @@ def test_a_service_that_gives_no_credentials_says_nothing_of_rights(
         thread.start()
         address = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setenv("AWS_METADATA_ENDPOINT", address)
-        objects = RealObjects(URL, {"aws_region": "us-east-1"})
+        url = "s3://no-such-bucket/latest"  # a word in the paths of that service
+        objects = RealObjects(url, {"aws_region": "us-east-1"})
         objects._store = objects._client({"retry_config": {"max_retries": 0}})
         kind = NoCredentialsError if status < 500 else ObjectStoreError
         with pytest.raises(kind, match="no credentials were found") as raised:
             objects.get("cluster")
         # Else the library asks for three minutes.
-        told = CliRunner().invoke(cli, ["check", URL]) if status < 500 else None
+        told = CliRunner().invoke(cli, ["check", url]) if status < 500 else None
         server.shutdown()
         thread.join()
 
@@ -211,6 +212,32 @@ def test_a_service_that_gives_no_credentials_says_nothing_of_rights(
     if told is not None:
         assert isinstance(told.exception, NoCredentialsError)
         assert "is missing" not in told.output
+
+
+@pytest.mark.parametrize(
+    ("asked", "url", "is_stores"),
+    [
+        ("http://169.254.169.254/latest/api/token", "s3://no-such-bucket/latest", False),
+        ("http://169.254.169.254/latest/api/token", "s3://no.such.254/api/token", False),
+        ("https://sts.amazonaws.com/?Action=Assume", "s3://logs.example.com/sts", False),
+        ("https://s3.us-east-1.amazonaws.com/b/latest/cluster", "s3://b/latest", True),
+        (
+            "https://s3.us-east-1.amazonaws.com/b?list-type=2&prefix=latest%2F",
+            "s3://b/latest",
+            True,
+        ),
+        ("https://logs.example.com.s3.amazonaws.com/x", "s3://logs.example.com/x", True),
+        ("http://127.0.0.1:9000/b/x/cluster", "http://127.0.0.1:9000/b/x", True),
+        ("https://a.blob.core.windows.net/box/x", "abfss://box@a.dfs.core.windows.net/x", True),
+        ("http://169.254.169.254/metadata/identity/oauth2/token?r=1", "az://box/metadata", False),
+        ("http://metadata.google.internal/computeMetadata/v1/x", "gs://box/v1", False),
+        ("https://storage.googleapis.com/box/v1/cluster", "gs://box/v1", True),
+    ],
+)
+def test_a_request_for_credentials_is_told_from_one_to_the_store(
+    asked: str, url: str, is_stores: bool
+) -> None:
+    assert real_objects._is_of(asked, url) == is_stores
 
 
 def test_whatever_is_asked_of_a_store_is_asked_again_after_a_session_has_ended(

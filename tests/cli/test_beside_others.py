@@ -6,7 +6,9 @@ command does nothing beside them.
 
 from __future__ import annotations
 
-import dataclasses
+import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,14 @@ import spark_kbatch
 from spark_kbatch import Cluster
 from spark_kbatch.bucket import ledger
 from spark_kbatch.cli.main import cli
+from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.write import parse_write_options
 from tests.conftest import REPOSITORY
-from tests.support.bucket_objects import a_bucket
+from tests.support.bucket_objects import AgingObjects, a_bucket
+from tests.support.waiting import until
 
 
 def table() -> dict[str, list[str]]:
@@ -35,31 +40,101 @@ def table() -> dict[str, list[str]]:
     return {first: cells for first, *cells in rows}
 
 
-@dataclasses.dataclass
+class AtWork:
+    """A thread that does one thing again and again, until it fails or is to stop."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.rounds, self.ending = 0, "go on"
+        self._act, self._is_over = act, threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            while not self._is_over.is_set() and self.ending == "go on":
+                self.ending = seen(self._act)
+                self.rounds += 1
+        except BaseException as error:
+            self.ending = repr(error)  # no case expects that
+            raise
+
+    def go_on(self, rounds: int = 2) -> None:
+        """Wait until it has begun and ended some rounds more, or has failed."""
+        wanted = self.rounds + rounds + 1  # one is under way
+        until(lambda: self.rounds >= wanted or not self._thread.is_alive())
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
 class Others:
     """A cluster that is read and written while a command runs, and what is seen then."""
 
-    cluster: Cluster
-    path: Path
-
-    def __post_init__(self) -> None:
-        self.address = self.cluster.address
-        self.cluster.create_topic("events")
+    def __init__(self, cluster: Cluster, path: Path, **config: int) -> None:
+        self.cluster, self.path, self.address = cluster, path, cluster.address
+        self.cluster.create_topic("events", config=config)
         self.cluster.create_topic("others")
         self.producer = self.cluster.producer(linger_ms=0, retries=0)
-        for topic in ("events", "events", "events", "others"):
-            self.producer.send(topic, "x").result()
+        self.topic = "events"  # that is read and written
+        self.acknowledged: dict[int, bytes] = {}  # by offset
+        for _ in range(3):
+            self.write()
+        self.producer.send("others", "x").result()
         self.planned = self.cluster.read("events")
+        self.others: list[AtWork] = []
+        self.objects: Any = None  # of a bucket
+        self.knows_more = False  # the writer, while the command runs in the same process
+        self.start = (
+            0  # that of `events` after the command, at the latest; below it nothing is promised
+        )
+
+    def write(self) -> None:
+        value = f"{len(self.acknowledged)}"
+        written = self.producer.send(self.topic, value).result()
+        self.acknowledged[written.offset] = value.encode()
+
+    def read(self) -> None:
+        """Read all of the topic that is there; what was acknowledged before is among it."""
+        before = {**self.acknowledged}
+        columns = self.cluster.read(self.topic, columns=["offset", "value"]).read_all().to_pydict()
+        there = dict(zip(columns["offset"], columns["value"], strict=True))
+        start = min(there, default=max(before) + 1)
+        assert there.items() >= {at: value for at, value in before.items() if at >= start}.items()
 
     def run(self, *words: str, ends_with: int = 0) -> Any:
+        """Run a command while a reader and a writer are at work."""
+        self.others = [AtWork(self.read), AtWork(self.write)]
+        for one in self.others:
+            one.go_on()
         done = CliRunner().invoke(cli, words, prog_name="kbatch")
+        for one in self.others:
+            one.go_on()
+            one.stop()
         assert done.exit_code == ends_with, (done.output, done.exception)
         return done
 
     def seen(self) -> tuple[str, str]:
-        """What a reader that has planned sees, and a writer."""
+        """What a reader sees that has planned before, and a writer, also while the command ran."""
+        reader, writer = self.others
         read = seen(lambda: self.planned.read_all())
-        return read, seen(lambda: self.producer.send("events", "after").result())
+        written = seen(self.write)
+        assert writer.ending in ((written, "go on") if self.knows_more else (written,))
+        assert reader.ending in (read, "go on")
+        if read == written == "go on":
+            self.read_back()
+        return read, written
+
+    def read_back(self) -> None:
+        """All that was acknowledged is there, once and where it was said to be."""
+        found = spark_kbatch.open(self.address).read(self.topic, columns=["offset", "value"])
+        columns = found.read_all().to_pydict()
+        there = dict(zip(columns["offset"], columns["value"], strict=True))
+        assert len(there) == len(columns["offset"])
+        kept = {at: value for at, value in self.acknowledged.items() if at >= self.start}
+        assert len(kept) > 2
+        assert there.items() >= kept.items()
 
 
 def seen(act: Callable[[], object]) -> str:
@@ -71,11 +146,16 @@ def seen(act: Callable[[], object]) -> str:
 
 
 def in_folder(path: Path) -> Others:
-    return Others(spark_kbatch.open(path / "cluster", create=True), path)
+    cluster = spark_kbatch.open(path / "cluster", create=True)
+    return Others(cluster, path, **{"segment.ms": 1})
 
 
 def in_bucket(path: Path) -> Others:
-    return Others(a_bucket(), path)
+    objects = AgingObjects()
+    objects.clock_ms = now_ms()
+    others = Others(a_bucket(objects), path)
+    others.objects = objects
+    return others
 
 
 def delete_topic(others: Others) -> tuple[str, str]:
@@ -87,17 +167,54 @@ def delete_topic(others: Others) -> tuple[str, str]:
 
 def delete_records(others: Others) -> tuple[str, str]:
     others.run("delete-records", others.address, "events", "0:2", "--yes")
+    others.start = 2
     _, written = others.seen()
+    others.read_back()
     return seen(lambda: others.cluster.read("events", start=0).read_all()), written
 
 
 def gc(others: Others) -> tuple[str, str]:
-    others.run("gc", others.address)
+    jobs = [a_staged_job(others, value) for value in ("in time", "too late")]
+    others.cluster.create_topic("old", config={"segment.ms": 1, "retention.ms": 3_600_000})
+    for age_ms in (7_200_000, 7_100_000, 7_000_000):
+        others.producer.send("old", "x", timestamp=now_ms() - age_ms).result()
+        time.sleep(0.002)
+
+    done = others.run("gc", others.address, "--json")
+    assert '"topic": "old"' in done.output
+    assert others.cluster.describe("old")[0].offsets.log_start_offset > 0
+    in_time, too_late = jobs
+    in_time()
+    others.run("gc", others.address, "--staging-retention-ms", "0")
+    assert seen(too_late).startswith("stop: ")
+    written = others.cluster.read("events", columns=["value"]).read_all()["value"].to_pylist()
+    assert (written.count(b"in time"), written.count(b"too late")) == (1, 0)
     return others.seen()
 
 
+def a_staged_job(others: Others, value: str) -> Callable[[], object]:
+    """A job of Spark's that has staged a record; return what commits it."""
+    job = begin_job(
+        parse_write_options({"path": others.address, "topic": "events"}), overwrite=False
+    )
+    row = pa.RecordBatch.from_pydict({"value": [value]})
+    staged = job.stage(iter([row]), application_id="app", query_id=None)
+    return lambda: job.commit_batch([staged])
+
+
 def maintain(others: Others) -> tuple[str, str]:
+    for _ in range(40):
+        others.write()
+    jobs = [a_staged_job(others, value) for value in ("in time", "too late")]
+    done = others.run("maintain", others.address, "--json")
+    assert "merged" in done.output
+    in_time, too_late = jobs
+    in_time()
+    others.objects.clock_ms += 9 * 86_400_000
     others.run("maintain", others.address)
+    assert seen(too_late) == "stop: RefusedEntryError"
+    written = others.cluster.read("events", columns=["value"]).read_all()["value"].to_pylist()
+    assert (written.count(b"in time"), written.count(b"too late")) == (1, 0)
     return others.seen()
 
 
@@ -107,8 +224,43 @@ def erase(others: Others) -> tuple[str, str]:
 
 
 def repair(others: Others) -> tuple[str, str]:
-    others.run("repair", others.address)
+    index = others.path / "cluster/broker-0/others-0/00000000000000000000.index"
+    index.unlink(missing_ok=True)
+    acknowledged = list[int]()  # how many are, before and after the repair of each log of `events`
+    real = LogRepair.run
+
+    def run(self: LogRepair, *words: Any) -> Any:
+        is_of_events = self._directory.name == "events-0"
+        time.sleep(0.2 * is_of_events)  # until what was sent before is answered
+        acknowledged.append(len(others.acknowledged))
+        report = real(self, *words)
+        time.sleep(0.2 * is_of_events)
+        acknowledged.append(len(others.acknowledged) if is_of_events else acknowledged[-1])
+        return report
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogRepair, "run", run)
+        others.run("repair", others.address)
+    assert acknowledged[::2] == acknowledged[1::2]
+    if others.objects is None:
+        assert acknowledged
+        assert index.exists()
     return others.seen()
+
+
+def create(others: Others) -> tuple[str, str]:
+    others.run("create-topic", others.address, "new")
+    written = others.seen()
+    others.run("create-partitions", others.address, "others", "3")
+    assert others.seen() == written
+    file = others.path / "more.txt"
+    file.write_text("of the command\n")
+    others.run("produce", others.address, "events", str(file))
+    read = others.cluster.read("events", columns=["value"]).read_all()["value"].to_pylist()
+    assert read.count(b"of the command") == 1
+    assert len(others.cluster.describe("others")) == 3
+    assert others.seen() == written
+    return written
 
 
 def recover(others: Others) -> tuple[str, str]:
@@ -121,7 +273,15 @@ def recover(others: Others) -> tuple[str, str]:
 
 def alter_topic(others: Others) -> tuple[str, str]:
     others.run("alter-topic", others.address, "events", "--config", "retention.bytes=1")
-    return others.seen()
+    read, written = others.seen()
+    if read != "go on":  # retention has deleted something already
+        assert others.cluster.describe("events")[0].offsets.log_start_offset > 0
+    tidy = "gc" if others.objects is None else "maintain"
+    CliRunner().invoke(cli, [tidy, others.address], prog_name="kbatch", catch_exceptions=False)
+    at_start = seen(lambda: others.cluster.read("events", start=0).read_all())
+    assert at_start == table()["`delete-records`"][0].partition(" below")[0]
+    assert read in ("go on", at_start)
+    return "go on", written
 
 
 def reset(others: Others) -> tuple[str, str]:
@@ -155,17 +315,30 @@ def export(others: Others) -> tuple[str, str]:
     file = others.path / "events.jsonl"
     file.write_text("old\n")
     with file.open() as reader:
+        before = len(others.acknowledged)
         others.run("export", others.address, "events", str(file), "--overwrite")
         assert reader.read() == "old\n"
-    assert len(file.read_text().splitlines()) == 3
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert before <= len(lines) < len(others.acknowledged)
+    exported = {line["offset"]: line["value"].encode() for line in lines}
+    assert exported.items() <= others.acknowledged.items()
     return others.seen()
 
 
 def mirror(others: Others) -> tuple[str, str]:
     source = spark_kbatch.open(others.path / "source", create=True)
-    with source.producer() as producer:
-        producer.send("copied", "1")
-    others.run("mirror", source.address, others.address, "copied")
+    with source.producer(linger_ms=0) as producer:
+        for value in ("first", "second"):
+            producer.send("copied", value).result()
+            if value == "first":
+                others.run("mirror", source.address, others.address, "copied")
+                others.topic, others.acknowledged = "copied", {}
+                for _ in range(3):
+                    others.write()
+                others.planned = others.cluster.read("copied")
+        others.run("mirror", source.address, others.address, "copied")
+    read = others.cluster.read("copied", columns=["value"]).read_all()["value"].to_pylist()
+    assert (read.count(b"first"), read.count(b"second")) == (1, 1)
     return others.seen()
 
 
@@ -178,10 +351,13 @@ def mirror_keeping_offsets(others: Others) -> tuple[str, str]:
         others.producer.send("copied", "of someone else").result()
         producer.send("copied", "2").result()
     error = others.run(*words, ends_with=1).exception
+    copied = others.cluster.read("copied", columns=["value"]).read_all()["value"].to_pylist()
+    assert copied == [b"1", b"of someone else"]
     return others.seen()[0], f"refused: {type(error).__name__}"
 
 
 def upgrade(others: Others) -> tuple[str, str]:
+    others.knows_more = True
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spark_kbatch.bucket.entries.FORMAT", 2)  # of the command; others know 1
         patch.setattr(ledger, "FORMAT", 2)
@@ -191,10 +367,20 @@ def upgrade(others: Others) -> tuple[str, str]:
 
 def overwrite(others: Others) -> tuple[str, str]:
     options = {"path": others.address, "topic": "events"}
+    writer = AtWork(others.write)
     job = begin_job(parse_write_options(options), overwrite=True)
     row = pa.RecordBatch.from_pydict({"value": ["new"]})
-    job.commit_batch([job.stage(iter([row]), application_id="app", query_id=None)])
-    assert others.cluster.read("events").read_all().num_rows == 1
+    staged = job.stage(iter([row]), application_id="app", query_id=None)
+    writer.go_on()
+    job.commit_batch([staged])
+    writer.go_on()
+    writer.stop()
+    read = others.cluster.read("events", columns=["offset", "value"]).read_all().to_pydict()
+    others.start = read["offset"][0]
+    assert b"new" in read["value"]
+    others.others = [AtWork(others.read), writer]
+    others.others[0].go_on()
+    others.others[0].stop()
     return others.seen()
 
 
@@ -202,7 +388,7 @@ CASES: dict[str, list[tuple[Callable[[Path], Others], Callable[[Others], tuple[s
     "`delete-topic`": [(in_folder, delete_topic), (in_bucket, delete_topic)],
     "`delete-records`": [(in_folder, delete_records), (in_bucket, delete_records)],
     "`alter-topic` with a shorter retention": [(in_folder, alter_topic), (in_bucket, alter_topic)],
-    "`create-topic`, `create-partitions`, `produce`": [(in_folder, lambda others: others.seen())],
+    "`create-topic`, `create-partitions`, `produce`": [(in_folder, create), (in_bucket, create)],
     "`gc`": [(in_folder, gc)],
     "`maintain`": [(in_bucket, maintain)],
     "`maintain --erase`": [(in_bucket, erase)],

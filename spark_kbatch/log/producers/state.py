@@ -32,13 +32,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_kbatch.clock import expiring_ms
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
+from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import BATCHES_REMEMBERED, AbortedTransaction, TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker
 from spark_kbatch.record.header import (

@@ -24,7 +24,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.clock import expiring_ms
 from spark_kbatch.cluster.group_records import (
     NO_TIMESTAMP,
     CommittedOffset,
@@ -33,6 +32,7 @@ from spark_kbatch.cluster.group_records import (
 )
 from spark_kbatch.cluster.offsets_store import Change, OffsetsStore, TopicsOfRequest
 from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.log.steps import expiring_ms
 from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.group import METADATA_BYTES_MAX, GroupConfig
 from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
