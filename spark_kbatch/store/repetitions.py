@@ -219,17 +219,33 @@ class Attempt(NamedTuple):
         )
 
     def _refusal(self, number: int, last: Evidence | None, why: str) -> str:
-        way_on = (
-            "if these rows are to be written, they need a new txnAppId"
-            if self.app_id
-            else "with a new checkpoint it goes on without loss and without doubling from where "
-            f"{number} ended: {(last and last.sources) or 'which is not known here'}"
-        )
         return (
             f"{'version' if self.app_id else 'micro-batch'} {self.number} of {self.id} is no "
             f"repetition: {why}. Committed is {number}{'' if last is None else f': {last.shown()}'}; "
-            f"this has {self.evidence.shown()}. This is a restored, copied or shared checkpoint, or a "
-            f"new one under an old name. See docs/streams.md; {way_on}. For this one alone, option "
-            f"resolve.micro.batch may say 'skip {self.id} {self.number}', if its rows are in the topic, "
-            f"or 'write {self.id} {self.number}', if they are not"
+            f"this has {self.evidence.shown()}. {self._advice(number, last)}. See docs/streams.md. "
+            f"For this one alone, option resolve.micro.batch may say 'skip {self.id} {self.number}', "
+            f"if its rows are in the topic, or 'write {self.id} {self.number}', if they are not"
+        )
+
+    def _advice(self, number: int, last: Evidence | None) -> str:
+        cause = "This is a restored, copied or shared checkpoint, or a new one under an old name: "
+        if self.app_id:
+            return (
+                f"{cause}if these rows are to be written, they need a new txnAppId"
+                if self.evidence.query_id
+                else "A version is written once, and what is committed stays. If this is another try "
+                "of the same job, let it skip; if these rows are to be written besides, give a "
+                "higher txnVersion"
+            )
+        # The last micro-batch tells where its own topic ends. Another topic may lack rows from
+        # before that, and what it lacks is not kept.
+        if last is not None and last.sources and last.topic == self.evidence.topic:
+            return (
+                f"{cause}with a new checkpoint it goes on without loss and without doubling from "
+                f"where {number} ended: {last.sources}"
+            )
+        return (
+            f"{cause}with a new checkpoint it goes on from where the last micro-batch ended that it "
+            f"wrote to {self.evidence.topic or 'these topics'}, which is not known here; the page "
+            "says how to find that"
         )
