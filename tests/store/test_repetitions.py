@@ -28,10 +28,12 @@ from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import CommitError, ConfigError
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.checkpoints import planned_offsets
-from spark_kbatch.store.repetitions import UNREAD, Evidence, RowSums
+from spark_kbatch.store.commits import Author, Commit
+from spark_kbatch.store.repetitions import UNREAD, Attempt, Evidence, RowSums
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import CountingObjects, a_url
 from tests.support.spark_streams import PlannedBatch, SparkCheckpoint, SparkDriver
@@ -455,7 +457,8 @@ def test_a_user_decides_about_one_micro_batch(
         refusal(lambda driver=wrong: scene.run(20, checkpoint=copy, driver=driver))
     scene.run(20, checkpoint=copy, driver=decided(scene, what, 1), is_noted=False)
     assert scene.written()[scene.topic] == expected
-    assert f"{'skipping duplicate' if what == 'skip' else 'writing'} transaction 1" in caplog.text
+    warned = f"{'skipping duplicate' if what == 'skip' else 'writing'} transaction 1"
+    assert caplog.text.count(warned) == 1
     assert "resolve.micro.batch says so, although" in caplog.text
     assert "not needed" not in caplog.text
 
@@ -465,7 +468,7 @@ def test_a_user_decides_about_one_micro_batch(
     if what == "write":
         scene.run(22, checkpoint=copy, driver=decided(scene, what, 1))
         assert scene.written()[scene.topic] == [*expected, *scene.rows(20, 22)]
-        assert "option 'resolve.micro.batch' is not needed any more" in caplog.text
+        assert caplog.text.count("option 'resolve.micro.batch' is not needed any more") == 2
 
 
 def test_a_user_decides_about_a_version_of_a_name(address: str, tmp_path: Path) -> None:
@@ -532,6 +535,28 @@ def test_sums_of_many_topics_are_short_and_differ_where_one_does(
     assert Evidence.of_tasks([Task(many[2500:]), Task(many[:2500])], None).sums == sums
     more = [*many[:-1], ("topic-4999", 4999, 8, 8)]
     assert Evidence.of_tasks([Task(more)], None).sums != sums
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 50])
+def test_the_history_tells_a_repetition_by_its_rows_in_each_topic(count: int) -> None:
+    """It has neither the option `topic` nor bytes."""
+
+    def commit(last: int) -> Commit:
+        rows = {f"topic-{number}": 2 for number in range(count - 1)} | {f"topic-{count - 1}": last}
+        offsets = {TopicPartition(name, 1): (5, 4 + of) for name, of in rows.items()}
+        offsets |= {TopicPartition(name, 0): (7, 8) for name in rows}
+        return Commit(0, 0, False, "q", 1, Author(query_id="q"), sum(rows.values()), 9, offsets, {})
+
+    class Task(NamedTuple):
+        sums: RowSums
+        query_id: str = "q"
+        run_id: str = "r"
+
+    task = Task([(f"topic-{n}", 2, 7, 9) for n in range(count)])
+    mine = Attempt("q", 1, Evidence.of_tasks([task], "topic-0" if count == 1 else None), None)
+    assert mine.is_repetition(1, Evidence.of_commit(commit(2)))
+    with pytest.raises(CommitError, match="its topic or its rows differ"):
+        mine.is_repetition(1, Evidence.of_commit(commit(3)))
 
 
 # What of a checkpoint is believed.
