@@ -9,7 +9,8 @@ The best evidence is the digest of `offsets/NUMBER` in the checkpoint. Spark wri
 once, when it plans the micro-batch, with the time in it: the same rows planned again give another
 one. Where it cannot be read the digest is unknown, and the sums of the rows decide. What is
 unknown is never taken for different: where nothing was kept, as by an earlier release, a commit
-of the same number is skipped.
+of the same number is skipped. After an unclean election of `__transaction_state` the history still
+has the rows by topic.
 
 A version of a `txnAppId` has no checkpoint, only sums. Such a name belongs to the topic that the
 option `topic` names.
@@ -235,14 +236,17 @@ class Attempt(NamedTuple):
         return (
             "it goes to another topic"
             if is_known
-            else "its topic or its rows differ, and its checkpoint could not be read"
+            else "its topic or its rows differ, and its checkpoint could not be compared"
         )
 
     def _note(self, last: Evidence | None) -> str:
         if self.app_id:
             return ""
         if last is None or not (last.digest and self.evidence.digest):
-            return "; its checkpoint could not be read, only its rows compared"
+            return (
+                "; its checkpoint could not be compared, only its "
+                f"{'number' if last is None else 'rows'}"
+            )
         return (
             ""
             if last.sums == self.evidence.sums
