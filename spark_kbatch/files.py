@@ -389,11 +389,11 @@ class Files:
 
         Raises:
             OSError: one is a link.
+            ValueError: `folder` is not below `root`.
         """
-        while folder != root:
-            if self.is_link(folder):
-                raise _of_link(OSError(errno.ELOOP, ""), folder)
-            folder = folder.parent
+        for one in (folder, *folder.parents)[: len(folder.relative_to(root).parts)]:
+            if self.is_link(one):
+                raise _of_link(OSError(errno.ELOOP, ""), one)
 
     def list(self, directory: Path) -> list[str]:
         """Return the names in `directory`, sorted."""

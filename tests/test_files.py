@@ -307,3 +307,16 @@ def test_a_directory_that_others_can_use_is_not_used(
     assert private_temporary_dir("name") is None
     assert private_temporary_dir("other") == tmp_path / f"other-{os.getuid()}"
     assert private_temporary_dir("other") == tmp_path / f"other-{os.getuid()}"
+
+
+def test_a_look_for_links_ends_where_the_folder_is_not_below_its_root(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    Files().ensure_no_link(tmp_path / "link", tmp_path / "link")
+    Files().ensure_no_link(tmp_path / "a/b", tmp_path / "a")
+    with pytest.raises(OSError, match="a symbolic link") as raised:
+        Files().ensure_no_link(tmp_path / "link/b", tmp_path)
+    assert raised.value.filename == str(tmp_path / "link")
+    for root in (tmp_path / "other", tmp_path / "a/b/c", Path("a")):
+        with pytest.raises(ValueError, match="is not in the subpath"):
+            Files().ensure_no_link(tmp_path / "a/b", root)

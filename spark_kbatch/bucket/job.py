@@ -216,6 +216,7 @@ class BucketJob(WholeJob):
         began_s = monotonic_s()
         with closing(self._ledger()) as ledger:
             with ledger.state(max_age_ms=_COMMIT_AGE_MAX_MS) as state:
+                before = attempt and state.queries.get(attempt.id)
                 if _is_committed(state, attempt):
                     return
             ids = self._created(ledger, staged)
@@ -232,9 +233,10 @@ class BucketJob(WholeJob):
             names = {ids.get(t.topic_id, t.topic_id): t.name for one in staged for t in one.topics}
 
             def propose(state: LedgerState) -> Content | None:
-                if _is_committed(state, attempt):  # others may have been faster
-                    return None
                 last = attempt and state.queries.get(attempt.id)
+                # Others may have been faster. If not, the answer is the same, and is logged already.
+                if last != before and _is_committed(state, attempt):
+                    return None
                 return LedgerCommit(
                     _with_offsets(state, stretches, names),
                     _ends(state, replaced),

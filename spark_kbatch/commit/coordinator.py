@@ -373,9 +373,10 @@ class Coordinator:
     def elect_unclean(self, *, dry_run: bool = False) -> list[GivenUp]:
         """Let a replica of __transaction_state lead that is not in sync, if no in-sync one can be used.
 
-        What it missed may be commits. Their data is in the partitions, and their sequences are taken from the
-        history, so that no micro-batch is written twice. A commit that it has as decided is finished where
-        its data is there, and dropped elsewhere.
+        What it missed may be commits. Their data is in the partitions. Their sequences are taken
+        from the history, so that no micro-batch is written twice, and so are their rows by topic,
+        which tell a repetition from others. A commit that it has as decided is finished where its
+        data is there, and dropped elsewhere.
 
         Args:
             dry_run: only look.
@@ -396,19 +397,24 @@ class Coordinator:
             self._roll_forward_locked(is_there=self._is_placed)
             replica = partition.ready_locked(flush=True)
             known = last_of_each_id(replica)
-            missed: dict[str, int] = {}
+            missed: dict[str, Commit] = {}
             history = History(lambda tps, _=(): {tp: manager.replica(tp) for tp in tps})
             for commit in history.read():
-                before = known.get(commit.transactional_id)
-                if commit.sequence > (before.value.sequence if before else NO_TRANSACTION_SEQUENCE):
-                    name = commit.transactional_id
-                    missed[name] = max(commit.sequence, missed.get(name, NO_TRANSACTION_SEQUENCE))
+                name = commit.transactional_id
+                before = missed.get(name) or (known[name].value if name in known else None)
+                if commit.sequence > (before.sequence if before else NO_TRANSACTION_SEQUENCE):
+                    missed[name] = commit
             if missed:
                 appender = LogAppender(replica.log, replica.state, now_ms=self._now_ms())
-                for name, sequence in missed.items():
+                for name, commit in missed.items():
                     progress = known[name].value.source_progress if name in known else b""
                     value = TransactionValue(
-                        COMPLETE_COMMIT, sequence, {}, self._now_ms(), progress
+                        COMPLETE_COMMIT,
+                        commit.sequence,
+                        {},
+                        self._now_ms(),
+                        progress,
+                        evidence=json.dumps(Evidence.of_commit(commit)._asdict()).encode(),
                     )
                     appender.append(self._state_record(name, value))
                 partition.publish_locked(appender.finish(flush=True), flush=True)

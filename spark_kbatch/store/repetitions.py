@@ -9,7 +9,8 @@ The best evidence is the digest of `offsets/NUMBER` in the checkpoint. Spark wri
 once, when it plans the micro-batch, with the time in it: the same rows planned again give another
 one. Where it cannot be read the digest is unknown, and the sums of the rows decide. What is
 unknown is never taken for different: where nothing was kept, as by an earlier release, a commit
-of the same number is skipped.
+of the same number is skipped. After an unclean election of `__transaction_state` the history still
+has the rows by topic.
 
 A version of a `txnAppId` has no checkpoint, only sums. Such a name belongs to the topic that the
 option `topic` names.
@@ -20,19 +21,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import operator
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import CommitError
 from spark_kbatch.options.write import Resolution, WriteOptions
-from spark_kbatch.store.commits import NOTHING_VISIBLE
+from spark_kbatch.store.commits import NOTHING_VISIBLE, Commit
 from spark_kbatch.stored_json import StoredObject
 
 logger = logging.getLogger(__name__)
 
-_SUMS_MAX = 2000  # characters
+_TOPICS_MAX = 8  # whose sums are kept one by one
+_NOT_IN_HISTORY = re.compile(r" with \d+ \+ \d+ bytes| \(\w+\)")  # of sums
 
 # Topic, rows, bytes of their keys, bytes of their values, as they came; a topic may occur again.
 RowSums: TypeAlias = Sequence[tuple[str, int, int, int]]
@@ -88,19 +91,44 @@ class Evidence(NamedTuple):
         cls, staged: Sequence[RowsOfTask], topic: str | None, plan: PlannedOffsets = UNREAD
     ) -> Evidence:
         """Return what tells apart what some tasks staged."""
+        ids = max(((one.query_id or "", one.run_id or "") for one in staged), default=("", ""))
+        return cls._of(
+            topic or "", (row for one in staged for row in one.sums), plan, ids, now_ms()
+        )
+
+    @classmethod
+    def of_commit(cls, commit: Commit) -> Evidence:
+        """Return what a history has, where all else is lost: rows by topic, without their bytes."""
+        rows = ((tp.topic, end - first) for tp, (first, end) in commit.offsets.items())
+        return cls._of("", rows, UNREAD, (commit.author.query_id, ""), commit.time_ms)
+
+    @classmethod
+    def _of(
+        cls,
+        topic: str,
+        rows: Iterable[tuple[Any, ...]],
+        plan: PlannedOffsets,
+        ids: tuple[str, str],
+        time_ms: int,
+    ) -> Evidence:
         sums: dict[str, tuple[int, ...]] = {}
-        for name, *more in (row for one in staged for row in one.sums):
+        for name, *more in rows:
             sums[name] = tuple(map(operator.add, sums.get(name, (0, 0, 0)), more))
         text = " and ".join(
-            f"{rows} rows to {name} with {key_bytes} + {value_bytes} bytes"
-            for name, (rows, key_bytes, value_bytes) in sorted(sums.items())
+            f"{count} rows to {name}" + (" with {} + {} bytes".format(*sizes) if sizes else "")
+            for name, (count, *sizes) in sorted(sums.items())
         )
-        if len(text) > _SUMS_MAX:
-            count, digest = sum(one[0] for one in sums.values()), hashlib.sha256(text.encode())
-            text = f"{count} rows to {len(sums)} topics ({digest.hexdigest()})"
-        ids = max(((one.query_id or "", one.run_id or "") for one in staged), default=("", ""))
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_ms() // 1000))
-        return cls(topic or "", text, *plan, *ids, now)
+        if len(sums) > _TOPICS_MAX:
+            text = f"{sum(one[0] for one in sums.values())} rows to {len(sums)} topics" + (
+                f" ({hashlib.sha256(text.encode()).hexdigest()})" if " bytes" in text else ""
+            )
+        return cls(
+            topic,
+            text,
+            *plan,
+            *ids,
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_ms // 1000)),
+        )
 
     @classmethod
     def of(cls, found: StoredObject) -> Evidence:
@@ -189,22 +217,29 @@ class Attempt(NamedTuple):
             return "a query repeats its last micro-batch alone" if is_streams else ""
         if last is None:
             return ""
+        is_same = last.sums in (mine.sums, _NOT_IN_HISTORY.sub("", mine.sums))
         if self.app_id:
             is_others = mine.query_id != last.query_id and mine.query_id and last.query_id
-            return "its rows or its query differ" if is_others or mine.sums != last.sums else ""
+            return "its rows or its query differ" if is_others or not is_same else ""
         is_known = mine.digest and last.digest
         if is_known and mine.digest != last.digest:
             return f"Spark has planned it again, as offsets/{number} in its checkpoint shows"
-        if mine.topic != last.topic:
-            return "it goes to another topic"
-        is_same = is_known or mine.sums == last.sums
-        return "" if is_same else "its rows differ, and its checkpoint could not be read"
+        if is_same or (is_known and mine.topic == last.topic):
+            return ""
+        return (
+            "it goes to another topic"
+            if is_known
+            else "its topic or its rows differ, and its checkpoint could not be compared"
+        )
 
     def _note(self, last: Evidence | None) -> str:
         if self.app_id:
             return ""
         if last is None or not (last.digest and self.evidence.digest):
-            return "; its checkpoint could not be read, only its rows compared"
+            return (
+                "; its checkpoint could not be compared, only its "
+                f"{'number' if last is None else 'rows'}"
+            )
         return (
             ""
             if last.sums == self.evidence.sums
@@ -212,17 +247,33 @@ class Attempt(NamedTuple):
         )
 
     def _refusal(self, number: int, last: Evidence | None, why: str) -> str:
-        way_on = (
-            "if these rows are to be written, they need a new txnAppId"
-            if self.app_id
-            else "with a new checkpoint it goes on without loss and without doubling from where "
-            f"{number} ended: {(last and last.sources) or 'which is not known here'}"
-        )
         return (
             f"{'version' if self.app_id else 'micro-batch'} {self.number} of {self.id} is no "
             f"repetition: {why}. Committed is {number}{'' if last is None else f': {last.shown()}'}; "
-            f"this has {self.evidence.shown()}. This is a restored, copied or shared checkpoint, or a "
-            f"new one under an old name. See docs/streams.md; {way_on}. For this one alone, option "
-            f"resolve.micro.batch may say 'skip {self.id} {self.number}', if its rows are in the topic, "
-            f"or 'write {self.id} {self.number}', if they are not"
+            f"this has {self.evidence.shown()}. {self._advice(number, last)}. See docs/streams.md. "
+            f"For this one alone, option resolve.micro.batch may say 'skip {self.id} {self.number}', "
+            f"if its rows are in the topic, or 'write {self.id} {self.number}', if they are not"
+        )
+
+    def _advice(self, number: int, last: Evidence | None) -> str:
+        cause = "This is a restored, copied or shared checkpoint, or a new one under an old name: "
+        if self.app_id:
+            return (
+                f"{cause}if these rows are to be written, they need a new txnAppId"
+                if self.evidence.query_id
+                else "A version is written once, and what is committed stays. If this is another try "
+                "of the same job, let it skip; if these rows are to be written besides, give a "
+                "higher txnVersion"
+            )
+        # The last micro-batch tells where its own topic ends. Another topic may lack rows from
+        # before that, and what it lacks is not kept.
+        if last is not None and last.sources and last.topic == self.evidence.topic:
+            return (
+                f"{cause}with a new checkpoint it goes on without loss and without doubling from "
+                f"where {number} ended: {last.sources}"
+            )
+        return (
+            f"{cause}with a new checkpoint it goes on from where the last micro-batch ended that it "
+            f"wrote to {self.evidence.topic or 'these topics'}, which is not known here; the page "
+            "says how to find that"
         )

@@ -26,6 +26,7 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER
 from spark_kbatch.replica.partition import Partition
+from spark_kbatch.store.commits import Author
 from spark_kbatch.store.repetitions import Attempt, Evidence
 from tests.support.builders import JOB, append_records, batch, contents, records_of, staged
 from tests.support.failing_disks import (
@@ -497,20 +498,22 @@ def test_an_unclean_election_finishes_a_decided_commit_where_its_data_is_there(
 
 
 def test_an_unclean_election_of_the_commits_topic_writes_no_micro_batch_twice(
-    tmp_path: Path, disks: Disks, clock: Clock
+    tmp_path: Path, disks: Disks, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The replica that leads misses a commit, which the history has."""
     cluster = with_clock(a_replicated_cluster(tmp_path, disks, partitions=2), clock)
 
-    def micro_batch(number: int, data: bytes) -> bool:
+    def micro_batch(number: int, data: bytes, topic: str = "events") -> bool:
         committer = Coordinator(store_of(cluster).manager, clock, adopt_min_bytes=1, flush=True)
         extents = job(cluster, data)
-        evidence = Evidence("events", f"{data!r}", f"the plan of {number}", "", "query", "", "now")
+        sums = f"{2 * len(records_of([data]))} rows to {topic} with 0 + {len(data)} bytes"
+        evidence = Evidence(topic, sums, f"the plan of {number}", "", "query", "", "now")
         return committer.commit(
             extents,
             transactional_id="query",
             sequence=number,
             attempt=Attempt("query", number, evidence, None),
+            author=Author(query_id="query"),
         )
 
     assert micro_batch(0, OLD)
@@ -530,8 +533,13 @@ def test_an_unclean_election_of_the_commits_topic_writes_no_micro_batch_twice(
         micro_batch(2, LATER)
 
     assert store_of(cluster).coordinator(flush=True).elect_unclean()
-    # What told it from others is lost, so that it is not known to be another one.
-    assert not micro_batch(1, LATER)
+    # Of what told it from others the history has the rows by topic.
+    said = "Committed is 1: 8 rows to events, 20.*from where the last micro-batch ended that it wrote to"
+    for data, topic in ((LATER, "events"), (NEW, "other")):
+        with pytest.raises(CommitError, match=f"its topic or its rows differ.*{said} {topic}"):
+            micro_batch(1, data, topic)
+    assert not micro_batch(1, NEW)
+    assert "its checkpoint could not be compared, only its rows" in caplog.text
     with pytest.raises(CommitError, match="micro-batch 0 of query is no repetition"):
         micro_batch(0, OLD)
     assert micro_batch(2, LATER)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import pickle
 import re
 import shutil
@@ -27,10 +28,12 @@ from spark_kbatch.bucket.shared_ledger import SharedLedger
 from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.cluster.parts import FolderParts
 from spark_kbatch.errors import CommitError, ConfigError
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening.writes import begin_job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.checkpoints import planned_offsets
-from spark_kbatch.store.repetitions import UNREAD, Evidence, RowSums
+from spark_kbatch.store.commits import Author, Commit
+from spark_kbatch.store.repetitions import UNREAD, Attempt, Evidence, RowSums
 from tests.conftest import REPOSITORY
 from tests.support.bucket_objects import CountingObjects, a_url
 from tests.support.spark_streams import PlannedBatch, SparkCheckpoint, SparkDriver
@@ -112,7 +115,7 @@ class Scene:
             return "skipped" if is_same else "written"
         assert is_same
         assert refused.outcome == "nothing is visible"
-        assert "restored, copied or shared checkpoint" in str(refused)
+        assert "See docs/streams.md" in str(refused)
         return "refused"
 
 
@@ -215,6 +218,11 @@ def batch_job_from_the_start(scene: Scene) -> Iterator[object]:
     yield lambda: scene.version(2, ["2"], query_id=None)
 
 
+def batch_job_with_other_rows(scene: Scene) -> Iterator[object]:
+    yield scene.version(2, ["a", "b"], query_id=None)
+    yield lambda: scene.version(2, ["a", "b", "late"], query_id=None)
+
+
 CASES: dict[str, Callable[[Scene], Iterator[object]]] = {
     "the driver died after the commit, and the query is started again": died,
     "the same, after micro-batches without rows": died_after_empty_ones,
@@ -254,6 +262,7 @@ CASES: dict[str, Callable[[Scene], Iterator[object]]] = {
     ),
     "`foreachBatch`, one name for two topics": lambda scene: versions(scene, 2, topic="other"),
     "a batch job runs through its versions from the first one on": batch_job_from_the_start,
+    "a batch job writes its last version again, and the rows differ": batch_job_with_other_rows,
 }
 
 
@@ -323,6 +332,88 @@ def test_a_new_checkpoint_that_starts_where_the_error_says_loses_and_doubles_not
     assert scene.written()[scene.topic] == scene.rows(0, 9)
 
 
+def where_its_last_ended(scene: Scene, topic: str, checkpoint: SparkCheckpoint) -> int:
+    """Find it as the page says: the history has the number, and the checkpoint has its end."""
+    with spark_kbatch.open(scene.address) as cluster:
+        names = [topic] if topic in cluster.topic_names() else []
+        written = [
+            commit.sequence
+            for name in names
+            for commit in cluster.history(name)
+            if commit.author.query_id == checkpoint.query_id
+        ]
+    number = max(written, default=checkpoint.newest("commits"))
+    planned = (checkpoint.folder / "offsets" / f"{number}").read_text().splitlines()
+    return int(json.loads(planned[2])["log"])
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "unread"])
+@pytest.mark.parametrize("first", ["the first query", "the copy"])
+def test_with_another_topic_a_new_checkpoint_that_starts_as_the_page_says_loses_nothing(
+    address: str, tmp_path: Path, first: str, is_read: bool
+) -> None:
+    """The other topic lacks the rows of the micro-batch that went to the first one."""
+    scene = Scene(address, tmp_path, is_read=is_read)
+    scene.run(3)
+    queries = [
+        (scene.topic, scene.checkpoint, 0),
+        (scene.other, scene.checkpoint.copied_to(tmp_path / "copy"), 3),
+    ]
+    if first == "the copy":
+        queries.reverse()
+    (faster, ahead, _), (topic, checkpoint, begins) = queries
+    scene.run(5, checkpoint=ahead, driver=SparkDriver(address, faster))
+    driver = SparkDriver(address, topic)
+
+    said = refusal(lambda: scene.run(6, checkpoint=checkpoint, driver=driver))
+    assert "ended: {" not in said
+    assert f"from where the last micro-batch ended that it wrote to {topic}, which" in said
+
+    start = where_its_last_ended(scene, topic, checkpoint)
+    scene.run(9 - start, checkpoint=SparkCheckpoint(tmp_path / "new"), driver=driver, rows=lambda first, last: (
+        scene.rows(start + first, start + last)
+    ))  # fmt: skip
+    assert scene.written()[topic] == scene.rows(begins, 9)
+
+
+def test_a_topic_that_a_query_left_goes_on_where_its_own_last_micro_batch_ended(
+    address: str, tmp_path: Path
+) -> None:
+    """Its numbers went on in another topic before an older checkpoint was restored."""
+    scene = Scene(address, tmp_path, is_read=True)
+    scene.run(3)
+    copy = scene.checkpoint.copied_to(tmp_path / "copy")
+    scene.run(5)
+    for available in (7, 9):
+        scene.run(available, driver=SparkDriver(address, scene.other))
+
+    assert "ended: {" not in refusal(lambda: scene.run(9, checkpoint=copy))
+    start = where_its_last_ended(scene, scene.topic, scene.checkpoint)
+    scene.run(9 - start, checkpoint=SparkCheckpoint(tmp_path / "new"), rows=lambda first, last: (
+        scene.rows(start + first, start + last)
+    ))  # fmt: skip
+    assert scene.written()[scene.topic] == scene.rows(0, 9)
+
+
+def test_another_try_of_a_batch_job_is_told_how_to_go_on(address: str, tmp_path: Path) -> None:
+    scene = Scene(address, tmp_path, is_read=True)
+    scene.version(2, ["a", "b"], query_id=None)
+    said = refusal(lambda: scene.version(2, ["a", "b", "late"], query_id=None))
+
+    assert "checkpoint" not in said
+    assert "another try of the same job, let it skip" in said
+    assert "give a higher txnVersion" in said
+    assert f"Committed is 2: 2 rows to {scene.topic} with 0 + 2 bytes" in said
+    assert f"this has 3 rows to {scene.topic} with 0 + 6 bytes" in said
+
+    (skip,) = re.findall(r"'(skip [^']+)'", said)
+    named = {"txnAppId": scene.app_id, "resolve.micro.batch": skip}
+    SparkDriver(address, scene.topic, txnVersion=2, **named).batch(["a", "b", "late"])
+    assert scene.written()[scene.topic] == ["a", "b"]
+    SparkDriver(address, scene.topic, txnVersion=3, **named).batch(["late"])
+    assert scene.written()[scene.topic] == ["a", "b", "late"]
+
+
 def test_sources_that_are_long_are_not_kept(address: str, tmp_path: Path) -> None:
     scene = Scene(address, tmp_path, is_read=True)
     planned = scene.checkpoint.plan(3)
@@ -333,7 +424,7 @@ def test_sources_that_are_long_are_not_kept(address: str, tmp_path: Path) -> Non
     (scene.checkpoint.folder / "commits/0").unlink()
 
     said = refusal(lambda: scene.run(3))
-    assert "where 0 ended: which is not known here" in said
+    assert f"that it wrote to {scene.topic}, which is not known here; the page says how" in said
     assert planned.number == 0
 
 
@@ -366,7 +457,8 @@ def test_a_user_decides_about_one_micro_batch(
         refusal(lambda driver=wrong: scene.run(20, checkpoint=copy, driver=driver))
     scene.run(20, checkpoint=copy, driver=decided(scene, what, 1), is_noted=False)
     assert scene.written()[scene.topic] == expected
-    assert f"{'skipping duplicate' if what == 'skip' else 'writing'} transaction 1" in caplog.text
+    warned = f"{'skipping duplicate' if what == 'skip' else 'writing'} transaction 1"
+    assert caplog.text.count(warned) == 1
     assert "resolve.micro.batch says so, although" in caplog.text
     assert "not needed" not in caplog.text
 
@@ -376,7 +468,7 @@ def test_a_user_decides_about_one_micro_batch(
     if what == "write":
         scene.run(22, checkpoint=copy, driver=decided(scene, what, 1))
         assert scene.written()[scene.topic] == [*expected, *scene.rows(20, 22)]
-        assert "option 'resolve.micro.batch' is not needed any more" in caplog.text
+        assert caplog.text.count("option 'resolve.micro.batch' is not needed any more") == 2
 
 
 def test_a_user_decides_about_a_version_of_a_name(address: str, tmp_path: Path) -> None:
@@ -443,6 +535,28 @@ def test_sums_of_many_topics_are_short_and_differ_where_one_does(
     assert Evidence.of_tasks([Task(many[2500:]), Task(many[:2500])], None).sums == sums
     more = [*many[:-1], ("topic-4999", 4999, 8, 8)]
     assert Evidence.of_tasks([Task(more)], None).sums != sums
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 50])
+def test_the_history_tells_a_repetition_by_its_rows_in_each_topic(count: int) -> None:
+    """It has neither the option `topic` nor bytes."""
+
+    def commit(last: int) -> Commit:
+        rows = {f"topic-{number}": 2 for number in range(count - 1)} | {f"topic-{count - 1}": last}
+        offsets = {TopicPartition(name, 1): (5, 4 + of) for name, of in rows.items()}
+        offsets |= {TopicPartition(name, 0): (7, 8) for name in rows}
+        return Commit(0, 0, False, "q", 1, Author(query_id="q"), sum(rows.values()), 9, offsets, {})
+
+    class Task(NamedTuple):
+        sums: RowSums
+        query_id: str = "q"
+        run_id: str = "r"
+
+    task = Task([(f"topic-{n}", 2, 7, 9) for n in range(count)])
+    mine = Attempt("q", 1, Evidence.of_tasks([task], "topic-0" if count == 1 else None), None)
+    assert mine.is_repetition(1, Evidence.of_commit(commit(2)))
+    with pytest.raises(CommitError, match="its topic or its rows differ"):
+        mine.is_repetition(1, Evidence.of_commit(commit(3)))
 
 
 # What of a checkpoint is believed.
@@ -530,7 +644,9 @@ def test_a_name_of_an_earlier_release_counts_for_all_topics_until_one_has_its_ow
     assert scene.written() == {scene.topic: [*before[scene.topic], "b"], scene.other: ["c"]}
 
 
-def test_a_query_of_an_earlier_release_goes_on(address: str, tmp_path: Path) -> None:
+def test_a_query_of_an_earlier_release_goes_on(
+    address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     scene = Scene(address, tmp_path, is_read=True)
     noted_by_an_earlier_release(address, scene.checkpoint.query_id, 0, scene.topic)
     before = scene.written()
@@ -538,6 +654,7 @@ def test_a_query_of_an_earlier_release_goes_on(address: str, tmp_path: Path) -> 
     scene.run(3, is_noted=False)
     scene.run(3)
     assert scene.written() == before
+    assert "its checkpoint could not be compared, only its number" in caplog.text
     scene.run(5)
     assert scene.written()[scene.topic][-2:] == scene.rows(3, 5)
 
