@@ -265,12 +265,13 @@ class PartitionReader:
             self._stream = None  # it ends where the log did
         self._ensure_in_range(asked.offset)
         try:
-            read = self._take(asked)
+            try:
+                read = self._take(asked)
+            except CorruptRecordError:
+                self._held = None
+                read = self._take(asked)
         except (MissingObjectError, CorruptLedgerError) as error:  # the latter of an index
             read = self._take_elsewhere(asked, error)
-        except CorruptRecordError:
-            self._held = None
-            read = self._take(asked)
         is_end = not read.batches or read.batches[-1][1].next_offset >= self._end_offset
         if is_end and self._held is None:
             self._look(self._reads.ledger)  # raises if these are not of the topic that has the name
