@@ -46,7 +46,7 @@ from spark_kbatch.bucket.remains import LedgerRemains, remains_at
 from spark_kbatch.bucket.state import NO_CHECKPOINT, LedgerState
 from spark_kbatch.errors import CorruptLedgerError
 from spark_kbatch.log.repair import RepairReport
-from spark_kbatch.model import LONG_MAX, TopicPartition
+from spark_kbatch.model import LONG_MAX, NO_PARTITION, TopicPartition
 from spark_kbatch.options.object_store import NO_STORE_OPTIONS, StoreOptions
 
 _LEFT = "it is left as it is"
@@ -116,6 +116,11 @@ class BucketRepair:
             self._mend_entries(quick=quick)
             self._mend_checkpoints()
         return LedgerReport(self._state.number, tuple(self._found), tuple(self._damaged))
+
+    def checked(self) -> RepairReport:
+        """Return what is wrong with the ledger, with the topic "" and the partition -1; quick, as `ledger`."""
+        _, *found = self.ledger(quick=True)
+        return RepairReport(NO_PARTITION, -1, -1, *found)
 
     def _mend_place(self) -> None:
         try:

@@ -56,7 +56,6 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     LONG_MAX,
-    NO_PARTITION,
     LogOffsets,
     OffsetRange,
     PartitionInfo,
@@ -233,8 +232,8 @@ class BucketStore(OwnSource):
         """Check what checkpoints name, and return a report of what is wrong; None if nothing is."""
         from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  seldom needed
 
-        _, *found = BucketRepair(self.address, self._options, dry_run=True).ledger(quick=True)
-        return RepairReport(NO_PARTITION, -1, -1, *found) if any(found) else None
+        found = BucketRepair(self.address, self._options, dry_run=True).checked()
+        return found if found.found or found.damaged else None
 
     def repair(
         self, partitions: Iterable[TopicPartition] | None, *, dry_run: bool

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,7 +30,7 @@ from spark_kbatch.cli.paths import (
     stored_argument,
 )
 from spark_kbatch.cli.progress import progress_bar
-from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import CorruptLedgerError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import NO_PARTITION, TopicPartition, Waiting
 from spark_kbatch.opening.readers import open_for_reading
 from spark_kbatch.opening.writes import given_up_by_restore
@@ -251,7 +251,9 @@ def repair(
     cluster = Cluster(path)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
     reports = cluster.repair(chosen or None, dry_run=dry_run)
-    done = _with_progress(reports, "Repairing", cluster, chosen, hidden=as_json)
+    done = _with_progress(
+        reports, f"Repairing {cluster.address}", _count(cluster, chosen), hidden=as_json
+    )
     _print_repaired(done, dry_run=dry_run, as_json=as_json)
     if any(report.damaged or report.offline for report in done):
         sys.exit(1)
@@ -279,13 +281,12 @@ def _repair_bucket(
         print_line(visible(f"ledger: {state}, entries 0 to {ledger.last_entry}"))
         for sentence in (*ledger.found, *ledger.damaged):
             print_line(visible(f"  {sentence}"))
-    done = []
-    with progress_bar(f"Repairing {path}", hidden=as_json) as on_progress:
-        for report in mending.partitions(chosen or None):
-            done.append(report)
-            if on_progress is not None:
-                total = len(chosen) or mending.partitions_count
-                on_progress(len(done), total, counted(len(done), "partition"))
+    done = _with_progress(
+        mending.partitions(chosen or None),
+        f"Repairing {path}",
+        lambda: len(chosen) or mending.partitions_count,
+        hidden=as_json,
+    )
     _print_repaired(done, dry_run=dry_run, as_json=as_json)
     if ledger.damaged or any(report.damaged for report in done):
         sys.exit(1)
@@ -312,14 +313,21 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
     replicas have the same batches, and the records of commits and consumer groups. What is wrong is listed,
     with what `kbatch repair` would do, and so are replicas whose disks are away; then the exit code is 1.
     Without names, everything is checked. PATH may be the log dir of a real broker, or the URL of a bucket: there
-    it is each batch that the ledger refers to, and all that its checkpoints name.
+    it is each batch that the ledger refers to, and all that its checkpoints name. Where the ledger is damaged,
+    that is listed too, and checked is what can still be told.
     """
     ensure_goes_with(path, client)
-    cluster = open_for_reading(path, client=client)
-    chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
-    done = _with_progress(
-        cluster.verify(chosen or None), "Checking", cluster, chosen, hidden=as_json
-    )
+    try:
+        cluster = open_for_reading(path, client=client)
+        chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
+        done = _with_progress(
+            cluster.verify(chosen or None),
+            f"Checking {path}",
+            _count(cluster, chosen),
+            hidden=as_json,
+        )
+    except CorruptLedgerError as error:
+        done = _checked_as_it_is(path, names, client, error, hidden=as_json)
     wrong = [report for report in done if report.found or report.damaged]
     away = [report for report in done if report.offline]
     told = [report for report in done if report in wrong or report in away]
@@ -335,23 +343,49 @@ def verify(path: str, names: Sequence[str], client: Mapping[str, str], as_json: 
         sys.exit(1)
 
 
-def _with_progress(
-    reports: Iterable[RepairReport],
-    what: str,
-    cluster: Cluster,
-    chosen: Sequence[TopicPartition],
+def _checked_as_it_is(
+    path: str,
+    names: Sequence[str],
+    client: Mapping[str, str],
+    why: CorruptLedgerError,
     *,
     hidden: bool,
 ) -> list[RepairReport]:
+    """Check a bucket whose ledger is damaged: that, and what can still be told of the partitions."""
+    from spark_kbatch.bucket.mending import BucketRepair  # noqa: PLC0415  only for a bucket
+
+    mending = BucketRepair(path, parse_store_options(client, path, alone=True), dry_run=True)
+    ledger = mending.checked()
+    if not (ledger.found or ledger.damaged):
+        ledger = ledger._replace(damaged=(f"{why.name}: {why.reason}",))
+    try:
+        chosen = [tp for name in names for tp in mending.partitions_named(name)]
+    except UnknownTopicOrPartitionError:  # as far as can be told
+        raise why from None
+    reports = mending.partitions(chosen or None)
+    count = len(chosen) or mending.partitions_count
+    done = _with_progress(reports, f"Checking {path}", lambda: count, hidden=hidden)
+    return [ledger, *done]
+
+
+def _count(cluster: Cluster, chosen: Sequence[TopicPartition]) -> Callable[[], int]:
+    """Return what counts the partitions that were chosen, or all."""
+    return lambda: (
+        len(chosen)
+        or sum(len(cluster.partitions(one)) for one in cluster.topic_names(internal=True))
+    )
+
+
+def _with_progress(
+    reports: Iterable[RepairReport], title: str, count: Callable[[], int], *, hidden: bool
+) -> list[RepairReport]:
     """Collect the reports of a verify or repair, with a progress bar of partitions on a terminal."""
     found = []
-    with progress_bar(f"{what} {cluster.address}", hidden=hidden) as on_progress:
+    with progress_bar(title, hidden=hidden) as on_progress:
         total = None
         if on_progress is not None:
             with contextlib.suppress(KBatchError):
-                total = len(chosen) or sum(
-                    len(cluster.partitions(name)) for name in cluster.topic_names(internal=True)
-                )
+                total = count()
         for report in reports:
             found.append(report)
             if on_progress is not None:

@@ -80,6 +80,29 @@ def test_each_byte_of_a_small_object_may_be_wrong(accidents: Accidents, kind: st
         assert used == "stop" or kept == accidents.all
 
 
+def damaged_too(accidents: Accidents, kind: str) -> tuple[AgingObjects, str]:
+    """Return the objects, one of a kind of the ledger lost and one of young data flipped; and the latter's name."""
+    objects = accidents.copied(accidents.chosen(kind)[0], None)
+    name = accidents.chosen(KINDS[11])[0]
+    objects.put(name, flipped(accidents.content(name), len(accidents.content(name)) - 1))
+    return objects, name.removeprefix(f"{CLUSTER_ID}/")
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], *KINDS[4:6]])
+def test_a_bad_batch_is_told_beside_what_is_lost_of_the_ledger(
+    accidents: Accidents, kind: str
+) -> None:
+    objects, batch = damaged_too(accidents, kind)
+    lost = accidents.chosen(kind)[0].removeprefix(f"{CLUSTER_ID}/")
+
+    verified = kbatch("verify", a_url(objects))
+
+    assert verified.exit_code == 1
+    assert f"{lost} is missing" in verified.stdout or f"{lost}: it is missing" in verified.stdout
+    assert batch in verified.stdout
+    assert "1 partition with faults" in verified.stdout
+
+
 def test_a_part_and_its_copy_that_are_lost_take_the_records_that_they_told_of(
     accidents: Accidents,
 ) -> None:
