@@ -15,7 +15,12 @@ from spark_kbatch.cli.parameters import examples, json_option
 from spark_kbatch.cli.paths import bucket_argument, client_options
 from spark_kbatch.cli.progress import progress_bar
 from spark_kbatch.cli.stopping import asked_to_stop
-from spark_kbatch.errors import CorruptRecordError, ObjectStoreError
+from spark_kbatch.errors import (
+    CommitError,
+    CorruptRecordError,
+    ObjectAccessDeniedError,
+    ObjectStoreError,
+)
 from spark_kbatch.options.object_store import parse_store_options
 from spark_kbatch.terminal import visible
 
@@ -72,7 +77,12 @@ def maintain(
         try:
             with _progress(path, hidden=as_json) as on_progress:
                 done = maintenance.run(dry_run=dry_run, on_progress=on_progress)
-        except (ObjectStoreError, CorruptRecordError) as error:
+        except (
+            CommitError,
+            CorruptRecordError,
+            ObjectAccessDeniedError,  # as of a function for credentials that fails once
+            ObjectStoreError,
+        ) as error:
             if stop is None:
                 raise
             click.echo(visible(f"kbatch: {error}; the next round tries again"), err=True)
